@@ -10,7 +10,7 @@ WORKERS ?= 5
 # What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
 LOCKED := install --quiet --disable-pip-version-check --require-hashes
 
-.PHONY: all install dev demo run test test-live test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -37,6 +37,9 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
 # A file is one worker's, so that its servers are started once; deploy/ and e2e/, which take longest, come first.
 test: dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
+	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -77,6 +80,9 @@ mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices
 
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
+	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml anew from deploy/source/incidents.yml
 	$(BIN)/python -m deploy.source

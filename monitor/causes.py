@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from monitor.detectors import DETECTORS
 from monitor.detectors.crash import ADVICE
 from monitor.incidents import Incident, IncidentBook, Transition
+from monitor.nodes.hostlist import is_node_name
 from monitor.run.state import RunState
 
 _NAMED = 4  # ranks and nodes that are named; the others are counted
@@ -20,10 +21,14 @@ _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that 
 
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
 """While one of these stands, every GPU of the run is idle."""
+_ENDED_BY_HAND = frozenset({"hang", "crash_without_exit", "nan_loss", "divergence"})
+_LAUNCHED_AGAIN = frozenset({"crash", "crash_loop"})
 
 
 class Cause(NamedTuple):
-    """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`."""
+    """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`. `brief`: of what and how
+    much, for a title; `command`: what does the advice in Slurm, with the job's own id; `samples`: those to skip.
+    """
 
     incident: str
     severity: str
@@ -34,6 +39,12 @@ class Cause(NamedTuple):
     summary: str
     advice: str
     line: str
+    brief: str = ""
+    gpus: str = ""
+    job: str = ""
+    checkpoint: str = ""
+    samples: str = ""
+    command: str = ""
 
 
 def cause_of(told: Transition | Incident) -> Cause:
@@ -41,17 +52,48 @@ def cause_of(told: Transition | Incident) -> Cause:
     evidence = told.evidence
     failure = str(evidence.get("failure") or "")
     advice = ADVICE.get(failure) if told.incident == "crash" else None
+    phase, node = (told.phase or "").replace("_", " "), _first(evidence, _NODES)
+    ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
+    much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
+    part = "" if evidence.get("cause") in (None, "unknown") else str(evidence["cause"]).replace("_", " ")
     return Cause(
         told.incident,
         told.severity,
-        (told.phase or "").replace("_", " "),
+        phase,
         failure,
         _first(evidence, _RANKS),
-        _first(evidence, _NODES),
+        node,
         told.summary,
         advice or DETECTORS[told.incident].advice,
         next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
+        ", ".join(text for text in (failure, much, part, node, phase) if text),
+        _some(told.gpus),
+        told.job,
+        _some(evidence.get("rollback_iteration", told.checkpoint)),
+        f"{first} to {last}" if None not in (first, last) else "",
+        _command(told),
     )
+
+
+def _command(told: Transition | Incident) -> str:
+    """What does the advice where the run is a job of Slurm's; else "", and where a launch as it is would fail again."""
+    job, evidence = told.job, told.evidence
+    nodes = [name for name in evidence.get("nodes") or evidence.get("common_nodes") or () if is_node_name(name)]
+    if job and told.incident in _ENDED_BY_HAND:
+        stacks = (
+            f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; " if told.incident in _STOPPED else ""
+        )
+        return f"{stacks}scancel {job}"
+    if job and told.incident in _LAUNCHED_AGAIN and nodes:
+        exclude = f"scontrol update JobId={job} ExcNodeList={','.join(nodes)}"
+        return f"scontrol requeuehold {job}; {exclude}; scontrol release {job}"
+    return ""
+
+
+def lost_seconds(evidence: Mapping[str, Any]) -> float:
+    """Seconds of training that an incident has taken back; 0 where its evidence says nothing of that."""
+    lost = evidence.get("lost_seconds")
+    return float(lost) if isinstance(lost, int | float) else 0.0
 
 
 def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Mapping[str, Any]) -> float | None:
@@ -60,8 +102,7 @@ def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Ma
     """
     if incident not in _STOPPED or gpus is None:
         return None
-    lost = evidence.get("lost_seconds")
-    return round((max(0.0, seconds) + (lost if isinstance(lost, int | float) else 0.0)) * gpus / 3600, 1)
+    return round((max(0.0, seconds) + lost_seconds(evidence)) * gpus / 3600, 1)
 
 
 def causes(book: IncidentBook) -> Iterator[Cause]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "nodes": "monitor.commands.nodes:nodes",
     "flight-recorder": "monitor.commands.flight_recorder:flight_recorder",
     "top": "monitor.commands.top:top",
+    "verdict": "monitor.commands.verdict:verdict",
 }
 
 _GARBAGE = (20_000, 20, 50)

@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from monitor.config import Config, ConfigError
+from monitor.core.sources import unmatched
 from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
@@ -40,6 +41,7 @@ _WAIT = 0.5  # seconds that the loop waits for a message at most: so often is th
 _STATUS_SECONDS = 1.0  # between two lines for systemd
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
+_FOUND = 2.0  # seconds until it is said which patterns find nothing
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
 _STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
 
@@ -92,6 +94,7 @@ class Daemon:
         self._executor = Executor(config.slurm, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
+        self._found_by = self._began_at + _FOUND
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
         self._was_ready = False
 
@@ -173,6 +176,10 @@ class Daemon:
             self._report(transition, now)
         self._act(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
+        if self._was_ready and 0.0 < self._found_by <= began:
+            self._found_by = 0.0
+            for pattern in unmatched(self._core.config, self._core.sources):
+                _log.warning("no file matches %s yet: one that appears is followed", pattern)
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -186,11 +193,11 @@ class Daemon:
             self._manager.status(self._status())
 
     def _ask_slurm(self, now: float) -> None:
-        for answer in self._slurm.answers():
-            self._core.answered(answer, now)
-        if self._slurm.available:
-            for question in self._core.questions(now):
-                self._slurm.ask(question)
+        for answers in self._slurm.answers():
+            for answer in answers:
+                self._core.answered(answer, now)
+        if self._slurm.available and (questions := self._core.questions(now)):
+            self._slurm.ask(questions)
 
     def _act(self, now: float) -> None:
         """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""

@@ -8,7 +8,6 @@ process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, an
 import glob
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,12 +47,8 @@ class Told(Diagnosis):
 
 def read_files(patterns: Sequence[str], since: float, clock: Clock) -> Told:
     """What the dumps tell that were written since then, Unix seconds. Raises DumpsUnreadableError."""
-    with os.fdopen(os.memfd_create("dumps"), "wb") as given:  # more names than arguments may be
-        given.write(json.dumps([since, patterns]).encode())
-        given.flush()
-        given.seek(0)
-        command = [sys.executable, "-I", "-S", "-c", _READER, str(_ROOT)]
-        ended = run(command, clock, _SECONDS, _MOST, given=given.fileno())
+    given = json.dumps([since, patterns]).encode()  # more names than arguments may be
+    ended = run([sys.executable, "-I", "-S", "-c", _READER, str(_ROOT)], clock, _SECONDS, _MOST, given=given)
     try:
         if ended.code == 0:
             return msgspec.json.decode(ended.output, type=Told)

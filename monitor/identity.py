@@ -13,7 +13,6 @@ Slurm says of a job, and the steps that the streams tell. Laws:
   iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from zlib import crc32
 
 from monitor import naming
 from monitor.config import Watch
+from monitor.owners import owner_at
 from monitor.run.job import Candidate
 from monitor.slurm import ids
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
@@ -29,21 +29,6 @@ JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered
 _LINES: Final = 8  # of these as they stand in the file
 _SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
-_FORMS: Final = (
-    # The container tells the operator, and the operator how its pods are called.
-    (frozenset({"pytorch", "tensorflow", "jax", "xgboost", "paddle"}), re.compile(r"(.+)-[a-z]+-\d+")),
-    (frozenset({"mpi"}), re.compile(r"(.+)-(?:launcher|worker-\d+)")),
-    (frozenset({"node"}), re.compile(r"(.+)-(?:node|launcher)-\d+-\d+-[b-df-hj-np-tv-xz2456789]{5}")),
-    (frozenset({"workload"}), re.compile(r"(.+)-workload-\d+-\d+-[b-df-hj-np-tv-xz2456789]{5}")),
-)
-_ROLE: Final = re.compile(
-    r"(.+)-(?:(?:master|worker|chief|ps|evaluator|launcher|scheduler|server)-\d+|launcher-[b-df-hj-np-tv-xz2456789]{5})"
-)
-_RANDOM: Final = re.compile(r"(.+)-[b-df-hj-np-tv-xz2456789]{5}")
-_CUT: Final = 63  # characters: a pod's name of that length may have lost its end
-# /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
-_POD = re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/\d+\.log[^/]*$")
-_LINK = re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-[0-9a-f]{64}\.log$")
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
@@ -84,6 +69,8 @@ class Member:
     key: str = ""
     key_why: str = ""
     believed: bool = False
+    before: str = ""
+    """The job that was believed before this one: both may write it."""
     settled: bool = False
     """Which run it belongs to is decided."""
     steps: int = 0
@@ -98,11 +85,14 @@ class Member:
     """Digests of its first step lines."""
     rank: int | None = None
     """Of its first step line, where that names one."""
+    missing: int = 0
+    """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
     """The stream whose lines it repeats."""
 
     def take_key(self, key: Key) -> None:
         """It is of that job."""
+        self.before = self.key if self.believed and differs(self.key, key.id) else self.before
         self.key, self.key_why, self.believed = key
 
     def note_stamp(self, stamp: float | None) -> None:
@@ -130,30 +120,22 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     """The run that the log at `path` belongs to by the configuration alone, as monitor/naming.py describes."""
     watch, pattern = naming.watch_of(path, watches)
     name = naming.run_name(path, path, watches)
-    why = "path"
+    owner = owner_at(path)
+    why = owner.why if owner is not None and owner.name else "path"
     if watch is not None and watch.name is not None:
         why = "name"
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        why = "name_from"
+        why = "labels" if watch.labels else "name_from"
     return Named(name, why, pattern)
 
 
 def owner_of(path: str) -> str:
-    """`NAMESPACE/OWNER` of the pod whose log lies at `path`, as its name tells; empty where the path names no pod.
-
-    Numbers are never taken off without proof: pods of the Jobs sweep-1 and sweep-2 are of two owners. Pods of one
-    Indexed Job or JobSet are too, as their names cannot tell; which matters only where both compute steps.
+    """`NAMESPACE/OWNER` of the pod whose log lies at `path` (monitor/owners.py); empty where the path names no pod, or
+    one that prints no training's lines. Pods of one Indexed Job or JobSet are of several owners here, as their names
+    cannot tell; which matters only where more than one computes steps.
     """
-    match = _POD.search(path) or _LINK.search(path)
-    if match is None:
-        return ""
-    pod = match["pod"]
-    for containers, form in _FORMS:
-        if match["container"] in containers and (found := form.fullmatch(pod)):
-            return f"{match['space']}/{found[1]}"
-    if len(pod) < _CUT and (found := _ROLE.fullmatch(pod) or _RANDOM.fullmatch(pod)):
-        pod = found[1]
-    return f"{match['space']}/{pod}"
+    found = owner_at(path)
+    return found.name if found is not None else ""
 
 
 def key_of(path: str, job_from: str | None) -> Key:
@@ -280,12 +262,16 @@ def digest(values: Mapping[str, str]) -> int:
     return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
+def _told(member: Member) -> str:
+    return member.why + (f"; {member.missing} iterations never came" if member.missing else "")
+
+
 def page(members: Mapping[str, Member], shared: Sequence[str]) -> dict[str, Any]:
     """A run's identity for the page and the API. `members`: by stream."""
     known = next((one for one in members.values() if one.believed), None)
     known = known or next((one for one in members.values() if one.key), None)
     return {
         "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.believed},
-        "streams": [{"stream": name, "why": one.why} for name, one in sorted(members.items())],
+        "streams": [{"stream": name, "why": _told(one)} for name, one in sorted(members.items())],
         "shares_job_with": list(shared),
     }

@@ -69,6 +69,10 @@ class Transition:
     """Unix seconds: when the incident began."""
     gpus: int | None = None
     """Of the run, where its log tells."""
+    job: str = ""
+    """Its id in Slurm, where one is known."""
+    checkpoint: int | None = None
+    """The last one that was saved whole."""
     links: dict[str, str] = field(default_factory=dict)
     """`page` and `runbook`: addresses that the daemon knows."""
 
@@ -108,6 +112,9 @@ class Incident:
     iteration: int | None = None
     """The last one known as it opened."""
     attempt: int = 0
+    gpus: int | None = None
+    job: str = ""
+    checkpoint: int | None = None
 
 
 @dataclass(slots=True)
@@ -313,8 +320,7 @@ def _resolve(
     how = f"superseded by {by} after {duration(lasted)}"
     if by is None:
         how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
-    shown = replace(incident, summary=f"{how}: {incident.summary}")
-    return _transition(state, "resolved", shown, now)
+    return _transition(state, "resolved", replace(incident, summary=how), now)
 
 
 def _end(state: RunState, incident: Incident) -> str:
@@ -373,7 +379,14 @@ def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
         opened_at=now,
         iteration=launch.latest.iteration,
         attempt=launch.number,
+        gpus=launch.topology.world_size,
+        job=_job(state),
+        checkpoint=state.past.checkpoints.last_iteration,
     )
+
+
+def _job(state: RunState) -> str:
+    return "" if state.job is None else state.job.array_id or state.job.id
 
 
 def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
@@ -392,4 +405,6 @@ def _transition(state: RunState, status: Literal["firing", "resolved"], incident
         quiet=incident.quiet,
         since=state.unix(incident.since),
         gpus=launch.topology.world_size,
+        job=_job(state),
+        checkpoint=state.past.checkpoints.last_iteration,
     )

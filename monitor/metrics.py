@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import critical, spreads
-from monitor.causes import Cause, causes, failure_of
+from monitor.causes import Cause, causes, failure_of, lost_seconds
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook
 from monitor.model.tables import rows_of
@@ -116,6 +116,16 @@ def _incidents(view: View) -> Iterator[Sample]:
         yield Sample((name, severity), float((name, severity) in now))
 
 
+def _incidents_told(view: View) -> Iterator[Sample]:
+    told = {(one.incident, one.severity) for one in view.book.open.values() if not (one.quiet or view.over)}
+    return (Sample(one.labels, float(one.labels in told)) for one in _incidents(view))
+
+
+def _lost(view: View) -> Iterator[Sample]:
+    for one in view.book.open.values() if not view.over else ():
+        yield Sample((one.incident, one.severity), lost_seconds(one.evidence))
+
+
 def _since(view: View) -> Iterator[Sample]:
     for incident in view.book.open.values() if not view.over else ():
         yield from _at((incident.incident, incident.severity), view.state.unix(incident.since))
@@ -136,12 +146,13 @@ def _at(labels: tuple[str, ...], instant: float | None) -> Iterator[Sample]:
         yield Sample(labels, instant)
 
 
+_LONGEST = 1000  # characters of a text that is told: whole sentences with what to do
 _FAILURE_LABELS = ("failure", "rank", "node", "summary", "advice", "line")
 
 
 def _incident_info(view: View) -> Iterator[Sample]:
     for cause in causes(view.book) if not view.over else ():
-        yield Sample(tuple(clean_label(text) for text in cause), 1.0)
+        yield Sample(tuple(clean_label(text, _LONGEST) for text in cause), 1.0)
 
 
 def _failure_info(view: View) -> Iterator[Sample]:
@@ -268,6 +279,8 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(slowdown.ratio(v.state))),
     Metric("megatron_iteration_over_normal_ratio", "histogram", "Distribution of the time per iteration over what was normal before it, over that of before a slowdown while one stands", (), _over_normal),
     Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
+    Metric("megatron_incident_told", "gauge", "1 while people are to hear of the incident: 0 where it is only shown, has not stood for long enough, or is kept back", ("incident", "severity"), _incidents_told),
+    Metric("megatron_incident_lost_seconds", "gauge", "Work that was lost with the open incident, in seconds of training", ("incident", "severity"), _lost),
     Metric("megatron_incident_info", "gauge", "What is known of an open incident, as it was last told: where it is, what to do, the line that shows it; always 1", Cause._fields, _incident_info),
     Metric("megatron_incident_since_timestamp_seconds", "gauge", "Since when the open incident stands", ("incident", "severity"), _since),
     Metric("megatron_incident_end_timestamp_seconds", "gauge", "When the last incident of the kind that people were told of ended", ("incident", "severity"), _ended),

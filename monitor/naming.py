@@ -13,6 +13,7 @@ from typing import Final
 
 from monitor.config import Watch
 from monitor.follow.patterns import Pattern
+from monitor.owners import owner_at
 from monitor.scalars import compiled
 
 MAX_NAME: Final = 200
@@ -38,9 +39,10 @@ _WILDCARD = re.compile(r"[*?\[]")
 def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     """The name of the run whose log is at `path`, found by `pattern` of `watches` (the path itself if not known).
 
-    `name:` wins, then the group `run` of `name_from:`, then the path from the fixed part of the pattern on, without a
-    log's suffix and without what tells a job's two streams apart: `2340723.out` and `2340723.err` are one run, as are
-    `train_stdout.log` and `train_stderr.log`, `stdout.log` and `stderr.log` of one directory, `job.o77` and `job.e77`.
+    `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
+    the path from the fixed part of the pattern on, without a log's suffix and without what tells a job's two streams
+    apart: `2340723.out` and `2340723.err` are one run, as are `train_stdout.log` and `train_stderr.log`, `stdout.log`
+    and `stderr.log` of one directory, `job.o77` and `job.e77`.
     A file named without a wildcard gives its stem.
     Where two patterns would give the same names in different directories, as many directories as are needed to
     distinguish them stand before the name.
@@ -53,6 +55,9 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
         named = searched(watch.name_from, path)
         if named:
             return _clean(named)
+    owner = owner_at(path)
+    if owner is not None and owner.name:
+        return _clean(owner.name)
     return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from monitor.causes import cause_of, failure_of
 from monitor.detectors import hang, memory_pressure, slowdown
 from monitor.detectors.hang import HangSettings
+from monitor.detectors.slowdown.words import normal
 from monitor.incidents import Incident
 from monitor.metrics import View
 from monitor.run import derived, goodput
@@ -28,7 +29,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "train_iterations": state.launch.train_iterations,
         "seconds_per_iteration": derived.seconds_per_iteration(state),
         "baseline_seconds": state.launch.pace.baseline,
-        "normal_seconds": slowdown.normal(state),
+        "normal_seconds": normal(state),
         "slowdown_ratio": slowdown.ratio(state),
         "baseline_band": state.launch.pace.band,
         "samples_per_second": derived.samples_per_second(state),
@@ -123,16 +124,16 @@ def _progressed(state: RunState) -> float | None:
     return at
 
 
+_TOLD_ALREADY = ("incident", "severity", "phase", "summary")
+
+
 def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dict[str, Any]:
     """Where, what to do, and where that is written at length; None where nothing is known."""
     cause = cause_of(incident)
     section = incident.incident.replace("_", "-")
     return {
-        "failure": cause.failure or None,
-        "rank": cause.rank or None,
-        "node": cause.node or None,
+        **{name: text or None for name, text in cause._asdict().items() if name not in _TOLD_ALREADY},
         "advice": incident.evidence.get("advice") or cause.advice,
-        "line": cause.line or None,
         "gpus": gpus,
         "runbook_url": f"{runbook_url}#{section}" if runbook_url else None,
     }

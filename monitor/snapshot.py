@@ -25,10 +25,10 @@ class Histogram(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def clean_label(text: str) -> str:
+def clean_label(text: str, longest: int = _MAX_LABEL) -> str:
     """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
     text = text.encode("utf-8", "replace").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "�" for char in text[:_MAX_LABEL])
+    return "".join(char if char.isprintable() else "�" for char in text[:longest])
 
 
 @dataclass(slots=True)
@@ -70,6 +70,8 @@ class RunSnapshot:
     history: History = field(default_factory=History)
     """A copy that the loop no longer touches: the charts."""
     transitions: tuple[Transition, ...] = ()
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """What a launcher is told that asks (monitor/verdict.py)."""
 
 
 @dataclass(frozen=True, slots=True)

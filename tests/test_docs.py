@@ -6,9 +6,10 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from click.shell_completion import get_completion_class
 
 from monitor.audit import CHECKS, GONE, IGNORABLE
-from monitor.cli import COMMANDS, command
+from monitor.cli import COMMANDS, command, main
 from monitor.detectors import DETECTORS
 from monitor.detectors.base import Detector
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
@@ -235,6 +236,16 @@ def test_every_speaker_says_who_it_reads() -> None:
     for speaker in SPEAKERS:
         assert speaker.__doc__
         assert len(speaker.__doc__) > 60, speaker.__name__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_documented_as_it_works(shell: str) -> None:
+    """The variable that docs/commands.md names makes the program print what the shell reads."""
+    variable = "_MEGATRON_MONITOR_COMPLETE"
+    assert f"{variable}={shell}_source" in (ROOT / "docs" / "commands.md").read_text()
+    found = get_completion_class(shell)
+    assert found is not None
+    assert variable in found(main, {}, "megatron-monitor", variable).source()
 
 
 def test_metric_names_are_given_once() -> None:

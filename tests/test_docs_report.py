@@ -22,7 +22,7 @@ def test_the_pages_commands_run_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     """Each ends well and says something, or writes the file that it names."""
     monkeypatch.chdir(tmp_path)
     lines = commands()
-    assert len(lines) == 16
+    assert len(lines) == 17
     for program, *arguments in lines:
         assert program == "megatron-monitor"
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)

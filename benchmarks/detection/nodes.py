@@ -1,5 +1,5 @@
 """The record of nodes on simulated clusters: how often a bad node is found, after how many launches, and how often an
-innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS]`
+innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS] [TITLE]`
 
 Four runs share a cluster. A launch that died is started again, mostly on the nodes that it had (Slurm requeues so);
 others get a block of free nodes. Programs fail, twice in three times over again at once, until somebody mends them;
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import standings
-
-_LOOK = 10  # launches between two looks at the record
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,8 @@ class Cluster:
     """Part by which a bad node slows its launches."""
     static: bool = False
     """Every launch of a run has the same nodes."""
+    look: int = 10
+    """Launches between two looks at the record."""
     own_names: bool = False
     """Each launch's log is a run of its own, called by its job's id."""
 
@@ -49,9 +49,9 @@ CLUSTERS = (
     Cluster("1 in 500 breaks 3 of 10 launches, half of them named", 500, 64, 300, 1, 0.3),
     Cluster("1 in 500 breaks 3 of 10 launches, never named", 500, 64, 300, 1, 0.3, 0.0),
     Cluster("3 in 500 break 3 of 10 launches, half of them named", 500, 64, 300, 3, 0.3),
-    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0),
-    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05),
-    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0),
+    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0, look=50),
+    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05, look=50),
+    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0, look=50),
 )
 
 
@@ -99,7 +99,7 @@ def play(cluster: Cluster, seed: int) -> tuple[dict[str, int], set[str], set[str
             )
         )  # fmt: skip
         last[run] = (nodes, outcome != "finished", bug)
-        if number % _LOOK == _LOOK - 1:
+        if number % cluster.look == cluster.look - 1:
             for one in standings(ledger):
                 if one.stands_out:
                     found.setdefault(one.node, number + 1)
@@ -112,7 +112,7 @@ def main() -> None:
     clusters = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     print("| cluster | bad nodes found | launches until then (median) | innocent ever accused | clusters with one |")
     print("| --- | --: | --: | --: | --: |")
-    for cluster in CLUSTERS:
+    for cluster in [one for one in CLUSTERS if (sys.argv[3] if len(sys.argv) > 3 else "") in one.title]:
         played = [play(cluster, seed) for seed in range(first, first + clusters)]
         bad = sum(len(one[1]) for one in played)
         delays = sorted(when for found, ill, _ in played for node, when in found.items() if node in ill)

@@ -3,8 +3,6 @@ every so many seconds, all the time; trainings hang one after the other. Prints 
 was told, by how much its exported deadline moved, what was told twice, and the lines; exits 1 if one was never told.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random
@@ -60,13 +58,13 @@ def main() -> int:
     took: list[float] = []
     moved: list[float] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as directory:
-        soak = Killed(Path(directory), 4, random.Random(1), options.budget)
+        soak = Killed(Path(directory), options.hangs, random.Random(1), options.budget)
         for training in soak.trainings:
             training.start()
         time.sleep(10.0)
         killer = Killer(soak, options.every)
         for number in range(options.hangs):
-            hanging = soak.trainings[number % 4]
+            hanging = soak.trainings[number]
             time.sleep(2.0 * options.every)
             hanging.hang()
             began, deadlines = time.monotonic(), list[float]()

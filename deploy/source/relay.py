@@ -23,10 +23,11 @@ def _alert(kind: str, row: dict[str, str]) -> str:
         "ALERT": "Megatron" + "".join(part.title() for part in kind.split("_")),
         "KIND": kind,
         "ONLY": f", {row['only']}" if "only" in row else "",
+        "UNLESS": row.get("unless", ""),
         "SAYS": row["says"],
         "SINCE": row.get("since", "since"),
         "MEANS": row["means"],
-        "COST": _SOURCE["costs"][row["cost"]] if "cost" in row else "",
+        "COST": ("" if "since" in row else _SOURCE["lasts"]) + (_SOURCE["costs"][row["cost"]] if "cost" in row else ""),
         "SECTION": kind.replace("_", "-"),
     }
     rule: dict[str, Any] = _SOURCE["template"]
@@ -39,7 +40,7 @@ def _alert(kind: str, row: dict[str, str]) -> str:
 
     lines = [
         f"- alert: {filled(rule['alert'])}",
-        f"  expr: {filled(rule['expr'])}",
+        f"  expr: {filled(rule['expr']).rstrip()}",
         f"  labels: {{{', '.join(f'{name}: {quoted(text)}' for name, text in rule['labels'].items())}}}",
         "  annotations:",
         *(f"    {name}: {quoted(text)}" for name, text in rule["annotations"].items()),

@@ -5,8 +5,6 @@ is the same run), so every rule of a chosen set adds the label `scope`, and read
 one Prometheus neither read nor overwrite each other's series.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +42,7 @@ class Selection:
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(settings: Settings) -> Selection:
+    def of(settings: Settings) -> "Selection":
         """As the settings say. The scope is made of them: `job=~"watch", env="prod"` is `watch-env-prod`."""
         named = settings.job != Settings().job
         matchers = [f'job=~"{settings.job}"'] * named + [settings.selector.strip().rstrip(",")]

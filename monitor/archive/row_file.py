@@ -4,8 +4,6 @@ A line is a row's columns as in `--format json`, and `files`: [path, bytes, ns o
 from. Files without a run have a line too, with `run` null, so that they are not read again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Finished logs in tasks of a bounded size, what one of them gives, and which belong together after all."""
 
-from __future__ import annotations
-
 import copyreg
 import gc
 import itertools

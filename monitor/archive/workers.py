@@ -1,7 +1,5 @@
 """Who reads the tasks: this process, a pool of processes, a Ray cluster. None loses a task with its worker."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed

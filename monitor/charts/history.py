@@ -7,8 +7,6 @@ stands: figures are packed as float32, a bucket of one series is (low, high, sum
 some dozens are put together at once or somebody looks (`flush`); when that happens makes no difference to the buckets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from monitor.breakdown.profile import UNTIMED
@@ -144,7 +142,7 @@ class Track:
         while len(self) > buckets:
             self._halve()
 
-    def frozen(self) -> Track:
+    def frozen(self) -> "Track":
         """A copy that other threads may read."""
         series = {name: bytearray(column) for name, column in self.series.items()}
         return Track(self.width, bytearray(self.axis), series, list(self.open))
@@ -233,7 +231,7 @@ class History:
             track.thin(buckets, VALIDATION)
         del self.phases[:-buckets]
 
-    def frozen(self) -> History:
+    def frozen(self) -> "History":
         """A copy that other threads may read."""
         self.flush()
         return History(

@@ -22,6 +22,7 @@ from monitor.commands.arguments import (
     spooled,
     written_at,
 )
+from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.reading import dated_events
@@ -89,23 +90,19 @@ def backfill(
     with spooled(paths) as files, tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
         config = configured(config_file, overrides, files)
         spool = Spool(Path(folder), extra)
-        complete = [
-            _fill(
-                spool,
-                config,
-                name,
-                {path: partial(_read, path, config) for path in logs},
-                partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values())),
-            )
-            for name, logs in by_run(files, config).items()
-        ]
+        complete, runs = True, by_run(files, config)
+        with progress(file for logs in runs.values() for file in logs):
+            for name, logs in runs.items():
+                sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
+                past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
+                complete = _fill(spool, config, name, sources, past) and complete
         if output is None:
             spool.write(sys.stdout)
         else:
             with output.open("w", encoding="utf-8") as stream:
                 spool.write(stream)
     _sum_up(spool)
-    sys.exit(0 if all(complete) and spool.points else 1)
+    sys.exit(0 if complete and spool.points else 1)
 
 
 def _fill(

@@ -2,21 +2,27 @@
 
 import json
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 from monitor.commands.arguments import config_option, set_option
 from monitor.commands.reading import only_run
-from monitor.reports import comparison
+from monitor.reports import comparison, html
 
 
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--format", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
+              help="How it is written; html draws loss and pace.")  # fmt: skip
+@click.option("--json", "form", flag_value="json", help="JSON instead of text.")
+@click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
 @config_option
 @set_option
-def compare(a: str, b: str, as_json: bool, config_file: Path | None, overrides: tuple[str, ...]) -> None:
+def compare(
+    a: str, b: str, form: str, output: TextIO, config_file: Path | None, overrides: tuple[str, ...]
+) -> None:  # fmt: skip
     r"""Compare the runs of two logs: is it the same configuration, what differs, and how sure the difference is.
 
     A and B are files, or directories that hold one run.
@@ -24,9 +30,15 @@ def compare(a: str, b: str, as_json: bool, config_file: Path | None, overrides: 
     \b
     Example:
       megatron-monitor compare /logs/monday.log /logs/tuesday.log
+      megatron-monitor compare /logs/monday.log /logs/tuesday.log --format html -o both.html
     """
     one, other = (only_run(path, config_file, overrides)[1] for path in (a, b))
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
-    click.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else comparison.text(found))
+    if form == "html":
+        click.echo(html.compared(found, one, other), output)
+    else:
+        click.echo(
+            json.dumps(found, indent=2, ensure_ascii=False) if form == "json" else comparison.text(found), output
+        )

@@ -1,7 +1,5 @@
 """`forward`: follow files here, push them to a monitor elsewhere."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
@@ -29,16 +27,9 @@ from monitor.scalars import url_of
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
-    paths: tuple[str, ...],
-    to: str,
-    labels: tuple[str, ...],
-    carrier: str | None,
-    heartbeat: float,
-    tenant: str | None,
-    user: str | None,
-    password_file: Path | None,
-    state: Path | None,
-) -> None:
+    paths: tuple[str, ...], to: str, labels: tuple[str, ...], carrier: str | None, heartbeat: float, tenant: str | None,
+    user: str | None, password_file: Path | None, state: Path | None,
+) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
     The run of a line is `--label run=NAME`, the owner of a pod whose log it is, or named by the path, as `run` does.

@@ -9,16 +9,8 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import (
-    DURATION,
-    by_run,
-    config_option,
-    configured,
-    fail,
-    say,
-    set_option,
-    written_at,
-)
+from monitor.commands.arguments import DURATION, by_run, config_option, configured, fail, say, set_option, written_at
+from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
@@ -43,14 +35,9 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @config_option
 @set_option
 def replay_command(
-    paths: tuple[str, ...],
-    as_json: bool,
-    everything: bool,
-    after: float,
-    fail_on: str | None,
-    config_file: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
+    paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None,
+    config_file: Path | None, overrides: tuple[str, ...],
+) -> None:  # fmt: skip
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
@@ -59,20 +46,20 @@ def replay_command(
     judge = Judge(config, repeats=False)
     seen = failed = False
     untold = ""
-    for name, files in by_run(paths, config).items():
-        sources = {path: _entries(path, config) for path in files}
-        for player, transition in replay(judge, name, sources, after, written_at(files)):
-            if transition is not None:
-                if everything or not transition.quiet:
-                    _say(player, transition, as_json)
-                failed = failed or (
-                    not transition.quiet and RANK[transition.severity] >= RANK.get(fail_on or "", math.inf)
-                )
-            elif player.run.state.proven:
-                seen = True
-                _sum_up(player, as_json)
-            elif failure := player.run.state.launch.failure:
-                untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+    runs, worst = by_run(paths, config), RANK.get(fail_on or "", math.inf)
+    with progress(file for files in runs.values() for file in files):
+        for name, files in runs.items():
+            sources = {path: _entries(path, config) for path in files}
+            for player, transition in replay(judge, name, sources, after, written_at(files)):
+                if transition is not None:
+                    if everything or not transition.quiet:
+                        _say(player, transition, as_json)
+                    failed = failed or (not transition.quiet and RANK[transition.severity] >= worst)
+                elif player.run.state.proven:
+                    seen = True
+                    _sum_up(player, as_json)
+                elif failure := player.run.state.launch.failure:
+                    untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
         fail(f"no training line in {', '.join(paths)}{untold}")
     if failed:

@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, TextIO, TypeAlias
 
 import click
@@ -14,14 +15,17 @@ from monitor.archive import row_file
 from monitor.archive import workers as readers
 from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
+from monitor.commands.progress import progress
 from monitor.core.sources import watches
 from monitor.follow.discovery import find
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
-from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
+from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
 from monitor.reports.rows import Options
+from monitor.reports.tables import aligned
+from monitor.scalars import one_line
 
 Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 
@@ -72,17 +76,21 @@ def report(
         groups = groups_of(find(watches(config), read_mounts(), OsLayer()), config)
         if not groups:
             warn("no file matches " + ", ".join(pattern for watch in config.runs for pattern in watch.paths))
-        if resume is not None or form == "jsonl":
-            sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
-        rows = []
-        for done in merged(read_all(tasks_of(groups))):
-            for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
-                rows += reading.rows
-                warn(*reading.problems)
+        with progress(file.path for task in groups for file in task.files):
+            if resume is not None or form == "jsonl":
+                sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
+            rows = []
+            for done in merged(read_all(tasks_of(groups))):
+                for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
+                    rows += reading.rows
+                    warn(*reading.problems)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
+    if form == "markdown" and output is None and sys.stdout.isatty():
+        click.echo(_on_terminal(found, extra))
+        sys.exit(0 if rows else 1)
     written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
     if output is None:
@@ -90,6 +98,23 @@ def report(
     else:
         output.write_text(result, encoding="utf-8", newline="")
     sys.exit(0 if rows else 1)
+
+
+_FIRST = (
+    "Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
+)  # fmt: skip
+
+
+def _on_terminal(found: Benchmark, extra: bool) -> str:
+    """Tables that fit: the columns that matter most of those that have room, and which have none; notes below."""
+    out = []
+    for name, rows in found.groups:
+        whole = table(found, rows, extra).filled()
+        shown = whole.fitting(_FIRST, get_terminal_size().columns, without="Notes")
+        missing = ", ".join(header for header in whole.headers if header not in (*shown.headers, "Notes"))
+        out += [*([name] if name else []), aligned(shown), *([f"No room here for {missing}."] if missing else []), ""]
+    out += [f"{row.run}: {note}" for row in found.rows for note in row.notes]
+    return "\n".join(one_line(text) for text in "\n".join(out + found.warnings).split("\n"))
 
 
 def _read(tasks: Iterable[Task], read: readers.Read, workers: int | None, ray: str | None) -> Iterator[Done]:

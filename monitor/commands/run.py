@@ -22,13 +22,9 @@ _log = logging.getLogger(__name__)
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
 def run(
-    paths: tuple[str, ...],
-    config_file: Path | None,
-    overrides: tuple[str, ...],
-    listen: str | None,
-    name: str | None,
+    paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, name: str | None,
     once: bool,
-) -> None:
+) -> None:  # fmt: skip
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b

@@ -1,9 +1,5 @@
 """`top`: the page's table in a terminal, from files or from a daemon."""
 
-from __future__ import annotations
-
-import base64
-import json
 import logging
 import os
 import re
@@ -11,13 +7,10 @@ import select
 import sys
 import termios
 import tty
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 from rich.console import Console, RenderableType
@@ -26,6 +19,7 @@ from rich.text import Text
 
 from monitor.archive.tasks import read_runs
 from monitor.commands.arguments import config_option, configured, fail, set_option, warn
+from monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from monitor.commands.top_keys import HELP, Choice
 from monitor.commands.top_screen import opened, page, plain, room_of, screen
 from monitor.config import Config
@@ -34,10 +28,7 @@ from monitor.reports.rows import Options, Row
 from monitor.snapshot import Snapshot
 from monitor.system.clock import SystemClock
 
-_DEFAULT = "http://127.0.0.1:9843"
-_TIMEOUT = 5.0
 _BRIEF = 0.1  # seconds that a key waits at most while nothing new is looked at
-_LARGEST_ANSWER = 64 * 1024 * 1024
 _HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 
@@ -46,10 +37,6 @@ class View(NamedTuple):
 
     at: float
     runs: list[dict[str, Any]]
-
-
-class TopError(Exception):
-    """Nothing can be shown; the message names the reason and a remedy."""
 
 
 Look = Callable[[float], View]
@@ -90,7 +77,7 @@ def top(
                     _print(look(every or 2.0), where, True)
             else:
                 _watch(look, where, every or 2.0)
-    except TopError as error:
+    except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
@@ -116,8 +103,8 @@ def _source(
     if addresses and (len(targets) > 1 or config_file is not None or overrides):
         raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
     if addresses or (not targets and config_file is None):
-        address = addresses[0] if addresses else _DEFAULT
-        yield _daemon(address if "://" in address else f"http://{address}"), _without_password(address)
+        address = addresses[0] if addresses else DEFAULT
+        yield _daemon(address), without_password(address)
         return
     config = configured(config_file, overrides, targets)
     if once:
@@ -137,11 +124,6 @@ def _is_address(target: str) -> bool:
     return _HOST_AND_PORT.fullmatch(target) is not None and not Path(target).exists()
 
 
-def _without_password(address: str) -> str:
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
 def _view(snapshot: Snapshot) -> View:
     return View(snapshot.at, [run.page for run in snapshot.runs])
 
@@ -152,7 +134,7 @@ def _finished(config: Config) -> Look:
         warn(*problems)
         snapshot = core.snapshot(SystemClock().wall())
         if not found:
-            raise TopError("no training run found")
+            raise DaemonError("no training run found")
         rows = {row.run: row for _, row in found}
         return View(snapshot.at, [_as_reported(run.page, rows.get(run.page["run"])) for run in snapshot.runs])
 
@@ -171,27 +153,15 @@ def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
 
 
 def _daemon(address: str) -> Look:
-    """Ask the API. A first failure is a TopError, a later one too: the caller knows what it last saw."""
-    parts = urlsplit(address)
-    bare = _without_password(urlunsplit(parts._replace(query="", fragment="")))
-    request = urllib.request.Request(f"{bare.rstrip('/')}/api/v1/runs")  # noqa: S310 - only http and https come here
-    if parts.username:
-        secret = f"{parts.username}:{parts.password or ''}".encode()
-        request.add_header("Authorization", f"Basic {base64.b64encode(secret).decode()}")
+    """Ask the API. A first failure is a DaemonError, a later one too: the caller knows what it last saw."""
 
     def look(seconds: float) -> View:
         SystemClock().sleep(seconds)
+        value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
-                value = json.loads(answer.read(_LARGEST_ANSWER))
             return View(float(value["at"]), [dict(run) for run in value["runs"]])
-        except urllib.error.HTTPError as error:
-            raise TopError(f"{bare} answers {error.code} {error.reason}") from error
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise TopError(f"no monitor at {bare}: {reason}; name a URL, or the logs themselves") from error
         except (KeyError, TypeError) as error:
-            raise TopError(f"{bare} is no megatron-monitor of this version") from error
+            raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
 
     return look
 
@@ -212,7 +182,7 @@ def _watch(look: Look, where: str, every: float) -> None:
             if clock.monotonic() - looked >= every:
                 try:
                     view, problem = look(_BRIEF), ""
-                except TopError as error:
+                except DaemonError as error:
                     problem = str(error)
                 looked = clock.monotonic()
 
@@ -225,7 +195,7 @@ def _drawn(view: View, where: str, problem: str, console: Console, choice: Choic
     if choice.opened and rows:
         return opened(rows[bar], view.at)
     query = f"/{choice.query}{'_' * choice.typing}  " if choice.query or choice.typing else ""
-    foot = f"{query}{choice.sort}  / filter  s sort  Enter open  ? keys  q end"
+    foot = f"{query}{choice.sort}  ? keys  / filter  s sort  Enter open  q end"
     return page(view.runs, rows, bar, view.at, where, (console.width, console.height), problem, foot)
 
 

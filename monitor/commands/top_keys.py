@@ -1,7 +1,5 @@
 """What the keys of `top` do: which run is chosen, what is filtered, sorted, opened. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

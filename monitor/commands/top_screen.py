@@ -6,11 +6,13 @@ A log's texts are made printable first: an escape sequence in a name or a line n
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
+from monitor.reports.tables import fitting
 from monitor.serve.formats import DASH, LABELS, SYMBOLS, Figure, duration, figures, instant, number, percent
 from monitor.snapshot import clean_label
 
@@ -88,19 +90,16 @@ def page(
 
 
 def opened(run: dict[str, Any], now: float) -> RenderableType:
-    """One run: its figures, its incidents with what to do, its last line."""
+    """One run: its incidents with what to do, its last line, its figures."""
     shown = figures(run, now)
-    cells = [
-        (label, f"{shown[key].text} {shown[key].note}") for key, label in LABELS.items() if shown[key].text != DASH
-    ]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for one, other in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
-        table.add_row(*one, *other)
-    parts: list[RenderableType] = [Text(f"{clean_label(run['run'])}  {shown['state'].text}\n", style="bold"), table]
+    told = [f"{label}: {shown[key].text} {shown[key].note}" for key, label in LABELS.items() if shown[key].text != DASH]
+    title = f"{clean_label(run['run'])}  {shown['state'].text}  (Escape: all runs)"
+    parts: list[RenderableType] = [Text(title, style="bold")]
     for item in sorted(run["incidents"], key=_rank):
         parts.append(_incident(item, now))
         parts += [Text(f"  {word}: {clean_label(str(item[key]))}") for word, key in _TOLD if item.get(key)]
-    return Group(*parts, Text(f"\n{clean_label(run.get('last_line') or '')}\n\nEscape: all runs", style="dim"))
+    last = Text(f"\n{clean_label(run.get('last_line') or '')}\n", style="dim")
+    return Group(*parts, last, Columns(told, padding=(0, 3)))
 
 
 Run = dict[str, Any]
@@ -143,16 +142,14 @@ def _table(runs: list[Run], now: float, width: int, part: tuple[int, int, int] |
         shown = figures(run, now)
         cells = {name: _cell(read(run, shown)) for name, least, read in _FIGURES if width >= least}
         lines.append((Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), cells))
-    widths = {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
-    left = width - len(widths) - 2 - max(len(state) for _, state, _ in lines) - sum(widths.values())
-    wanted = min(max(len(name) for name, _, _ in lines), _NAME * (1 if part is None else 2))
-    for name in _GIVEN_UP:
-        if left < wanted:
-            left += widths.pop(name) + 1
-    for name in widths:
+    longest = min(max(len(run["run"]) for run in runs), _NAME * (1 if part is None else 2))
+    widths = {"Run": longest, "State": max(len(state) for _, state, _ in lines)}
+    widths |= {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
+    kept = fitting(widths, [name for name in widths if name not in _GIVEN_UP], width, 1)[2:]
+    for name in kept:
         table.add_column(name, justify="right", no_wrap=True)
     for at, (run_name, state, cells) in enumerate(lines, first):
-        table.add_row(run_name, state, *(cells[name] for name in widths), style="reverse" if at == bar else None)
+        table.add_row(run_name, state, *(cells[name] for name in kept), style="reverse" if at == bar else None)
     return table
 
 

@@ -1,7 +1,5 @@
 """The keys of `intake:`: logs that agents push over the network (monitor/intake/)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal

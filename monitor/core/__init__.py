@@ -228,7 +228,7 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
+        shown = show_all(runs, now, self.config, self.aside, self.hands.record, pages=pages, over=self._over)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))

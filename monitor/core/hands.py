@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from monitor.config import Config
 from monitor.core.runs import Run
 from monitor.hands.permission import Facts, is_fresh, may_act
-from monitor.hands.plan import course_of, describe, matches, plan
+from monitor.hands.plan import Plan, course_of, describe, matches, plan
 from monitor.hands.record import ASK, ENDING, LOOK, NOT_DONE, Course, Order, Record, Step, StepDone, shown
 from monitor.hands.settings import Policy
 from monitor.incidents import Incident, Transition, amend
@@ -187,23 +187,22 @@ class Hands:
         incident = run.book.open.get(message.incident)
         if message.status != "firing" or incident is None or not self._policies:
             return message
-        watched = self._watched.get(run.state.name, now)
-        plans = [
-            plan(
-                policy, run.state, incident, self._facts(run), self.record, self._since(run, policy, incident, now),
-                watched, now,
-            )
-            for policy in self._policies
-            if matches(policy, run.state.name, incident)
-        ]  # fmt: skip
-        lines = [describe(one, now) for one in plans if one is not None]
+        plans = (self._planned(policy, run, incident, now) for policy in self._policies)
+        lines = [describe(one[0], now) for one in plans if one is not None]
         return amend(run.book, message, {"actions": lines}) if lines else message
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
-    def _since(self, run: Run, policy: Policy, incident: Incident, now: float) -> float:
-        """Since when the incident has been one for the policy: late is no hang yet."""
-        return self._matched.setdefault((run.state.name, policy.name, incident.incident, incident.opened_at), now)
+    def _planned(self, policy: Policy, run: Run, incident: Incident, now: float) -> tuple[Plan, float] | None:
+        """What the policy has to do, and since when Slurm must have told of the job."""
+        state = run.state
+        if not matches(policy, state.name, incident):
+            return None
+        # Since when the incident has been one for the policy: late is no hang yet.
+        key = state.name, policy.name, incident.incident, incident.opened_at
+        since, watched = self._matched.setdefault(key, now), self._watched.get(state.name, now)
+        made = plan(policy, state, incident, self._facts(run), self.record, since, watched, now)
+        return None if made is None else (made, max(since, watched))
 
     def _watch(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> None:
         for name, run in runs.items():
@@ -220,24 +219,20 @@ class Hands:
 
     def _plan(self, run: Run, now: float) -> None:
         state, lines = run.state, list[str]()
-        watched = self._watched.get(state.name)
         for policy in self._policies:
             for incident in list(run.book.open.values()):
-                if not matches(policy, state.name, incident):
+                planned = self._planned(policy, run, incident, now)
+                if planned is None:
                     continue
-                since = self._since(run, policy, incident, now)
-                seen = now if watched is None else watched
-                made = plan(policy, state, incident, self._facts(run), self.record, since, seen, now)
-                if made is None:
-                    continue
+                made, since = planned
                 if not self.kept:
                     made = replace(made, why_not="there is no state directory that would remember it")
                 asks = any(step.action != "notify" for step in made.steps)
                 # Slurm is asked once a minute: an answer from before the trouble says nothing of it.
-                stale = asks and not is_fresh(state, max(since, seen), now, self._slurm)
+                stale = asks and not is_fresh(state, since, now, self._slurm)
                 lines.append(describe(made, now, "Slurm has told of the job" if stale else ""))
                 self.wanted.add(state.name)
-                if made.why_not or watched is None or now < made.at or stale:
+                if made.why_not or state.name not in self._watched or now < made.at or stale:
                     continue
                 self.record.last += 1
                 course = course_of(made, state, self.record.last, now)

@@ -1,10 +1,8 @@
 """Hearing: which runs nobody listens to.
 
 A mount whose reader is blocked, and an agent (carrier) that is not heard, make the silence of the streams behind them
-no evidence. A run is judged while one of the streams that told its steps is heard.
+no evidence. A hang is judged while one of the streams that told the run's steps is heard, all else while any stream is.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -64,18 +62,21 @@ class Hearing:
                 self._note(source, why, now)
 
     def _judge_until(self, run: Run, carriers_before: Mapping[str, float], now: float) -> None:
-        telling = self._watched.sources.telling(run.log)
+        telling, state = self._watched.sources.telling(run.log), run.state
         since = [self._since(source) for source in telling]
         heard = [one for one in since if one is not None]
-        before, state = run.state.deaf_since, run.state
-        state.deaf_since = max(heard) if heard and len(heard) == len(since) else None
+        before = state.deaf_since if state.blind_since is None else state.blind_since
+        blind = max(heard) if heard and len(heard) == len(since) else None
+        others = (self._watched.sources[name] for name in self._watched.sources.of_run(run.log))
+        deaf = blind is not None and all(self._since(source) is not None for source in others)
+        state.deaf_since, state.blind_since = (blind, None) if deaf else (None, blind)
         state.no_heartbeat = bool(telling) and all(
             source.ordered is not None and _carrier(source) not in (self._beating or ()) for source in telling
         )
         carried = any(_carrier(source) in carriers_before for source in telling)
-        if carried and before is not None and state.deaf_since is None:
+        if carried and before is not None and blind is None:
             not_listened(state, now - before, now)
-        if state.deaf_since != before:
+        if blind != before:
             self._watched.schedule.request(run)
 
     def _since(self, source: Source) -> float | None:

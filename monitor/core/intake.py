@@ -126,13 +126,13 @@ class Intake:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
+        spool = self._watched.config.intake.spool.directory
+        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         if saved is not None:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
-                if not message.resumed:  # lines of it may be lost
+                if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
                     run.state.unheard_before = None
-        spool = self._watched.config.intake.spool.directory
-        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member
@@ -184,8 +184,8 @@ class Intake:
                 self._holding.discard(name)
 
     def _release(self, source: Source, now: float, *, everything: bool = False) -> None:
-        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Those that
-        come long after they were written were not heard until now: their delay is no silence.
+        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Progress
+        that comes long after it was written was not heard until now: its delay is no silence.
         """
         assert source.ordered is not None
         due, late = source.ordered.due(float("inf") if everything else now)
@@ -195,8 +195,10 @@ class Intake:
             source.ordered.late = 0
         if not due:
             return
-        if (run := self._watched.current(source)) is not None and run.delayed:
-            run.state.unheard, run.delayed = max(0.0, run.state.unheard - run.delayed), 0.0
+        launch, steps, progress = None, (0, 0), None
+        if (before := self._watched.current(source)) is not None:
+            before.state.unheard = max(0.0, before.state.unheard - before.delayed)
+            launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
         lines, began, at = list[bytes](), float("-inf"), source.read_at
         for stamp, line in due:
             written = log_clock(stamp[:-1].decode("ascii", "replace"))
@@ -212,10 +214,19 @@ class Intake:
         self._folding.note_held_back(source)
         self._watched.changed = True
         run = self._watched.current(source)
-        if run is not None and source.caught_up and now - at > _DELAYED:
-            before = run.state.unheard
-            not_listened(run.state, now - at, now)
-            run.delayed = run.state.unheard - before
+        if run is not None and run.state.launch is launch and steps[0]:
+            last, count = _counted(run)
+            if (missing := last - steps[0] - (count - steps[1])) > 0:
+                source.member.missing += missing
+                self._belonging.jobs.changed(source.run)
+                _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
+        if run is not None and run.state.progress_at is not None:
+            delay = run.delayed
+            if run is not before or run.state.progress_at != progress:
+                delay = max(0.0, now - run.state.progress_at)
+            heard = run.state.unheard
+            not_listened(run.state, delay if source.caught_up and delay > _DELAYED else 0.0, now)
+            run.delayed = run.state.unheard - heard
 
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""
@@ -309,6 +320,11 @@ class Intake:
         for name, run in self._watched.runs.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
+
+
+def _counted(run: Run) -> tuple[int, int]:
+    """The last iteration of its launch, 0 if there is none, and how many counted."""
+    return run.state.launch.last_iteration or 0, run.state.launch.iterations
 
 
 def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Member | None, str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from monitor.core.runs import Run
 from monitor.core.sources import TOGETHER, Source
-from monitor.identity import candidate
-from monitor.run.job import OVER, WAITING, Candidate, proofs, refusal
+from monitor.identity import candidate, differs
+from monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
 from monitor.slurm.messages import JobAnswered, JobQuestion
@@ -22,6 +22,7 @@ from monitor.slurm.settings import SlurmSettings
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
+_BEHIND = 5.0  # seconds that the accounting is behind the controller: before, it may name root as the job's user
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
@@ -31,6 +32,10 @@ class _Asked:
 
     at: float
     candidate: Candidate | None = None
+    other: Candidate | None = None
+    """Another job that may write the run."""
+    over: str = ""
+    """The last one that did not."""
     waiting: bool = False
     account: bool = False
     """The next question goes to the accounting."""
@@ -69,24 +74,35 @@ class Jobs:
             if name not in wanted and self._is_settled(run, asked):
                 continue
             asked = self._asked.setdefault(name, _Asked(now))
-            before, asked.at, asked.candidate = asked.candidate, now, self._candidate(run, sources)
+            before, asked.at = asked.candidate, now
+            asked.candidate, asked.other = self._candidates(run, sources, asked.over)
             asked.account = asked.account and asked.candidate == before
             if asked.candidate is None:
                 continue
             asked.waiting = True
-            due.append(JobQuestion(name, asked.candidate.id, asked.account, run.state.launch.number))
+            due.append(JobQuestion(name, asked.candidate.id, asked.account, launch=run.state.launch.number))
+            if asked.other is None:
+                run.state.beside = ""
+            else:
+                due.append(JobQuestion(name, asked.other.id, beside=True))
         return due
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
         asked = self._asked.get(run.state.name)
+        if asked is not None and answer.question.beside:
+            return self._take_other(run, asked, answer, sources)
         if asked is None or asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run writes as another job by now
         asked.waiting = False
         if answer.question.launch not in (None, run.state.launch.number):
             return "refused"  # a launch has begun since: the answer is about the one before
         if answer.question.account:
-            asked.account, asked.accounted = False, answer.question.job
+            late = _is_late(run.state.job, answer.job)
+            asked.account = late and asked.accounted != answer.question.job  # once more
+            asked.accounted = answer.question.job
+            if late:
+                return "answered"
         if answer.job is None:
             return self._failed(run, asked, answer, now)
         self._speaks()
@@ -98,10 +114,13 @@ class Jobs:
             return "refused"
         asked.problem, job.asked_at, run.state.job = "", now, job
         asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
+        if asked.account:
+            asked.at = now - self._settings.interval + _BEHIND
         if job.state in OVER or job.state in WAITING:
             over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
             ended = now if over is None else over - run.state.wall_offset
-            self._ended[run.state.name] = max(ended, run.state.read_at) + _LAST_LINES
+            heard = max(ended, run.state.read_at, now if asked.account else 0.0)  # by whom is told with the end
+            self._ended[run.state.name] = heard + _LAST_LINES
         else:
             self._ended.pop(run.state.name, None)
         return "answered"
@@ -113,18 +132,36 @@ class Jobs:
             del self._ended[name]
         return names
 
-    def _candidate(self, run: Run, sources: Mapping[str, Source]) -> Candidate | None:
+    def _take_other(self, run: Run, asked: _Asked, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
+        """Does another job, which runs too, write the run? Unknown: it is as it was."""
+        job, other = answer.job, asked.other
+        if other is None or other.id != answer.question.job or (job is None and not answer.gone):
+            return "failed"
+        owners = _owners(run, sources)
+        writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
+        run.state.beside, asked.over = (other.id, "") if writes else ("", other.id)
+        return "answered"
+
+    def _candidates(
+        self, run: Run, sources: Mapping[str, Source], over: str
+    ) -> tuple[Candidate | None, Candidate | None]:
         """By the file that was written last of those that tell one: a requeued job may write into another one. What is
-        believed goes before a number in a name, where both are written at the same time.
+        believed goes before a number in a name, where both are written at the same time. And another one, which is not
+        known to be `over`, of a file with steps that is written at the same time, or of the same file.
         """
-        found: list[tuple[float, Candidate]] = []
+        found: list[tuple[float, Candidate, Source]] = []
         for source in (sources[name] for name in run.state.sources if name in sources):
             one = candidate(source.member, source.path, self._settings.job_from)
             if one is not None:
-                found.append((source.mtime, one))
-        newest = max((mtime for mtime, _ in found), default=0.0)
+                found.append((source.mtime, one, source))
+        newest = max((mtime for mtime, _, _ in found), default=0.0)
         found.sort(key=lambda one: (one[1].proven and newest - one[0] < TOGETHER, one[0]))
-        return found[-1][1] if found else None
+        if not found:
+            return None, None
+        chosen = found[-1][1]
+        others = [Candidate(source.member.before, proven=True) for _, _, source in found if source.member.before]
+        others += [one for mtime, one, source in found if newest - mtime < TOGETHER and source.has_steps]
+        return chosen, next((one for one in others if one.id != over and differs(one.id, chosen.id)), None)
 
     def _is_settled(self, run: Run, asked: _Asked | None) -> bool:
         """Its launch has ended, so has its job, and whoever knows more was asked."""
@@ -157,6 +194,13 @@ class Jobs:
         if problem != asked.problem:
             _log.info("run=%s slurm %s", run.state.name, problem)
         asked.problem = problem
+
+
+def _is_late(known: Job | None, told: Job | None) -> bool:
+    """Whether the accounting is behind the controller, which says that the job was cancelled."""
+    if known is None or known.state != "CANCELLED" or told is None:
+        return False
+    return not told.cancelled_by or told.uid != known.uid
 
 
 def _merged(known: Job | None, told: Job) -> Job:

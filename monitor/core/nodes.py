@@ -5,8 +5,6 @@ A look takes about a microsecond for each node of each launch, so that 2,000 lau
 of a second: the next look comes a thousand times as much later. The record changes when launches begin or end.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +49,7 @@ class Nodes:
         self.stale = self.stale or any(changed)
         return any(changed)
 
-    def shown(self, now: float) -> Nodes:
+    def shown(self, now: float) -> "Nodes":
         """Up to date, or as it was if it is too soon."""
         if not self.stale or now < self.due_at:
             return self

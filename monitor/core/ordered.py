@@ -5,8 +5,6 @@ to come; one that comes later still is counted and left out: what is folded is n
 with the offset, so that a line counts once, over a restart too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any

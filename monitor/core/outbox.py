@@ -233,11 +233,12 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
     """One incident's messages: what ended is one message, what still fires another."""
     firing: Owed | None = None
     end: Owed | None = None
-    ended, known = 0, False
+    ended, known, trouble = 0, False, ""
     for owed in group:
         if owed.message.status == "firing":
             known = known or owed.known
             heard = owed.known or (firing is not None and firing.known)
+            trouble = f": {owed.message.summary}"
             # It grew worse, or was repeated: the newest says it all, in the place of the first.
             firing = owed if firing is None else replace(owed, number=firing.number, since=firing.since, known=heard)
         else:
@@ -250,7 +251,7 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
         if ended != sum(end.ended.values()):
             times = "" if ended == 1 else f" {ended} times"
             last = "" if ended == 1 else "the last time "
-            summary = f"began and ended{times} before this could be delivered; {last}{message.summary}"
+            summary = f"began and ended{times} before this could be delivered; {last}{message.summary}{trouble}"
             message = replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
         kinds = {message.incident: ended} if ended else {}
         kept.append(replace(end, message=message, known=known, ended=kinds))

@@ -1,7 +1,5 @@
 """What is known of a run's job beside the run's own state: what a policy must know before it touches the job. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Set
 

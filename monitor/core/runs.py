@@ -135,6 +135,7 @@ class Runs(dict[str, Run]):
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
+        run.state.blind_since = None
         self[run.state.name] = run
         return run
 
@@ -178,16 +179,16 @@ class Runs(dict[str, Run]):
         one that died just now in a `new` file, between two searches.
         """
         state = run.state
-        if state.live:
+        allowed = hang.budget(state, self._config.detectors.hang).seconds if state.progress_at is not None else 0.0
+        old = stamped_long_ago(state, now - allowed)
+        if state.live and (run.book.open or not old):  # else its other file, which was read first, has no stamps
             return
         if new and _just_died(run, now):
             run.archived, state.live = False, True
         elif state.progress_at is None:
             run.archived = run.archived or (state.proven and state.launch.phase in ENDED)
         else:
-            allowed = hang.budget(state, self._config.detectors.hang).seconds
-            stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
-            run.archived = stale or state.launch.phase in ENDED
+            run.archived = old or now - state.progress_at > allowed or state.launch.phase in ENDED
             state.live = not run.archived
 
     def archive_stale(self, run: Run | None, now: float) -> None:

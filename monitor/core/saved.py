@@ -4,8 +4,6 @@ Law: an offset is saved with the state that its lines produced, never alone. A s
 opens it, and its run with it, under the name that the present configuration gives the run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,7 +69,7 @@ class Saved:
             found.setdefault(_log_of(name, run), []).append(name)
         return found
 
-    def unclaimed(self, now: float) -> Saved:
+    def unclaimed(self, now: float) -> "Saved":
         """What still waits, to be saved again: a mount that is down at the start costs no state."""
         sources = {name: one for name, one in self.sources.items() if now - one.saved_at < _KEEP_SECONDS}
         wanted = {one.run for one in sources.values()}
@@ -81,13 +79,13 @@ class Saved:
         """The runs that sources are known by."""
         return {one.run for one in self.sources.values()} | {_log_of(name, run) for name, run in self.runs.items()}
 
-    def only(self, logs: set[str]) -> Saved:
+    def only(self, logs: set[str]) -> "Saved":
         """What belongs to these logs: their offsets and their runs, never one without the other."""
         sources = {name: one for name, one in self.sources.items() if one.run in logs}
         runs = {name: run for name, run in self.runs.items() if _log_of(name, run) in logs}
         return replace(self, sources=sources, runs=runs)
 
-    def without(self, logs: set[str]) -> Saved:
+    def without(self, logs: set[str]) -> "Saved":
         """What does not."""
         return self.only(self.logs() - logs)
 

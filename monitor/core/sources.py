@@ -1,17 +1,18 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
+from monitor.config import Watch as Runs
 from monitor.core.ordered import Ordered
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
-from monitor.naming import experiment_name
+from monitor.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
@@ -24,6 +25,12 @@ TOGETHER = 300.0
 def watches(config: Config) -> list[Watch]:
     """What the follower is to look for."""
     return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+
+
+def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
+    """The patterns and files of the configuration by which none of these paths is found."""
+    known, patterns = list(paths), [pattern for watch in config.runs for pattern in watch.paths]
+    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
 
 
 @dataclass(slots=True)
@@ -104,7 +111,7 @@ class Sources(dict[str, Source]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._of_run: dict[str, set[str]] = {}
+        self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
         self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
@@ -137,9 +144,17 @@ class Sources(dict[str, Source]):
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
             self.note_experiment(source)
-        self._of_run.setdefault(run, set()).add(source.name)
-        self._unread[run] += 1
+        self._join(source)
         return source
+
+    def _join(self, source: Source) -> None:
+        names = self._of_run.setdefault(source.run, source.name)
+        if isinstance(names, set):
+            names.add(source.name)
+        elif names != source.name:
+            self._of_run[source.run] = {names, source.name}
+        if not source.caught_up:
+            self._unread[source.run] += 1
 
     def drop(self, source: Source) -> None:
         """It is followed no more."""
@@ -149,25 +164,30 @@ class Sources(dict[str, Source]):
 
     def _leave(self, source: Source) -> None:
         names = self._of_run[source.run]
-        names.discard(source.name)
-        if not names:
+        if isinstance(names, set):
+            names.discard(source.name)
+        if not names or names == source.name:
             del self._of_run[source.run], self._unread[source.run]
             self._latest.pop(source.run, None)
 
     def move(self, source: Source, run: str) -> None:
         """It is a stream of another run."""
         if not source.caught_up:
-            self._unread[source.run] -= 1
-            self._unread[run] += 1
+            self._read(source)
         self._leave(source)
         source.run = run
-        self._of_run.setdefault(run, set()).add(source.name)
+        self._join(source)
 
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""
         if not source.caught_up:
             source.caught_up = True
-            self._unread[source.run] -= 1
+            self._read(source)
+
+    def _read(self, source: Source) -> None:
+        self._unread[source.run] -= 1
+        if not self._unread[source.run]:
+            del self._unread[source.run]
 
     def note_experiment(self, source: Source) -> None:
         """One of its experiments may have begun."""
@@ -191,12 +211,13 @@ class Sources(dict[str, Source]):
 
     def telling(self, run: str) -> list[Source]:
         """Those of its sources that told steps; all where none has yet."""
-        own = [self[name] for name in self._of_run.get(run, ())]
+        own = [self[name] for name in self.of_run(run)]
         return [source for source in own if source.member.steps] or own
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""
-        return self._of_run.get(run, set())
+        names = self._of_run.get(run, set())
+        return {names} if isinstance(names, str) else names
 
     def catching_up(self, run: str) -> bool:
         """Is one of its sources not yet read to its end?"""
@@ -205,4 +226,4 @@ class Sources(dict[str, Source]):
     @property
     def ready(self) -> bool:
         """Was every source read to its end?"""
-        return not any(self._unread.values())
+        return not self._unread

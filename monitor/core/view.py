@@ -10,36 +10,41 @@ from monitor.core.aside import Aside
 from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.detectors import hang
+from monitor.hands.record import Record
 from monitor.judgement import Judged
 from monitor.metrics import View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.nodes import countable_nodes
 from monitor.snapshot import MonitorCounts, RunSnapshot
+from monitor.verdict import verdict_of
 from parsers.engine.scan import Rule
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
+_NO_RECORD = Record()
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
 def show_all(
-    runs: Iterable[Run], now: float, config: Config, aside: Aside, *, pages: bool, over: bool = False
+    runs: Iterable[Run], now: float, config: Config, aside: Aside, record: Record, *, pages: bool, over: bool = False
 ) -> tuple[RunSnapshot, ...]:
-    """Each run as HTTP shows it, if it can be shown or ever could."""
-    found = (show(run, now, config, aside, pages=pages, over=over) for run in runs)
+    """Each run as HTTP shows it, if it can be shown or ever could. `record`: what policies have done."""
+    found = (show(run, now, config, aside, record, pages=pages, over=over) for run in runs)
     return tuple(shown for shown in found if shown is not None)
 
 
-def show(run: Run, now: float, config: Config, aside: Aside, *, pages: bool, over: bool = False) -> RunSnapshot | None:
+def show(
+    run: Run, now: float, config: Config, aside: Aside, record: Record = _NO_RECORD, *, pages: bool, over: bool = False
+) -> RunSnapshot | None:
     """The run as HTTP shows it; one that cannot be shown as it was last, if it ever was."""
     try:
-        return _shown(run, now, config, pages=pages, over=over)
+        return _shown(run, now, config, record, pages=pages, over=over)
     except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
         aside.note("page", run.state.name, error)
         return run.shown
 
 
-def _shown(run: Run, now: float, config: Config, *, pages: bool, over: bool = False) -> RunSnapshot:
+def _shown(run: Run, now: float, config: Config, record: Record, *, pages: bool, over: bool = False) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
     samples alone are made anew: a scrape draws no charts. `over`: as view_of says.
     """
@@ -58,7 +63,8 @@ def _shown(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fa
     else:
         charts, transitions = state.history.frozen(), tuple(run.book.history)
         page = page_of(view, config.detectors.hang, config.runbook_url)
-        shown = RunSnapshot(state.name, samples, page, charts, transitions)
+        verdict = verdict_of(state, run.book.open.values(), config.policies, record, now, archived=run.archived)
+        shown = RunSnapshot(state.name, samples, page, charts, transitions, verdict.to_json())
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
     return shown
 

@@ -184,6 +184,8 @@ def _summary(state: RunState, failure: Evidence) -> str:
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
+    if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
+        advice = f"cancelled by {state.job.cancelled_by}: no failure"
     message = failure.message[:200]
     if absent := missing_evidence(state):
         message += f"; {absent['missing']}"

@@ -3,8 +3,6 @@
 It stands until a launch begins: nothing else says that a run which nobody watches has gone.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, firing

@@ -8,6 +8,8 @@ from monitor.follow.context import Context
 class LogDirectory:
     """The directory of one path. A name is only believed absent in the directory that once held it."""
 
+    __slots__ = ("_context", "_device", "_log", "missing", "path")
+
     def __init__(self, path: str, context: Context) -> None:
         self.path = os.path.dirname(path)
         self.missing = False

@@ -68,7 +68,7 @@ class Marker:
         self._head = head
         self._window = tail
         self._end = self.fed_to = offset
-        self._line_ends: dict[int, bytes] = {offset: tail}
+        self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)
         self._new.clear()
         self._new_bytes = 0
 
@@ -90,16 +90,14 @@ class Marker:
             before = data[max(0, last - TAIL_BYTES) : last]
             if last < TAIL_BYTES:
                 before = self._window[-TAIL_BYTES:] + before
-            self._line_ends[offset + last] = tail_of(before)
-            while len(self._line_ends) > _LINE_ENDS:
-                del self._line_ends[next(iter(self._line_ends))]
+            self._line_ends = (*self._line_ends[1 - _LINE_ENDS :], (offset + last, tail_of(before)))
         self._window = (self._window + data[-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
         self._end = offset + len(data)
 
     def _tail_at(self, offset: int) -> bytes:
-        known = self._line_ends.get(offset)
-        if known is not None:
-            return known
+        for end, known in reversed(self._line_ends):
+            if end == offset:
+                return known
         start = self._end - len(self._window)
         if start < offset <= self._end:
             return tail_of(self._window[: offset - start])

@@ -163,4 +163,5 @@ def source_id(path: str) -> SourceId:
 
     Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
     """
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    name = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return path if name == path else name  # kept more than once for each file

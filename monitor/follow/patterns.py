@@ -6,8 +6,6 @@ A pattern is a small automaton whose states are positions in its parts, so that 
 match and can be continued below a mount point. Names that begin with a dot match only a part that does too.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -63,11 +61,11 @@ class Pattern(Struct, frozen=True):
     parts: tuple[str, ...]
 
     @classmethod
-    def parse(cls, path: str) -> Pattern:
+    def parse(cls, path: str) -> "Pattern":
         """From text; runs of `**` say no more than one."""
         return cls(_parts(absolute(path)))
 
-    def tree(self) -> Pattern:
+    def tree(self) -> "Pattern":
         """Everything below this path."""
         return Pattern((*self.parts, ANY_DEPTH))
 
@@ -108,7 +106,8 @@ class Pattern(Struct, frozen=True):
 
     def matches(self, path: str) -> bool:
         """Would a walk find a file with this absolute path?"""
-        return self.accepts(self.below(self.start(), path))
+        directory, _, name = path.rpartition("/")
+        return self.accepts(self.below(_entered(self, directory), name))
 
     def _closed(self, states: set[int]) -> States:
         closed = set(states)
@@ -116,6 +115,11 @@ class Pattern(Struct, frozen=True):
             if state < len(self.parts) and self.parts[state] == ANY_DEPTH:
                 closed.add(state + 1)
         return frozenset(closed)
+
+
+@functools.lru_cache(maxsize=512)
+def _entered(pattern: Pattern, directory: str) -> States:
+    return pattern.below(pattern.start(), directory)
 
 
 @functools.lru_cache(maxsize=512)

@@ -4,8 +4,6 @@
 watches anything: `read_once` reads everything to its end in the caller's thread.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import logging
@@ -33,7 +31,7 @@ Mode = Literal["inotify", "poll"]
 class MountReader:
     """Follows what its jobs find. One thread at a time; only `add_jobs` may come from another."""
 
-    def __init__(self, mount: Mount, shared: Readers) -> None:
+    def __init__(self, mount: Mount, shared: "Readers") -> None:
         self.mount = mount
         self.mode: Mode = "poll"
         self.sources: dict[SourceId, Source] = {}

@@ -13,9 +13,9 @@ import msgspec
 from monitor.follow.content import Content, is_strong
 from monitor.follow.context import Changed, Context, Duplicate
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
+from monitor.follow.messages import Copied, Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
 from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
-from monitor.follow.start_offset import unread
+from monitor.follow.start_offset import held_back, unread, whole
 from monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
@@ -31,6 +31,11 @@ class Left(Duplicate):
 
 class Rotation:
     """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
+
+    __slots__ = (
+        "_beside", "_context", "_cut_by", "_directory", "_moved_at", "_rewritten", "_settings", "_tail", "failures",
+        "path", "source",
+    )  # fmt: skip
 
     def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, directory: LogDirectory) -> None:
         self.source, self.path = source, path
@@ -102,12 +107,30 @@ class Rotation:
                 tail.put(descriptor)
                 return
             begun = unread(self._context, self.source, self.path, descriptor, seen)
+            copied = self._held_back(descriptor, seen, now) if begun.offset < seen.st_size else None
+            if copied is not None:
+                mark = whole(self._context, descriptor, seen)
+                self._context.registry.remember(mark, copied)
+                yield Copied(copied, mark, at)
+                begun = unread(self._context, self.source, self.path, descriptor, seen)
         except Duplicate:
             raise Left(links) from None
         tail.put(descriptor)
         proof = f"device and inode {identity} instead of {content.identity}"
         reason, proof = self._cut_by or ("rotated" if drained else "replaced", proof)
         yield from self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
+
+    def _held_back(self, descriptor: int, seen: os.stat_result, now: float) -> SourceId | None:
+        """The log of which the new file is a copy for good. Raises Changed, and gives the file back, while that log may
+        yet be found to be cut: it then says itself what of the copy it has delivered.
+        """
+        assert self._moved_at is not None
+        held = held_back(self._context, self.path, descriptor, seen, now, self._moved_at)
+        if held is None or (held.sure and now - self._moved_at > self._settings.copy_seconds):
+            return held.original if held is not None else None
+        self._context.descriptors.discard(descriptor)
+        self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
+        raise Changed
 
     def _passed_by(
         self, seen: os.stat_result, now: float, at: float, links: int | None

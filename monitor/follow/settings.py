@@ -1,7 +1,5 @@
 """Every number of the follower, its default and the reason for it."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 
@@ -72,7 +70,7 @@ class FollowSettings(Struct, frozen=True):
     stop_seconds: float = 2.0
     """How long `stop` waits for threads by default: one on a hung mount never ends and is left behind."""
 
-    def once(self) -> FollowSettings:
+    def once(self) -> "FollowSettings":
         """The same for one reading to the end: nothing is waited for."""
         return FollowSettings(
             read_bytes=self.read_bytes,

@@ -37,6 +37,12 @@ class _Copy(NamedTuple):
 class Source:
     """`poll` when `due_at` has come. Times: `now` is monotonic, `at` Unix seconds."""
 
+    __slots__ = (
+        "_backoff", "_binary", "_context", "_copy", "_directory", "_held_since", "_looked_at", "_resume", "_rotation",
+        "_settings", "_tail", "due_at", "failed", "gone_since", "literal", "missing_since", "path", "source",
+        "unreadable", "unsupported",
+    )  # fmt: skip
+
     def __init__(self, path: str, context: Context, *, literal: bool = False, resume: Position | None = None) -> None:
         """`literal`: the path was given as it stands, so it is followed whatever it holds."""
         self.path = path

@@ -29,6 +29,11 @@ class Cut(NamedTuple):
 class Tail:
     """Reads on. Times: `now` is monotonic, `at` Unix seconds."""
 
+    __slots__ = (
+        "_backoff", "_context", "_path", "_read_stamp", "_settings", "_source", "announced", "caught_up", "content",
+        "more", "recent", "rest_stamp", "soon", "suspected_at", "written",
+    )  # fmt: skip
+
     def __init__(self, source: SourceId, path: str, context: Context, backoff: Backoff) -> None:
         self.content: Content | None = None
         self.announced = False

@@ -4,8 +4,6 @@ Asked when a policy plans, and again before each step. What only Slurm can tell 
 that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -18,6 +18,7 @@ from monitor.hands.settings import (
     RESTARTS,
     Action,
     Cancel,
+    Drain,
     DumpStacks,
     Notify,
     Policy,
@@ -28,10 +29,12 @@ from monitor.hands.settings import (
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.run.job import OVER
+from monitor.run.nodes import expand_some
 from monitor.run.phases import PARTS
 from monitor.run.records import Job
 from monitor.run.state import RunState
 
+OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
@@ -76,9 +79,7 @@ def plan(
     why_not = _forbidden(policy, state, incident, facts, record, now)
     if why_not:
         return Plan(policy, incident, at, why_not=why_not)
-    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
-    gave_up = restarts and _attempts(policy, state, record) >= policy.attempts
-    actions = _last_actions(policy.actions) if gave_up else policy.actions
+    actions, gave_up = choice(policy, state, record)
     steps: list[Step] = []
     for action in actions:
         step = _step(action, policy, state, incident, actions)
@@ -86,6 +87,15 @@ def plan(
             return Plan(policy, incident, at, why_not=step)
         steps.append(step)
     return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
+
+
+def choice(policy: Policy, state: RunState, record: Record, before: int = 0) -> tuple[Sequence[Action], bool]:
+    """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
+    is known to have made without a new checkpoint.
+    """
+    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
+    gave_up = restarts and max(before, _attempts(policy, state, record)) >= policy.attempts
+    return _last_actions(policy.actions) if gave_up else policy.actions, gave_up
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -141,6 +151,8 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
         return why_not
     job = state.job
     assert job is not None  # may_act has asked
+    if policy.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
+        return f"the comment of job {_id(job)} does not ask for it: sbatch --comment={OPT_IN}"
     for course in own:
         # One successor a launch, too.
         if course.acts and (course.job, course.job_restarts) == (_id(job), job.restarts):
@@ -185,6 +197,8 @@ def _step(action: Action, policy: Policy, state: RunState, incident: Incident, a
             if not over and not any(isinstance(one, Cancel) for one in actions):
                 return f"job {number} is running: without cancel, resubmit would wait for its end"
             return _resubmit(action, job, nodes or job.excluded)
+        case Drain():
+            return _drain(policy, job, incident)
 
 
 def _dump(action: DumpStacks, job: Job) -> Step | str:
@@ -225,16 +239,30 @@ def _requeue(job: Job, nodes: str) -> Step | str:
     return Step("requeue", [hold, change, release], tests=[test] if job.options else [])
 
 
+def _drain(policy: Policy, job: Job, incident: Incident) -> Step:
+    names = named_nodes(policy, incident, set(expand_some(job.nodes)))
+    if not names:
+        return Step("drain", status="skipped", outcome="no node is named")
+    reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
+    return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
+
+
 def _suspects(policy: Policy, job: Job, incident: Incident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
-    told = incident.evidence.get("nodes")
-    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:
         return ""
+    names = named_nodes(policy, incident, own)
+    return compress([*before, *names]) if names else ""
+
+
+def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
+    """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
+    told = incident.evidence.get("nodes")
+    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
-    return compress([*before, *names]) if 0 < len(names) <= policy.most_excluded else ""
+    return names if 0 < len(names) <= policy.most_excluded else set()
 
 
 def _short(name: str, own: set[str]) -> str:

@@ -4,8 +4,6 @@ its streams is then no evidence. Of one that sends none nobody can say so.
 Kept in a file beside the spool: an agent that died while the monitor was away must not look as if it had never been.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

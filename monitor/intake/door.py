@@ -4,8 +4,6 @@
 name no run are taken and counted: to refuse them would hold up what stands behind them.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading
@@ -23,7 +21,8 @@ from monitor.intake.carriers import Carriers, Heard
 from monitor.intake.messages import PROTOCOLS, Push, Stream
 from monitor.intake.spool import Spool
 from monitor.intake.wire import TooLargeError, WireError, unpacked
-from monitor.serve.server import HttpServer, Limits, Reply, Request, text_reply
+from monitor.serve.exchange import Limits, Reply, Request, text_reply
+from monitor.serve.server import HttpServer
 from monitor.snapshot import MonitorCounts
 from monitor.system.clock import Clock
 
@@ -32,6 +31,8 @@ _log = logging.getLogger(__name__)
 LARGEST = 20 << 20  # bytes of a body, packed and unpacked: what OTLP's specification recommends
 _TENANT = re.compile(r"[A-Za-z0-9!._*'()-]{1,64}")  # what Loki lets be one
 _MOST_TENANTS = 1000
+_ACTIVE = 3600.0  # seconds since its last line for which a stream is part of a tenant's share
+_SHOWN = 600.0  # seconds since a line that names no run for which the page says so
 _UNNAMED = 20  # sets of labels that name no run, in the monitor's log
 _LIMITS = Limits(
     connections=4096, idle=300.0, answer=60.0, answers=64, slow=60.0, stalled=30.0, threads=16, body=LARGEST
@@ -43,8 +44,9 @@ _LIMITS = Limits(
 class _Tenant:
     """What one has used of its share."""
 
-    streams: set[str] = field(default_factory=set)
-    runs: set[str] = field(default_factory=set)
+    streams: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, float] = field(default_factory=dict)
+    """When each was last written to, monotonic seconds."""
     left: float = 0.0
     """Bytes that it may push now."""
     at: float = float("-inf")
@@ -57,6 +59,21 @@ class _Tenant:
             return (min(size, share) - self.left) / share
         self.left -= size
         return 0.0
+
+    def note(self, written: naming.Written, share: Tenants, now: float) -> str:
+        """A stream is written to; why it must not be, if so."""
+        most = (
+            (self.streams, written.name, share.max_streams, "streams"),
+            (self.runs, written.run, share.max_runs, "runs"),
+        )
+        for known, name, count, what in most:
+            if name not in known and len(known) >= count:
+                for old in [one for one, at in known.items() if now - at > _ACTIVE]:
+                    del known[old]
+                if len(known) >= count:
+                    return f"more than intake.tenants.max_{what}"
+        self.streams[written.name] = self.runs[written.run] = now
+        return ""
 
 
 class _RefusedError(Exception):
@@ -78,7 +95,7 @@ class Door:
         self._tenants: dict[str, _Tenant] = {}
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter()
-        self._unnamed: dict[str, None] = {}
+        self._unnamed: dict[str, float] = {}  # labels -> when a line came with them
         self._ready = False
         self.server = HttpServer(host, port, self, _LIMITS)
 
@@ -87,7 +104,7 @@ class Door:
 
     def open(self) -> None:
         """Take the spool, before the follower begins. SpoolError."""
-        self._spool.open()
+        self._spool.open(self._clock.wall())
         self.carriers.load()
         self._ready = True
 
@@ -117,7 +134,8 @@ class Door:
     @property
     def unnamed(self) -> str:
         """What people should know of lines that name no run; empty where there are none."""
-        found = list(self._unnamed)
+        now = self._clock.monotonic()
+        found = [told for told, at in list(self._unnamed.items()) if now - at < _SHOWN]
         return f"Pushed lines name no run, so nobody watches them: {found[0]} (docs/intake.md)" if found else ""
 
     def __call__(self, request: Request) -> Reply:
@@ -202,12 +220,11 @@ class Door:
     def _write(self, stream: Stream, written: naming.Written, tenant: str, now: float) -> None:
         with self._lock:
             share, used = self._settings.tenants, self._tenants[tenant]
-            if written.name not in used.streams and (why := _full(used, written, share)):
+            if why := used.note(written, share, self._clock.monotonic()):
                 raise _RefusedError(_later(why, 30.0))
-            used.streams.add(written.name)
-            used.runs.add(written.run)
         undated = int(now * 1e9)
-        new, known = self._spool.append(written, ((at or undated, text) for at, text in stream.entries))
+        entries = ((at or undated, text) for at, text in stream.entries)
+        new, known = self._spool.append(written, entries, now)
         with self._lock:
             self._counts["intake_lines_total", "new"] += new
             if known:
@@ -217,18 +234,12 @@ class Door:
         with self._lock:
             self._counts["intake_lines_total", "unnamed"] += len(stream.entries)
             told = ", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items()))[:300] or "no labels"
-            if len(self._unnamed) >= _UNNAMED or told in self._unnamed:
+            known = told in self._unnamed
+            if known or len(self._unnamed) < _UNNAMED:
+                self._unnamed[told] = self._clock.monotonic()
+            if known or len(self._unnamed) >= _UNNAMED:
                 return
-            self._unnamed[told] = None
         _log.warning("tenant=%r lines of {%s} name no run: nobody watches them; see docs/intake.md", tenant, told)
-
-
-def _full(used: _Tenant, written: naming.Written, share: Tenants) -> str:
-    if len(used.streams) >= share.max_streams:
-        return "more than intake.tenants.max_streams"
-    if written.run not in used.runs and len(used.runs) >= share.max_runs:
-        return "more than intake.tenants.max_runs"
-    return ""
 
 
 def _later(why: str, seconds: float) -> Reply:

@@ -4,8 +4,6 @@ Senders write a name as it is (`jobset.sigs.k8s.io/jobset-name`), with `_` for a
 below `__meta_kubernetes_pod_label_` (Prometheus) or `pod_labels_` (Vector): all of these are one name here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -18,12 +16,14 @@ from msgspec.structs import replace
 from monitor.config import Config, Watch
 from monitor.config.intake import RUN_OF_LABELS
 from monitor.follow.patterns import may_hold_logs
+from monitor.owners import owner, plain
 from monitor.scalars import one_line
 
-_ODD = re.compile(r"\W", re.ASCII)
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
 _PODS = ("pod", "k8s_pod_name", "pod_name")
+_NAMESPACES = ("namespace", "k8s_namespace_name", "pod_namespace", "service_namespace")
+_CLUSTERS = ("cluster", "k8s_cluster_name")
 _CONTAINERS = ("container", "k8s_container_name", "container_name")
 _NODES = ("node_name", "k8s_node_name", "node", "host_name", "hostname", "host")
 _BESIDE = ("filename", "log_file_path", "stream", "log_iostream", "rank")  # more that keeps two writers apart
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 def known(labels: Mapping[str, str]) -> dict[str, str]:
     """By the plain form of each name; empty values are none."""
     return {
-        _ODD.sub("_", name).removeprefix("__meta_kubernetes_pod_label_").removeprefix("pod_labels_"): value
+        plain(name).removeprefix("__meta_kubernetes_pod_label_").removeprefix("pod_labels_"): value
         for name, value in labels.items()
         if value
     }
@@ -54,11 +54,23 @@ def run_of(labels: Mapping[str, str], watches: Sequence[Watch]) -> str:
     """The run that these (plain) labels name; empty where they name none that is to be watched."""
     templates = [watch for watch in watches if watch.labels and not watch.paths]
     if not templates:
-        return _filled(RUN_OF_LABELS, labels)
+        return _usual(labels)
     for watch in templates:
-        if all(fnmatchcase(labels.get(_ODD.sub("_", name), ""), glob) for name, glob in watch.labels.items()):
-            return _filled(watch.name or RUN_OF_LABELS, labels)
+        if all(fnmatchcase(labels.get(plain(name), ""), glob) for name, glob in watch.labels.items()):
+            return _filled(watch.name, labels) if watch.name else _usual(labels)
     return ""
+
+
+def _usual(labels: Mapping[str, str]) -> str:
+    """The owner that the labels or the pod's name tell for sure, else no run: a cluster has many pods. Before it the
+    cluster where that is known: two are never one.
+    """
+    space, pod, container = (_first(labels, names) for names in (_NAMESPACES, _PODS, _CONTAINERS))
+    found = owner(labels, space, pod, container)
+    if found is None or found.sure != "yes":
+        return _filled(RUN_OF_LABELS, labels)
+    cluster = _first(labels, _CLUSTERS)
+    return one_line(f"{cluster}/{found.name}").strip("/ ") if found.name else ""
 
 
 def _filled(template: str, labels: Mapping[str, str]) -> str:
@@ -67,7 +79,7 @@ def _filled(template: str, labels: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         nonlocal missing
         names = match[1].split("|")
-        found = next((labels[plain] for plain in (_ODD.sub("_", name) for name in names) if plain in labels), "")
+        found = next((labels[key] for key in map(plain, names) if key in labels), "")
         missing = missing or not (found or "" in names)
         return found
 
@@ -77,7 +89,7 @@ def _filled(template: str, labels: Mapping[str, str]) -> str:
 
 def carrier_of(labels: Mapping[str, str], tenant: str, label: str) -> str:
     """The agent that says so of itself by the label `label`; empty where none does."""
-    name = labels.get(_ODD.sub("_", label), "")
+    name = labels.get(plain(label), "")
     return quote(f"{tenant}/{name}" if tenant else name, safe="")[: _MOST // 2] if name else ""
 
 

@@ -4,8 +4,6 @@ One bad line costs itself and is counted; a body of another form raises WireErro
 line that nobody dated.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

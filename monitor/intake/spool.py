@@ -6,8 +6,6 @@ writer and text as one of the stream's last is dropped, over restarts too, for w
 before more is written. A program that prints one text twice within a nanosecond is believed once (Loki's own rule).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -16,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from monitor.config.intake import Spool as SpoolSettings
@@ -25,7 +24,9 @@ from parsers.wrappers import Unwrapper
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file
 _LONGEST = (1 << 20) - 4096  # bytes of a line: with what stands before it the parsers still take it
-_SECONDS_KEPT = 4096  # texts of whole seconds
+_OPEN = 256  # files at once; the soft limit is 1024 for the whole process
+_IDLE = 600.0  # seconds without a line after which a file is closed, and what it ends with is read again if one comes
+_KEPT = 7 * 86400.0  # seconds that a stream's file is kept behind its last line
 ENDING = ".log"
 STAMP = 30
 """Characters of the time before each line."""
@@ -45,16 +46,19 @@ class Spool:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._size = 0  # bytes of all files, as far as is known
+        self._look_at = self._sweep_at = 0.0  # Unix seconds
 
-    def open(self) -> None:
-        """Take the directory; cut what a death in the middle of a write has left. SpoolError."""
+    def open(self, wall: float) -> None:
+        """Take the directory; cut what a death in the middle of a write has left, remove what has been still for a
+        week at `wall`, Unix seconds. SpoolError.
+        """
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.rglob(f"*{ENDING}"):
                 _cut(path)
-            self._measure()
+            self._sweep(wall)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another megatron-monitor") from error
         except OSError as error:
@@ -68,8 +72,9 @@ class Spool:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def append(self, stream: Written, entries: Iterable[tuple[int, bytes]]) -> tuple[int, int]:
+    def append(self, stream: Written, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
         """Write lines of (Unix nanoseconds, text) and have them on the disk; how many were new, how many were there.
+        `now`: Unix seconds.
 
         Raises OSError: none of them may be called taken, though some are written.
         """
@@ -79,17 +84,44 @@ class Spool:
             file = self._files.get(stream.name)
             if file is None:
                 file = self._files[stream.name] = _File(self.directory / f"{stream.name}{ENDING}")
-        with file.lock:
-            grown = file.size
-            new, known, fresh = file.append(stream.head.encode(), entries)
-            grown = file.size - grown
-            if file.size > self._settings.per_stream // 2:
-                file.begin_anew()
+            file.users += 1
+            self._let_go(now)
+        grown = fresh = 0
+        try:
+            with file.lock:
+                file.used_at, before = now, file.size
+                new, known, fresh = file.append(stream.head.encode(), entries)
+                grown = file.size - before
+                if file.size > self._settings.per_stream // 2:
+                    file.begin_anew()
+        finally:
+            with self._lock:
+                file.users -= 1
+                self._size += grown
         if fresh:
             self._on_new()
-        with self._lock:
-            self._size += grown
+        if now >= self._sweep_at:
+            self._sweep(now)
         return new, known
+
+    def _sweep(self, now: float) -> None:
+        """Remove what nobody has written to for a week."""
+        self._sweep_at = now + _KEPT / 28
+        for written, size, path in self._measure():
+            known = str(path.relative_to(self.directory)).removesuffix(ENDING) in self._files
+            if now - written > _KEPT and not known and path.name.endswith((ENDING, f"{ENDING}.1")):
+                path.unlink(missing_ok=True)
+                self._size -= size
+
+    def _let_go(self, now: float) -> None:
+        """Of the files that nobody writes to now."""
+        if len(self._files) <= _OPEN and now < self._look_at:
+            return
+        self._look_at = now + _IDLE / 10
+        still = sorted((file.used_at, name) for name, file in self._files.items() if not file.users)
+        for used_at, name in still:
+            if now - used_at > _IDLE or len(self._files) > _OPEN:
+                self._files.pop(name).close()
 
     def _measure(self) -> list[tuple[float, int, Path]]:
         found = []
@@ -102,13 +134,16 @@ class Spool:
         return sorted(found)
 
     def _make_room(self) -> None:
-        """Halves that were left first; the files of streams are left to the judge. OSError if that is not enough."""
-        for _, size, path in self._measure():
+        """Halves that were left first, then files of old that nobody writes to. OSError if that is not enough."""
+        found = self._measure()
+        open_now = {str(self.directory / f"{name}{ENDING}") for name in self._files}
+        old = [one for one in found if one[2].name.endswith(f"{ENDING}.1")]
+        old += [one for one in found if one[2].name.endswith(ENDING) and str(one[2]) not in open_now]
+        for _, size, path in old:
             if self._size <= self._settings.total:
                 return
-            if path.name.endswith(f"{ENDING}.1"):
-                path.unlink(missing_ok=True)
-                self._size -= size
+            path.unlink(missing_ok=True)
+            self._size -= size
         if self._size > self._settings.total:
             raise OSError(errno.ENOSPC, "intake.spool.total is used up")
 
@@ -118,6 +153,9 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
+        self.users = 0
+        """Threads that write to it, or wait for that."""
+        self.used_at = 0.0
         self.size = 0
         self._path = path
         self._descriptor = -1
@@ -217,15 +255,7 @@ def _lines(at: int, head: bytes, text: bytes) -> list[bytes]:
     ]
 
 
-_texts: dict[int, bytes] = {}
-
-
+@lru_cache(maxsize=4096)
 def _second(second: int) -> bytes:
     """`2026-05-01T12:00:00`; many lines share it."""
-    text = _texts.get(second)
-    if text is None:
-        if len(_texts) > _SECONDS_KEPT:
-            _texts.clear()
-        text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-        _texts[second] = text if len(text) == STAMP - 11 else b"1970-01-01T00:00:00"
-    return _texts[second]
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()

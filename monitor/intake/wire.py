@@ -3,8 +3,6 @@
 WireError: the bytes can never be read. TooLargeError: they are, or become, more than is taken.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Kept over all runs and over restarts of the monitor, bounded. What it says of a node is worked out in standing.py.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator

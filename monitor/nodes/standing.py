@@ -56,8 +56,8 @@ class NodeSettings(Struct, frozen=True):
     same_nodes: float = 0.5
     """Part of the nodes of two launches in a row that both have, from which the second says nothing new."""
     window: int = 12
-    """Launches of one cause in a row that are compared with each other: a bug that comes and goes with a rack accuses
-    none of its nodes, and of what a bad node shows little is lost (docs/detection.md)."""
+    """Launches of one cause in a row that are compared with each other alone where failures came and went: else a bug
+    that was there while a job ran on one rack accuses its nodes."""
     window_seconds: float = 14 * 86400.0
     """And no further apart: another driver, another container."""
 
@@ -262,16 +262,29 @@ def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: No
 
 
 def _windows(draws: Iterable[_Draws], settings: NodeSettings) -> list[_Draws]:
-    """Launches of one cause near each other in time: what was wrong then was wrong for all of them."""
+    """The launches of each cause, apart where what was wrong came and went: near each other in time alone they are
+    compared with their like. Where as many were marked all the time, all of them are.
+    """
     windows: list[_Draws] = []
     for known in draws:
-        begin = float("-inf")
+        parts: list[_Draws] = []
         for one in known:
-            if one is known[0] or len(windows[-1]) == settings.window or one.at - begin > settings.window_seconds:
-                windows.append([])
-                begin = one.at
-            windows[-1].append(one)
+            full = parts and len(parts[-1]) == settings.window
+            if not parts or full or one.at - parts[-1][0].at > settings.window_seconds:
+                parts.append([])
+            parts[-1].append(one)
+        windows += parts if _varies(parts) else [known]
     return windows
+
+
+def _varies(parts: Sequence[_Draws]) -> bool:
+    """Whether the marked share of the parts differs by more than is to be expected (chi squared beyond its mean)."""
+    total, marked = sum(map(len, parts)), [sum(one.marked for one in part) for part in parts]
+    share = sum(marked) / total
+    if not 0 < share < 1:
+        return False
+    off: float = sum((seen - share * len(part)) ** 2 / len(part) for seen, part in zip(marked, parts, strict=True))
+    return off / (share * (1 - share)) > len(parts) - 1
 
 
 def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str, settings: NodeSettings) -> None:

@@ -26,7 +26,7 @@ class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="al
     def _content(self, message: Transition) -> Any:
         """One alert a severity: the message's own fires, unless it is resolved; the others have ended."""
         fields = payload(message)
-        annotations = {"summary": fields["summary"], "description": words.body(message, {})}
+        annotations = {"summary": fields["title"], "description": words.body(message, {})}
         for name in ("iteration", "onset_iteration", "phase", *words.facts(message)):
             if name in fields:
                 annotations[name] = str(fields[name])

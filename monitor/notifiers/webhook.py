@@ -4,12 +4,13 @@ Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery. Secrets 
 that they may be renewed while the daemon runs.
 Law: raises nothing but DeliveryError. No redirect is followed (a receiver that moved is a matter for the
 configuration, and a POST that is redirected may lose its body); the address and secret headers stand in no message.
-Risk left: the timeout holds for each step (connect, send, each read of the answer), so a receiver that sends its
-answer byte by byte holds up this notifier's own thread, and no other.
+The timeout holds for each step: to connect, to send, and to read the head of the answer, however it drips.
 """
 
 import http.client
+import io
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from monitor import __version__, scalars
 from monitor.incidents import Transition
 from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
 from monitor.scalars import FilePath, header_value_of, url_of
+from monitor.system.clock import SystemClock
 from monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
@@ -100,11 +102,47 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
         return f"no connection: {text}"
 
 
+class _Timed(io.RawIOBase):
+    """What a socket's stream gives within the socket's timeout in all."""
+
+    def __init__(self, sock: socket.socket, stream: Any) -> None:
+        self._sock, self._stream, self._now = sock, stream, SystemClock().monotonic
+        self._until = self._now() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - self._now()
+        if left <= 0.0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._stream.raw.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def do_open(self, http_class: Any, req: urllib.request.Request, **more: Any) -> http.client.HTTPResponse:
+        def answer(sock: socket.socket, *known: Any, **others: Any) -> http.client.HTTPResponse:
+            found = http.client.HTTPResponse(sock, *known, **others)
+            found.fp = io.BufferedReader(_Timed(sock, found.fp))
+            return found
+
+        def connection(*known: Any, **others: Any) -> Any:
+            made = http_class(*known, **others)
+            made.response_class = answer
+            return made
+
+        return super().do_open(connection, req, **more)
+
+
 def _opener() -> urllib.request.OpenerDirector:
     """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
     opener = urllib.request.OpenerDirector()
-    protocols = (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(), urllib.request.UnknownHandler())
-    for handler in (urllib.request.ProxyHandler(), *protocols):
+    for handler in (urllib.request.ProxyHandler(), _Handler(), urllib.request.UnknownHandler()):
         opener.add_handler(handler)
     return opener
 

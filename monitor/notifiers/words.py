@@ -4,8 +4,7 @@ Comes in: a Transition. Goes out: which run, what, since when as a clock, the ph
 to do, the last line, links. Pure.
 """
 
-from __future__ import annotations
-
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,10 +18,19 @@ _LINE: Final = 400  # characters of a log line in a text
 _SHOWN: Final = frozenset(
     {
         "advice", "failure", "line", "failure_line", "last_line", "node", "nodes", "common_nodes", "watchdog_nodes",
-        "rank", "watchdog_ranks", "phase", "lasted_seconds",
+        "rank", "watchdog_ranks", "phase", "lasted_seconds", "slurm_job", "samples_from", "samples_to",
+        "rollback_iteration", "last_checkpoint_iteration", "ratio",
     }
 )  # fmt: skip
 """Evidence that the facts hold already."""
+_FACTS: Final = {
+    "failure": "failure", "rank": "rank", "node": "node", "gpus": "GPUs", "slurm_job": "Slurm job",
+    "cost_gpu_hours": "cost so far", "checkpoint_iteration": "last checkpoint", "samples": "samples to skip",
+    "advice": "do", "command": "command",
+}  # fmt: skip
+_OF_ENDS: Final = ("kept_back", "kinds", "runs")
+"""Evidence of a message that ends something: that of the trouble was told when it began."""
+_MENTION: Final = re.compile(r"(<(?=[!@#])|(?<!\w)@(?=(?:channel|here|everyone|all)\b))")
 
 
 def title(message: Transition) -> str:
@@ -34,10 +42,8 @@ def title(message: Transition) -> str:
         text += f" ended after {duration(lasted)}"
     elif not resolved and message.since is not None:
         text += f" since {_clock(message.since)}"
-    place = cause_of(message)
-    where = ", ".join(part for part in (place.failure, place.node, place.phase if not resolved else "") if part)
-    if not resolved and message.since is not None and where:
-        text += f", {where}"
+        brief = cause_of(message).brief
+        text += f", {brief}" if brief else ""
     return text if len(text) <= _TITLE else text[: _TITLE - 3] + "..."
 
 
@@ -51,6 +57,11 @@ def facts(message: Transition) -> dict[str, Any]:
         "node": cause.node,
         "cost_gpu_hours": _cost(message),
         "advice": message.evidence.get("advice") or cause.advice if message.status == "firing" else "",
+        "command": cause.command if message.status == "firing" else "",
+        "checkpoint_iteration": message.evidence.get("rollback_iteration", message.checkpoint),
+        "samples": cause.samples,
+        "gpus": message.gpus,
+        "slurm_job": message.job,
         "line": cause.line,
         "page_url": message.links.get("page"),
         "runbook_url": message.links.get("runbook"),
@@ -67,18 +78,23 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
         stands = duration(max(0.0, message.time - message.since))
         lines.append(f"since: {day:%Y-%m-%d} {_clock(message.since)}, {stands} ago")
     lines += [f"phase: {message.phase}"] if message.phase else []
-    lines += [f"{name}: {known[name]}" for name in ("failure", "rank", "node") if name in known]
     if "cost_gpu_hours" in known:
-        lines.append(f"cost so far: {known['cost_gpu_hours']} GPU-hours")
-    lines += [f"do: {known['advice']}"] if "advice" in known else []
+        known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
+    lines += [f"{words}: {known[name]}" for name, words in _FACTS.items() if name in known]
     lines += [f"last line: {known['line'][:_LINE]}"] if "line" in known else []
     lines += [f"{name}: {known[name + '_url']}" for name in ("page", "runbook") if f"{name}_url" in known]
     if message.iteration is not None:
         lines.append(f"iteration: {message.iteration}")
-    if message.onset_iteration is not None and message.onset_iteration != message.iteration:
+    if message.status == "firing" and message.onset_iteration not in (None, message.iteration):
         lines.append(f"since iteration: {message.onset_iteration}")
-    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in evidence.items() if name not in _SHOWN]
-    return "\n".join(lines)
+    shown = evidence if message.status == "firing" else {name: evidence[name] for name in _OF_ENDS if name in evidence}
+    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name not in _SHOWN]
+    return "\n".join("".join(char if char.isprintable() else " " for char in _harmless(line)) for line in lines)
+
+
+def _harmless(text: str) -> str:
+    """A log's line calls nobody: what chats take for a mention (`<!channel>`, `@here`) is none with a space in it."""
+    return _MENTION.sub(r"\1 ", text)
 
 
 def _cost(message: Transition) -> float | None:

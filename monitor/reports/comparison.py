@@ -103,7 +103,8 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
         "figures": _figures(a, b),
         "breakdown": _breakdown(a, b),
         "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
-        "verdict": _verdict(a, b, pace, bool(changed)),
+        "levels": [a.level, b.level],
+        "verdict": _levels(a, b) + _verdict(a, b, pace, bool(changed)),
         "notes": _notes(a, b, changed, pace),
     }
     return out
@@ -166,6 +167,15 @@ def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
     if common is None or mine[common] <= 0:
         return None
     return common * width, mine[common], theirs[common]
+
+
+def _levels(*rows: Row) -> str:
+    """Of runs that became slower or faster and stayed so: their medians are of no one pace."""
+    told = ""
+    for at, before, now, run in ((*row.level, row.run) for row in rows if row.level is not None):
+        much = f"{now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
+        told += f"{run} changed its level at iteration {at}: {much}; "
+    return f"{told}over all iterations " if told else ""
 
 
 def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:
@@ -236,17 +246,22 @@ def _batch_model(a: Row, b: Row) -> list[str]:
     return [f"from {a.run}, the batch size alone gives {expected:.2f} s; {b.run} is {off:+.1%} off, {fits}"]
 
 
-def text(found: dict[str, Any]) -> str:
-    """The comparison for people."""
+def sections(found: dict[str, Any]) -> Iterator[tuple[str, Table]]:
+    """What differs by kind, and the figures, each with its title."""
     a, b = found["runs"]
-    same = {None: "The logs do not hold their configuration.", True: "Same configuration.", False: ""}
-    parts = [found["verdict"], *(("", said) if (said := same[found["same_configuration"]]) else ())]
     for kind in ("configuration", "arguments", "environment", "software"):
         if found[kind]:
             changes = tuple((name, _shown(values[0]), _shown(values[1])) for name, values in found[kind].items())
-            parts += ["", f"Different {kind}", aligned(Table((" ", a, b), changes), "  ")]
-    rows = tuple(_figure_rows(found))
-    parts += ["", "Figures", aligned(Table((" ", a, b, "difference"), rows), "  ")]
+            yield f"Different {kind}", Table((" ", a, b), changes)
+    yield "Figures", Table((" ", a, b, "difference"), tuple(_figure_rows(found)))
+
+
+def text(found: dict[str, Any]) -> str:
+    """The comparison for people."""
+    same = {None: "The logs do not hold their configuration.", True: "Same configuration.", False: ""}
+    parts = [found["verdict"], *(("", said) if (said := same[found["same_configuration"]]) else ())]
+    for title, content in sections(found):
+        parts += ["", title, aligned(content, "  ")]
     if found["notes"]:
         parts += ["", *(f"Note: {note}" for note in found["notes"])]
     return "\n".join(parts)

@@ -4,8 +4,6 @@ History comes in the order of time, the text goes out in the order of label sets
 each, and memory does not grow with the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
@@ -46,7 +44,7 @@ class Spool:
                 self._lines(family.name, (*first, *sample.labels)).add(family.text(first, (sample,), stamp))
                 self.points += 1
 
-    def _lines(self, family: str, labels: _Values) -> _Lines:
+    def _lines(self, family: str, labels: _Values) -> "_Lines":
         groups = self._groups.setdefault(family, {})
         lines = groups.get(labels)
         if lines is None:

@@ -4,8 +4,6 @@
 each event that was folded. The daemon keeps nothing of this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

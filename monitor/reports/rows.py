@@ -12,6 +12,7 @@ from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
 from monitor.charts.history import SERIES, Track
 from monitor.charts.steady import AtSize
 from monitor.detectors import slowdown
+from monitor.detectors.slowdown.words import level
 from monitor.model import flops
 from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
@@ -133,6 +134,8 @@ class Row:
     arguments: dict[str, str] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)
     """Of `seconds_per_iteration` and `lm_loss`."""
+    level: tuple[int, float, float] | None = None
+    """Of a pace that stands and is not that of before: its first iteration, and seconds before and now."""
     steady: list[float] = field(default_factory=list)
     """Seconds of steady iterations in their order, evenly thinned."""
     profile: Profile | None = None
@@ -166,6 +169,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady, tally)
+    row.level = level(state)
     measured = _rates(row, state, steady, options)
     _memory(row, state)
     row.environment, row.software = dict(launch.environment), dict(launch.software)

@@ -7,7 +7,7 @@ screen reader get the figure itself.
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 _WIDTH = 720
 _BAR, _GAP, _LABEL = 16, 8, 230
@@ -53,12 +53,16 @@ def bars(title: str, unit: str, items: Sequence[Bar]) -> str:
     return "".join(out) + "</svg>"
 
 
-def line(title: str, unit: str, stretches: Sequence[Sequence[tuple[int, float, float]]], height: int = 180) -> str:
-    """Lowest and highest by bucket of iterations as a band, their middle as a line, a gap between two stretches.
+Stretches: TypeAlias = Sequence[Sequence[tuple[int, float, float]]]
+
+
+def line(title: str, unit: str, stretches: Stretches, height: int = 180, beside: Stretches = ()) -> str:
+    """Lowest and highest by bucket of iterations as a band, their middle as a line, a gap between two stretches; those
+    `beside` in another colour.
 
     Empty of fewer than two buckets.
     """
-    buckets = [bucket for stretch in stretches for bucket in stretch]
+    buckets = [bucket for stretch in (*stretches, *beside) for bucket in stretch]
     if len(buckets) < 2:
         return ""
     firsts, lows, highs = zip(*buckets, strict=True)
@@ -80,12 +84,13 @@ def line(title: str, unit: str, stretches: Sequence[Sequence[tuple[int, float, f
         out.append(_text(left - 6, y(tick) + 4, figure(tick), "end"))
     marks = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
     out += [_text(x(tick), height - 8, f"{tick:g}", "middle") for tick in marks]
-    for stretch in stretches:
+    for number, stretch in enumerate((*stretches, *beside)):
+        other = " other" * (number >= len(stretches))
         upper = [_at(x(place), y(most)) for place, _, most in stretch]
         lower = [_at(x(place), y(least)) for place, least, _ in reversed(stretch)]
         middle = [_at(x(place), y((least + most) / 2)) for place, least, most in stretch]
-        out.append(f'<polygon class="band" points="{" ".join(upper + lower)}"/>')
-        out.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
+        out.append(f'<polygon class="band{other}" points="{" ".join(upper + lower)}"/>')
+        out.append(f'<polyline class="curve{other}" points="{" ".join(middle)}"/>')
     return "".join(out) + "</svg>"
 
 

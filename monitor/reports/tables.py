@@ -1,15 +1,16 @@
 """A table of texts, written out: aligned for a terminal, Markdown, CSV. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
 _FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
+
+_LONGEST = 32  # columns of a cell on a terminal
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,40 @@ class Table:
         columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.headers))]
         return [bool(cells) and all(_FIGURE.fullmatch(cell) for cell in cells) for cells in columns]
 
-    def filled(self) -> Table:
+    def filled(self) -> "Table":
         """Without the columns in which every cell is empty."""
         kept = [place for place in range(len(self.headers)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Table(tuple(self.headers[place] for place in kept), rows)
+
+    def fitting(self, first: Sequence[str], room: int, without: str) -> "Table":
+        """The columns that have room, but for the one named `without`; long names lose their beginning."""
+        columns = {
+            header: [cell if len(cell) <= _LONGEST else f"…{cell[1 - _LONGEST:]}" for cell in (header, *cells)]
+            for header, cells in zip(self.headers, zip(*self.rows, strict=True), strict=True) if header != without
+        }  # fmt: skip
+        widths = {header: max(map(len, cells)) for header, cells in columns.items()}
+        kept = fitting(widths, first, room, 2)
+        return Table(tuple(kept), tuple(zip(*(columns[header][1:] for header in kept), strict=True)))
+
+
+def places(cells: Sequence[str]) -> list[int]:
+    """The place of each cell of a column in its order: figures by value, an empty one last."""
+    numbers = [_NUMBER.match(cell.replace(",", "")) for cell in cells]
+    keys = [(not cell, float(number[0]) if number else 0.0, cell) for cell, number in zip(cells, numbers, strict=True)]
+    place = {key: at for at, key in reversed(list(enumerate(sorted(keys))))}
+    return [place[key] for key in keys]
+
+
+def fitting(widths: Mapping[str, int], first: Sequence[str], room: int, gap: int) -> list[str]:
+    """The columns that have room beside each other, in their order; those named `first` go before others."""
+    kept = set[str]()
+    for name in sorted(widths, key=lambda one: (*first, one).index(one)):
+        room -= widths[name] + gap
+        if room + gap < 0:
+            break
+        kept.add(name)
+    return [name for name in widths if name in kept]
 
 
 def aligned(table: Table, indent: str = "") -> str:
@@ -80,4 +110,5 @@ def as_csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _safe(cell: object) -> object:
-    return "'" + cell if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and not _FIGURE.fullmatch(cell) else cell
+    unsafe = isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(cell)
+    return f"'{cell}" if unsafe else cell

@@ -99,7 +99,10 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
             _note_silence(state, before, kind_of_silence, event, at)
         _note_progress(state, at, live)
         if clock is not None or kind in STEP:
-            state.launch.progress_clock = clock
+            near = state.launch.stamped_at is not None and (
+                state.iterations_total - state.launch.stamped_at <= (state.launch.log_interval or 1)
+            )
+            state.launch.progress_clock = state.log_clock_last if clock is None and near else clock
     if state.launch.parts.told and (silence := state.launch.parts.follow(before, phase, event)) > 0:
         state.past.silences.learn(before, silence)
 
@@ -213,6 +216,7 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
     if state.log_clock_first is None:
         state.log_clock_first = moment
     state.log_clock_last = max(moment, state.log_clock_last or moment)
+    state.launch.stamped_at = state.iterations_total
     return moment
 
 

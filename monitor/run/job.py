@@ -68,6 +68,8 @@ def _continues(known: Job, job: Job) -> bool:
     """The same job, perhaps requeued, which gives it another time of submission."""
     if (known.uid, known.name, known.directory) != (job.uid, job.name, job.directory):
         return False
+    if job.restarts == known.restarts and job.state in (*WAITING, "COMPLETING"):
+        return True  # a requeue is counted some moments after its new submission
     return job.restarts > known.restarts or (job.restarts == known.restarts and job.submitted_at == known.submitted_at)
 
 

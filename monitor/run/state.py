@@ -67,7 +67,9 @@ class Launch:
     phase: Phase = "starting"
     phase_since: float = 0.0
     progress_clock: float | None = None
-    """When the last progress was by the line's own stamp; None where the last step prints none."""
+    """When the last progress was by the line's own stamp, or by one since the step before; None where there is none."""
+    stamped_at: int | None = None
+    """How many iterations had been counted when a line last had a stamp."""
     hung: bool = False
     """The judgement of the last tick: the gap that ends now is no example of a good one."""
 
@@ -336,6 +338,8 @@ class RunState:
     where lines may be missing: nobody listened as it was saved, or a file is not the one that it was."""
     deaf_since: float | None = None
     """Since when nobody listens; None while somebody does. The run is judged at this instant."""
+    blind_since: float | None = None
+    """Since when nobody listens to those of its streams that told steps, while others are heard: no hang is judged."""
     no_heartbeat: bool = False
     """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
 

@@ -1,7 +1,5 @@
 """Bodies of requests, read whole before anybody looks at them: each to a limit, all together to another."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from monitor.prometheus_text import TextFormat
+from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.serve.scrapes import Scrapes
-from monitor.serve.server import Reply, Request, text_reply
 from monitor.serve.views import static_reply, view_of
 from monitor.snapshot import Sample, Snapshot
 from monitor.system.clock import Clock
@@ -89,12 +89,9 @@ class App:
     """Answers requests. Reads `snapshot()` once a request."""
 
     def __init__(
-        self,
-        snapshot: Callable[[], Snapshot],
-        clock: Clock,
-        turned: Callable[[], float] | None = None,
+        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None,
         figures: Callable[[], Snapshot] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves.
         `figures` gives a snapshot of which no page is asked for.
         """

@@ -6,12 +6,12 @@ stands in the HTML, so that the Content-Security-Policy can forbid both; without
 but the charts, and reload by themselves.
 """
 
+import html
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from html import escape
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
@@ -35,8 +35,14 @@ _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
+_OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 _WORST = 5
 """Open incidents that stand for themselves; the others are folded, and so is what is for information."""
+
+
+def escape(text: str) -> str:
+    """As HTML, and without what a terminal obeys: pages are read there, too."""
+    return html.escape(text.translate(_OBEYED))
 
 
 def run_path(name: str) -> str:
@@ -76,18 +82,14 @@ def _hidden(where: object) -> str:
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
+    runs = snapshot.all_runs
     body = filled(
-        "index",
-        summary=escape(summary(snapshot)),
-        incidents=_incidents(list(snapshot.incidents), now, ""),
-        no_none=_hidden(snapshot.incidents),
-        no_runs=_hidden(not snapshot.all_runs),
-        labels=escape(json.dumps(LABELS)),
-        columns=",".join(FLEET),
+        "index", summary=escape(summary(snapshot)), incidents=_incidents(list(snapshot.incidents), now, ""),
+        no_none=_hidden(snapshot.incidents), no_runs=_hidden(not runs), labels=escape(json.dumps(LABELS)),
+        columns=",".join(FLEET), no_empty=_hidden(runs),
         heads="".join(f"<th scope=col data-key={key}>{escape(LABELS[key])}" for key in FLEET),
         rows="".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
-        no_empty=_hidden(snapshot.all_runs),
-    )
+    )  # fmt: skip
     return document("megatron-monitor", "", "fleet.js", body)
 
 
@@ -124,9 +126,7 @@ def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> 
 
 def summary(snapshot: Snapshot) -> str:
     """One line over the table."""
-    states: dict[str, int] = {}
-    for run in snapshot.all_runs:
-        states[run.page["state"]] = states.get(run.page["state"], 0) + 1
+    states = Counter(run.page["state"] for run in snapshot.all_runs)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
     reading = "" if snapshot.ready else "; reading the backlog"
@@ -145,20 +145,12 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         for key, label in LABELS.items()
     )
     body = filled(
-        "run",
-        home=escape(root) or "./",
-        name=escape(page["run"]),
-        state=_state(page, shown["state"]),
-        path=escape(run_path(page["run"])),
-        no_open=_hidden(not page["incidents"]),
-        incidents=_incidents(page["incidents"], now, root, " open"),
-        died=_died(page),
-        cards=cards,
+        "run", home=escape(root) or "./", name=escape(page["run"]), state=_state(page, shown["state"]), cards=cards,
+        path=escape(run_path(page["run"])), no_open=_hidden(not page["incidents"]), died=_died(page),
+        incidents=_incidents(page["incidents"], now, root, " open"), known=_list(_known(page)),
         past="".join(_past(item) for item in reversed(page.get("history", []))) or _NOTHING,
-        known=_list(_known(page)),
-        no_last=_hidden(not page.get("last_line")),
-        last_line=escape(page.get("last_line") or ""),
-    )
+        no_last=_hidden(not page.get("last_line")), last_line=escape(page.get("last_line") or ""),
+    )  # fmt: skip
     return document(f"{shown['state'].text} · {page['run']}", root, "run.js", body)
 
 
@@ -189,15 +181,9 @@ def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) 
         "path": run_path(page["run"]),
         "over": _order(page, now)[0] == _OVER,
         "figures": {name: shown[name] for name in ("state", *known)},
-        "order": {name: _sorted_by(page, name, now) for name in known},
+        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in known},
         "incidents": [_live_incident(item, now) for item in page["incidents"]],
     }
-
-
-def _sorted_by(page: dict[str, Any], name: str, now: float) -> Any:
-    """A run's place by a column: the longest silence is the largest."""
-    value = page.get("slowdown_ratio" if name == "over_normal" else name)
-    return now - value if name == "progress_at" and value is not None else value
 
 
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
@@ -216,9 +202,7 @@ def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
 def _belongs(identity: dict[str, Any]) -> list[str]:
     """Which job the run is, which share it, and why its streams are its own, each reason once."""
     job, shared = identity.get("job"), identity.get("shares_job_with")
-    reasons: dict[str, int] = {}
-    for stream in identity.get("streams", ()):
-        reasons[stream["why"]] = reasons.get(stream["why"], 0) + 1
+    reasons = Counter(stream["why"] for stream in identity.get("streams", ()))
     return [
         *([f"{job['id']} ({job['why']})"] if job else ()),
         *([f"shares the job with {', '.join(shared)}"] if shared else ()),
@@ -239,7 +223,7 @@ def _place(incident: dict[str, Any], now: float) -> str:
         incident.get("failure") and incident["failure"].replace("_", " "),
         incident.get("rank") and f"rank {incident['rank']}",
         incident.get("node") and f"node {incident['node']}",
-        cost is not None and f"{number(cost)} GPU-hours so far on {number(gpus)} GPUs",
+        cost is not None and f"{number(cost)} GPU-hours on {number(gpus)} GPUs",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -270,15 +254,12 @@ def _list(pairs: list[tuple[str, str]]) -> str:
 
 
 def _state(page: dict[str, Any], figure: Figure) -> str:
-    return (
-        f"<span class='state {escape(str(page['state']))} {figure.tone}' data-k=state>{escape(figure.text)}</span> "
-        f"<small data-n=state>{escape(figure.note)}</small>"
-    )
+    return _figure("state", figure, f"state {escape(str(page['state']))}")
 
 
-def _figure(key: str, figure: Figure) -> str:
+def _figure(key: str, figure: Figure, kind: str = "value") -> str:
     return (
-        f"<span class='value {figure.tone}' data-k={key}>{escape(figure.text)}</span> "
+        f"<span class='{kind} {figure.tone}' data-k={key}>{escape(figure.text)}</span> "
         f"<small data-n={key}>{escape(figure.note)}</small>"
     )
 
@@ -307,9 +288,8 @@ def _row(page: dict[str, Any], now: float) -> str:
 def _badge(incident: dict[str, Any]) -> str:
     severity = incident["severity"]
     words = f"{SYMBOLS.get(severity, '')} {incident['incident']}"
-    return (
-        f"<span class='badge {escape(severity)}'>{escape(words)}<span class=hidden> {escape(severity)}</span></span> "
-    )
+    hidden = f"<span class=hidden> {escape(severity)}</span>"
+    return f"<span class='badge {escape(severity)}'>{escape(words)}{hidden}</span> "
 
 
 def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: str = "") -> str:
@@ -317,19 +297,12 @@ def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: s
     told = sorted((item for item in incidents if item["severity"] != "info"), key=lambda item: _worse(item, now))
     infos = [item for item in incidents if item["severity"] == "info"]
 
-    def cards(items: list[dict[str, Any]], opened: str = "") -> str:
-        return "".join(_incident(item, now, root, opened) for item in items)
-
+    cards = [_incident(item, now, root, opened if at < _WORST else "") for at, item in enumerate(told)]
     return filled(
-        "incidents",
-        worst=cards(told[:_WORST], opened),
-        more=cards(told[_WORST:]),
-        no_more=_hidden(len(told) <= _WORST),
-        more_count=_counted(told[_WORST:], "more"),
-        infos=cards(infos),
-        no_infos=_hidden(not infos),
-        info_count=_counted(infos, "for information"),
-    )
+        "incidents", worst="".join(cards[:_WORST]), more="".join(cards[_WORST:]), no_more=_hidden(len(told) <= _WORST),
+        more_count=_counted(told[_WORST:], "more"), infos="".join(_incident(item, now, root) for item in infos),
+        no_infos=_hidden(not infos), info_count=_counted(infos, "for information"),
+    )  # fmt: skip
 
 
 def _counted(incidents: list[dict[str, Any]], words: str) -> str:
@@ -339,22 +312,14 @@ def _counted(incidents: list[dict[str, Any]], words: str) -> str:
 
 
 def _incident(incident: dict[str, Any], now: float, root: str, opened: str = "") -> str:
+    shown = _live_incident(incident, now)
     line = incident.get("line") or incident.get("evidence", {}).get("last_line")
+    texts = {name: escape(str(shown[name])) for name in ("severity", "run", "said", "place", "lasted", "age")}
     return filled(
-        "incident",
-        severity=escape(incident["severity"]),
-        opened=opened,
-        badge=_badge(incident),
-        address=f"{escape(root)}runs/{escape(run_path(incident['run']))}",
-        name=escape(incident["run"]),
-        said=escape(_said(incident)),
-        place=escape(_place(incident, now)),
-        lasted=escape(duration(now - incident["since"])),
-        age=escape(_age(incident, now)),
+        "incident", **texts, opened=opened, badge=_badge(incident), address=f"{escape(root)}runs/{escape(shown['path'])}",
         advised=_advised(incident.get("advice"), incident.get("runbook_url"), incident.get("command")),
-        facts=_list(_evidence(incident)),
-        line=f"<pre>{escape(str(line))}</pre>" if line else "",
-    )
+        facts=_list(shown["facts"]), line=f"<pre>{escape(str(line))}</pre>" if line else "",
+    )  # fmt: skip
 
 
 def _advised(advice: str | None, link: str | None, command: str | None = None) -> str:
@@ -389,28 +354,15 @@ def _past(item: dict[str, Any]) -> str:
     )
 
 
-_NODE_HEADS = (
-    "Node",
-    "Launches",
-    "Named (due)",
-    "Times its peers",
-    "In failed (due)",
-    "In slow (due)",
-    "Hung",
-    "Chance",
-)
-
-
 def render_nodes(snapshot: Snapshot, now: float) -> str:
     """Every node of the Snapshot, those that stand out first with their evidence."""
     suspects = [node for node in snapshot.nodes if node["stands_out"]]
     said = "".join(f"<li><b>{escape(node['node'])}</b>: {escape(node['evidence'])}</li>" for node in suspects)
-    heads = "".join(f"<th scope=col>{escape(head)}" for head in _NODE_HEADS)
     body = "".join(_node_row(node) for node in snapshot.nodes)
     told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
-    empty = f"<tr><td colspan={len(_NODE_HEADS)}>Nothing has happened to a node so far.</td></tr>"
+    empty = "<tr><td colspan=8>Nothing has happened to a node so far.</td></tr>"
     count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
-    body = filled("nodes", count=escape(count), told=told, heads=heads, body=body or empty)
+    body = filled("nodes", count=escape(count), told=told, body=body or empty)
     return document("Nodes · megatron-monitor", "", "", body)
 
 

@@ -8,7 +8,7 @@ Called by HTTP threads and by the loop. Instants are monotonic seconds.
 import threading
 from typing import Final, NamedTuple
 
-from monitor.serve.server import Request
+from monitor.serve.exchange import Request
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
 """Prometheus, its agents and vmagent send it with each scrape, nobody else does."""

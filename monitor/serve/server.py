@@ -1,9 +1,8 @@
 """The HTTP server: one asyncio thread that owns every connection, a few threads that render.
 
 Comes in: an application (Request -> Reply), perhaps TLS and users. A request costs a thread only once it has arrived
-whole, so silent and slow clients cost a descriptor and nothing else; when there are too many, the connection that has
-waited longest is closed. The TLS handshake runs in the connection's task, never in the listener's. A request's body is
-read where the limits let it have one (bodies.py), once its user is known.
+whole, so that silent clients cost a descriptor alone; when there are too many, the connection that has waited longest
+is closed. The TLS handshake runs in the connection's task. A body is read where the limits let it have one (bodies.py).
 """
 
 import asyncio
@@ -13,18 +12,15 @@ import logging
 import resource
 import socket
 import threading
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import h11
 
 from monitor.serve.auth import BasicAuth, TooManyGuessesError
 from monitor.serve.bodies import Bodies, TooLargeError, TooManyError
+from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
 from monitor.serve.hosts import Hosts
 from monitor.serve.tls import Tls
 
@@ -32,68 +28,6 @@ _log = logging.getLogger(__name__)
 _PIECE = 64 * 1024  # bytes handed to a slow reader's connection at a time
 _READ = 4096  # bytes read at a time: so much more than the bound may a head be
 _BACKLOG = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds, bytes and counts."""
-
-    connections: int = 512
-    """At once; fewer where the process may not open four times as many files."""
-    head_bytes: int = 16 * 1024
-    """A request line with its headers: browsers and Prometheus stay below 2 KiB."""
-    handshake: float = 5.0
-    """For a TLS handshake: three round trips."""
-    head: float = 10.0
-    """From a request's first byte to its last: all of it fits one packet."""
-    idle: float = 75.0
-    """Between two requests of one connection: Prometheus's usual scrape interval is 15 s to 60 s."""
-    answer: float = 30.0
-    """To take the answer: three times the usual scrape timeout."""
-    answers: int = 16
-    """Answers that are rendered or sent at once: each may be some MB."""
-    slow: float = 1.0
-    """An answer that has been on its way for longer gives way to a new one when there are too many,"""
-    stalled: float = 0.25
-    """and so does one of which the client has taken nothing for so long."""
-    send_buffer: int = 256 * 1024
-    """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
-    threads: int = 4
-    """That render. Python runs one at a time in any case."""
-    body: int = 0
-    """Bytes of a request's body; 0: none has one."""
-    bodies: int = 256 << 20
-    """Of all bodies that are held at once."""
-    certificates: float = 1.0
-    """Between two looks at the certificate's files, which a new connection triggers."""
-
-
-class Request(NamedTuple):
-    """A GET or HEAD without a body; where bodies are read another method, which the application may refuse."""
-
-    method: str = "GET"
-    path: str = "/"
-    """Unquoted once."""
-    query: str = ""
-    headers: Mapping[str, str] = MappingProxyType({})
-    """By lower-case name."""
-    raw_path: str = ""
-    """As the client wrote it, still quoted."""
-    peer: str = ""
-    """The client's address."""
-    body: bytes = b""
-
-
-class Reply(NamedTuple):
-    """What goes back; for HEAD the server leaves the body out."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-Application = Callable[[Request], Reply]
 
 
 class _Answer:
@@ -275,10 +209,10 @@ class HttpServer:
                 return
             if head is None:
                 return
-            request = _request(head)._replace(peer=peer)
+            request = request_of(head)._replace(peer=peer)
             if not self._limits.body:
                 whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
-                refused = await self._refused(request) if whole else _too_large(request)
+                refused = await self._refused(request) if whole else too_large(request)
                 await self._answer(http, writer, request, refused, pipelined=pipelined, close=not whole)
                 if not whole:
                     return
@@ -289,14 +223,9 @@ class HttpServer:
             http.start_next_cycle()
 
     async def _answer_body(
-        self,
-        http: h11.Connection,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        request: Request,
-        *,
+        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, *,
         pipelined: bool,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Read the request's body and answer. False: the connection is of no more use."""
         refused = await self._refused(request)
         try:
@@ -319,15 +248,9 @@ class HttpServer:
         return False
 
     async def _answer(
-        self,
-        http: h11.Connection,
-        writer: asyncio.StreamWriter,
-        request: Request,
-        reply: Reply | None,
-        *,
-        pipelined: bool,
-        close: bool = False,
-    ) -> None:
+        self, http: h11.Connection, writer: asyncio.StreamWriter, request: Request, reply: Reply | None, *,
+        pipelined: bool, close: bool = False,
+    ) -> None:  # fmt: skip
         """Wait for a place, have the reply made where there is none yet, and send it."""
         task = asyncio.current_task()
         assert task is not None
@@ -436,30 +359,6 @@ class HttpServer:
             await writer.drain()
         writer.write(http.send(h11.EndOfMessage()) or b"")
         await writer.drain()
-
-
-def text_reply(status: int, text: str, *headers: tuple[str, str]) -> Reply:
-    """A short answer in words."""
-    return Reply(status, "text/plain; charset=utf-8", text.encode(), headers)
-
-
-def _too_large(request: Request) -> Reply:
-    if request.method in ("GET", "HEAD"):
-        return text_reply(413, "a request has no body here\n")
-    return text_reply(405, "only GET and HEAD are served here\n")
-
-
-def _request(head: h11.Request) -> Request:
-    target = head.target.decode("latin-1")
-    if not target.startswith("/"):  # absolute form, as to a proxy; anything else names no page
-        parts = urlsplit(target) if target.startswith(("http://", "https://")) else None
-        target = f"{parts.path or '/'}?{parts.query}" if parts else "/*"
-    path, _, query = target.partition("?")
-    headers: dict[str, str] = {}
-    for name, value in head.headers:  # h11 gives the names in lower case
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        headers[key] = f"{headers[key]},{text}" if key in headers else text
-    return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
 
 
 def may_listen(host: str, port: int) -> None:

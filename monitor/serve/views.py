@@ -5,6 +5,7 @@ Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -12,6 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from monitor.serve.exchange import Reply, Request
 from monitor.serve.formats import FLEET
 from monitor.serve.page import (
     each_run,
@@ -25,11 +27,12 @@ from monitor.serve.page import (
     worst_first,
 )
 from monitor.serve.past import history_json
-from monitor.serve.server import Reply, Request
 from monitor.snapshot import RunSnapshot, Snapshot
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_OBEYED = re.compile("[\x7f-\x9f]")  # by terminals; JSON itself lets them stand
+_GOES_ON = frozenset({"starting", "training", "evaluating", "saving"})
 _CONFIGURATION = ("topology", "arguments", "environment", "software")
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -98,10 +101,23 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
     return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
 
 
+def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
+    """What a launcher should do (monitor/verdict.py). With `ended=1` it knows that its launch is over."""
+    name = _first(request, "run")
+    run = _find(snapshot, name, request)
+    if run is None:
+        return _json({"run": name, "verdict": "none", "reason": "no run of this name is known"})
+    told = run.verdict or {"run": name, "verdict": "none", "reason": "its log is no longer followed"}
+    if _first(request, "ended") and told.get("verdict") == "none" and run.page["state"] in _GOES_ON:
+        told = {**told, "verdict": "wait", "reason": "the log does not tell yet that the launch has ended"}
+    return _json(told)
+
+
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
     "/": lambda _request, snapshot, now: _html(render_index(snapshot, now)),
     "/nodes": lambda _request, snapshot, now: _html(render_nodes(snapshot, now)),
     "/api/v1/runs": _runs,
+    "/api/v1/verdict": _verdict,
     "/api/v1/nodes": lambda _request, snapshot, now: _json(
         {"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)}
     ),
@@ -159,7 +175,9 @@ def _html(text: str, status: int = 200) -> Reply:
 
 def _json(value: Any) -> Reply:
     # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
-    return Reply(200, _JSON, json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace"))
+    text = json.dumps(_finite(value), ensure_ascii=False)
+    text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return Reply(200, _JSON, text.encode("utf-8", "replace"))
 
 
 def _finite(value: Any) -> Any:

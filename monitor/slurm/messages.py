@@ -12,6 +12,8 @@ class JobQuestion:
     run: str
     job: str
     account: bool = False
+    beside: bool = False
+    """It may be another job that writes the same run."""
     launch: int | None = None
     """The run's launch when it was asked."""
 

@@ -48,20 +48,23 @@ def run(
     most: int,
     variables: Mapping[str, str] | None = None,
     copy: IO[bytes] | None = None,
-    given: int = subprocess.DEVNULL,
+    given: bytes = b"",
 ) -> Finished:
     """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
-    given as much of its output as well; `given`: the descriptor that is its standard input.
+    given as much of its output as well; `given`: what is its standard input.
     """
     try:
-        process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
-            list(arguments),
-            stdin=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**_environment(), **(variables or {})},
-            start_new_session=True,
-        )
+        with os.fdopen(os.memfd_create("given"), "wb") as stdin:
+            stdin.write(given)
+            stdin.seek(0)
+            process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
+                list(arguments),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**_environment(), **(variables or {})},
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return Finished(None, problem=f"{arguments[0]} cannot be started: {reason}")

@@ -5,8 +5,6 @@ median of the last residuals must confirm what the sum suspects (docs/incident-r
 against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -164,7 +162,7 @@ class Level(Struct):
             longest, slow_before, begun = max(longest, peak), slow, len(self.values)
         return score, longest, slow_before / begun if begun else 0.0
 
-    def before(self, count: int) -> Level:
+    def before(self, count: int) -> "Level":
         """The level as it was before its last `count` values."""
         return Level(
             values=self.values[:-count], seen=max(self.seen - count, 1), value=self.value, scale=self.scale,

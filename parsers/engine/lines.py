@@ -47,6 +47,11 @@ def next_line(data: bytes, end: int) -> int:
 class LineSplitter:
     """Holds the part of the last line that has no end yet."""
 
+    __slots__ = (
+        "_discarding", "_line", "_pending", "_pending_bytes", "_uncounted", "after_return", "max_line_bytes",
+        "raw_pending",
+    )  # fmt: skip
+
     def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._line = line
         self._uncounted = b""

@@ -8,70 +8,12 @@ an event, so that everything may import it.
 from typing import Any
 
 from parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
-from parsers.events.checkpoints import (
-    CheckpointFileWritten,
-    CheckpointLoaded,
-    CheckpointLoadStarted,
-    CheckpointNotFound,
-    CheckpointSaved,
-    CheckpointSaveScheduled,
-    CheckpointSaveStarted,
-)
-from parsers.events.ends import (
-    CollectiveStatus,
-    ExitReason,
-    Failure,
-    FailureSeen,
-    Notice,
-    ProcessExited,
-    ProcessTerminated,
-    ProgramExited,
-    Role,
-    Teller,
-    TracebackSeen,
-    WatchdogTimedOut,
-)
-from parsers.events.loop import (
-    EngineStepLogged,
-    EvaluationProgressed,
-    GenerationMoved,
-    IterationLogged,
-    Part,
-    PartBegan,
-    TrainerLogged,
-    TrainerProgressed,
-    TrainerSetting,
-    TrainerSummary,
-    ValidationLogged,
-)
-from parsers.events.others import (
-    CustomProgressLogged,
-    CustomValueLogged,
-    LineDiscarded,
-    Malformed,
-)
-from parsers.events.reports import (
-    LossScaleExhausted,
-    MemoryReported,
-    OverflowSkipped,
-    StragglerReported,
-    ThroughputReported,
-    TimersReported,
-)
-from parsers.events.setup import (
-    ArgumentsDumped,
-    BatchSizeRampupPlanned,
-    EnvironmentVariableSeen,
-    IterationsSkipped,
-    Milestone,
-    MilestoneReached,
-    ModelSettingLogged,
-    ParametersCounted,
-    SizesTold,
-    SoftwareSeen,
-    TimeShown,
-    TopologyLogged,
-)
+from parsers.events.checkpoints import *
+from parsers.events.ends import *
+from parsers.events.loop import *
+from parsers.events.others import *
+from parsers.events.reports import *
+from parsers.events.setup import *
 
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls

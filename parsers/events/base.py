@@ -42,11 +42,14 @@ class LogEvent(msgspec.Struct, gc=False):
         return text_of(self.raw)
 
 
+_CONTROLS = dict.fromkeys({*range(32), 127} - set(b"\t\n\r"))  # no page may hold them, and a terminal would obey
+
+
 def text_of(raw: bytes | str) -> str:
-    """A line without terminal colours, its carrier's words, secrets and the blanks around it, at most MAX_TEXT
-    characters.
+    """A line without terminal colours and control characters, its carrier's words, secrets and the blanks around it, at
+    most MAX_TEXT characters.
     """
     text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-    if "\x1b" in text:
-        text = ANSI.sub("", text)
+    if not text.isprintable():
+        text = ANSI.sub("", text).translate(_CONTROLS)
     return masked(bare(text)).strip()[:MAX_TEXT]

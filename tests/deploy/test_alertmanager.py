@@ -50,7 +50,11 @@ def test_amtool_takes_the_file_and_each_example(name: str, tmp_path: Path) -> No
         ({"severity": "info", "alertname": "MegatronMonitorMalformedLines", "instance": "a"}, ["nobody"]),
         ({"severity": "info", "alertname": "MegatronWatchdog"}, ["watchdog"]),
         ({"severity": "warning", "alertname": "MegatronRunsUnwatched", "instance": "a"}, ["chat"]),
-        ({"severity": "warning", "alertname": "MegatronIncidentEnded", "run": "a"}, ["chat"]),
+        ({"severity": "warning", "alertname": "MegatronIncidentEnded", "run": "a", "was": "warning"}, ["chat"]),
+        (
+            {"severity": "warning", "alertname": "MegatronIncidentEnded", "run": "a", "was": "critical"},
+            ["pager", "chat"],
+        ),
         ({"severity": "warning", "alertname": "MegatronGoodputBurnsFast"}, ["chat"]),
     ],
 )
@@ -75,6 +79,51 @@ def alert_data(*runs: str) -> dict[str, Any]:
     return {"status": "firing", "alerts": alerts, "commonAnnotations": notes}
 
 
+def rendered(template: str, kind: str, data: dict[str, Any], directory: Path) -> str:
+    """What a template makes of a group of alerts."""
+    file = directory / "data.json"
+    file.write_text(json.dumps(data))
+    done = amtool(
+        "template", "render", f"--template.glob={FILE.parent / 'templates' / '*.tmpl'}", f"--template.type={kind}",
+        f"--template.data={file}", f'--template.text={{{{ template "{template}" . }}}}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_slack_takes_a_log_line_for_what_it_is(tmp_path: Path) -> None:
+    """No mention, no link, no entity, nothing that turns the text round; in the title neither."""
+    data = alert_data("<!channel>&")
+    data["alerts"][0]["annotations"]["description"] = "Last line: <!here> a & b <https://x|y> \u202eabc"
+    assert "&lt;!here&gt; a &amp; b &lt;https://x|y&gt; abc\n" in rendered("megatron.slack", "text", data, tmp_path)
+    assert rendered("megatron.slack.title", "text", data, tmp_path).startswith("&lt;!channel&gt;&amp; hangs")
+
+
+def test_a_dead_daemon_s_page_names_it_and_the_worst_runs_and_has_a_size(tmp_path: Path) -> None:
+    """Not the first of the alphabet; of forty runs ten are listed."""
+    data = alert_data(*(f"run-{number:02}" for number in range(40)))
+    for alert in data["alerts"]:
+        alert["annotations"] = alert["annotations"] | {"together": "Monitor a:9843 is gone: run-33 for 7m"}
+    assert rendered("megatron.title", "text", data, tmp_path) == "Monitor a:9843 is gone: run-33 for 7m (40 alerts)"
+    for template, kind in (("megatron.text", "text"), ("megatron.slack", "text"), ("megatron.mail", "html")):
+        text = rendered(template, kind, data, tmp_path)
+        assert text.count("hangs since") == 10
+        assert "40 alerts in all" in text
+
+
+@pytest.mark.parametrize(
+    ("labels", "severity"),
+    [
+        ({"alertname": "MegatronHang", "severity": "critical"}, "critical"),
+        ({"alertname": "MegatronIncidentEnded", "severity": "warning"}, "info"),
+        ({"alertname": "MegatronHang"}, "error"),  # several at once
+    ],
+)
+def test_pagerduty_is_told_how_severe_it_is(labels: dict[str, str], severity: str, tmp_path: Path) -> None:
+    """In its own four words; an end wakes nobody."""
+    assert rendered("megatron.severity", "text", alert_data("a") | {"commonLabels": labels}, tmp_path) == severity
+
+
 @pytest.mark.parametrize(
     ("template", "kind", "expected"),
     [
@@ -89,14 +138,7 @@ def alert_data(*runs: str) -> dict[str, Any]:
 )  # fmt: skip
 def test_what_people_read(template: str, kind: str, expected: str, tmp_path: Path) -> None:
     """Each template on two alerts of a group; a log's line is no markup in a mail."""
-    data = tmp_path / "data.json"
-    data.write_text(json.dumps(alert_data("a", "b")))
-    done = amtool(
-        "template", "render", f"--template.glob={FILE.parent / 'templates' / '*.tmpl'}", f"--template.type={kind}",
-        f"--template.data={data}", f'--template.text={{{{ template "{template}" . }}}}',
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
+    assert expected in rendered(template, kind, alert_data("a", "b"), tmp_path)
 
 
 def post(address: str, alerts: list[dict[str, str]]) -> None:

@@ -1,7 +1,5 @@
 """Headless Chromium over its debugging pipe: no port, no driver, no library. Only what the page's tests need."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl
@@ -45,7 +43,7 @@ class Browser:
         self._pages: dict[str, Page] = {}
         self._targets: list[str] = []
 
-    def page(self, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
+    def page(self, width: int = 1280, height: int = 900, dark: bool = False) -> "Page":
         """A new tab of that size."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._targets.append(target)

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -191,11 +192,14 @@ def test_dead_logs_are_history(start: Start, tmp_path: Path) -> None:
     old.write_text("".join(line(n) for n in range(1, 30)))
     os.utime(old, (1_600_000_000, 1_600_000_000))
     (tmp_path / "notes.txt").write_text("nothing to see here\n" * 100)
-    daemon = start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"))
+    daemon = start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"), str(tmp_path / "none" / "*.out"))
     daemon.wait(lambda: daemon.status("/-/ready") == 200 and daemon.metric("megatron_iteration") == 29)
     assert run_state(daemon, "lost")
     assert daemon.metric("megatron_incident") is None
     assert 'run="notes"' not in daemon.get("/metrics")
+    said = tmp_path / "daemon-0.log"
+    daemon.wait(lambda: "no file matches" in said.read_text())  # of the patterns, the one that finds nothing
+    assert re.findall("no file matches (.*) yet", said.read_text()) == [str(tmp_path / "none" / "*.out")]
 
 
 def test_pages_answer(start: Start, training: Writer) -> None:

@@ -1,7 +1,5 @@
 """`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from monitor.cli import command
 from monitor.config import load
 from monitor.intake.door import Door
 from monitor.intake.labels import followed
-from monitor.serve.server import Reply, Request, text_reply
+from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.system.clock import SystemClock
 from tests.programs import TETHERED, wait
 

@@ -1,7 +1,5 @@
 """The daemon as a process, and what agents push: lost answers, swapped batches, kill -9, and an agent that dies."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from pathlib import Path
@@ -16,7 +14,7 @@ from tests.programs import answers, free_port
 
 pytestmark = pytest.mark.e2e
 LABELS = {"namespace": "ml", "training.kubeflow.org/job-name": "gpt", "pod": "gpt-0", "carrier": "node7"}
-BUDGET = 3.0
+BUDGET = 2.0
 
 
 class Agent:

@@ -1,7 +1,5 @@
 """`report --ray` on a cluster of two nodes on this machine: the rows of one process, also after a worker was killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -43,7 +43,7 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     assert player.run.book.open["hang"].summary != first.summary
     (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]
     assert isinstance(sample, Sample)
-    assert sample.labels == tuple(text[:300] for text in first)
+    assert sample.labels == tuple(text[:1000] for text in first)
 
 
 def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:

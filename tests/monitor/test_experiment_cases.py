@@ -1,7 +1,5 @@
 """Several experiments in one log: each is a run of its own. What restarts is one run, and so are a job's two files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,7 +41,7 @@ class Log:
         self.text = ""
         self.seconds = 0.0
 
-    def say(self, *lines: str) -> Log:
+    def say(self, *lines: str) -> "Log":
         """Lines without a time."""
         self.text += "".join(f"{line}\n" for line in lines)
         return self
@@ -53,7 +51,7 @@ class Log:
         self.seconds += seconds
         return (START + timedelta(seconds=self.seconds)).strftime("%Y-%m-%d %H:%M:%S")
 
-    def arguments(self, **arguments: object) -> Log:
+    def arguments(self, **arguments: object) -> "Log":
         """What DeepSpeed's launcher and Megatron say before the arguments, and these."""
         values = {**SIZES, **arguments}
         self.say(
@@ -65,12 +63,12 @@ class Log:
         )
         return self.dump(values)
 
-    def dump(self, values: dict[str, object]) -> Log:
+    def dump(self, values: dict[str, object]) -> "Log":
         """An arguments dump."""
         shown = (f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(values.items()))
         return self.say("-" * 24 + " arguments " + "-" * 24, *shown, "-" * 20 + " end of arguments " + "-" * 21)
 
-    def set_up(self) -> Log:
+    def set_up(self) -> "Log":
         """From the arguments to the first iteration."""
         return self.say(
             f"[after megatron is initialized] datetime: {self.stamp(10)} ",
@@ -80,7 +78,7 @@ class Log:
             f"[before the start of training step] datetime: {self.stamp()} ",
         )
 
-    def iterate(self, last: int, first: int = 1, seconds: float = 20.0, batch: int = 64, total: int = 20) -> Log:
+    def iterate(self, last: int, first: int = 1, seconds: float = 20.0, batch: int = 64, total: int = 20) -> "Log":
         """Iteration lines."""
         for number in range(first, last + 1):
             self.say(
@@ -92,7 +90,7 @@ class Log:
             )
         return self
 
-    def end(self) -> Log:
+    def end(self) -> "Log":
         """The loop has ended, and so have eight processes; one says something on its way out."""
         self.say(f"[after training is done] datetime: {self.stamp()} ")
         self.say(
@@ -106,7 +104,7 @@ class Log:
             "addr=[::]:27967, remote=[::]:35988): Connection reset by peer"
         )
 
-    def die(self) -> Log:
+    def die(self) -> "Log":
         """An exception that nobody catches, and the launcher's word for it."""
         return self.say(
             "Traceback (most recent call last):",
@@ -117,7 +115,7 @@ class Log:
             f"[{self.stamp()},865] [ERROR] [launch.py:341:sigkill_handler] ['python'] exits with return code = 1",
         )
 
-    def launch(self, last: int = 20, *, first: int = 1, seconds: float = 20.0, **arguments: object) -> Log:
+    def launch(self, last: int = 20, *, first: int = 1, seconds: float = 20.0, **arguments: object) -> "Log":
         """A launch up to iteration `last`; it says nothing of how it ends."""
         values = {**SIZES, **arguments}
         self.arguments(**arguments).set_up()
@@ -365,14 +363,14 @@ class Daemon:
         if not resumed:
             self.core.handle(CaughtUp(path, NOW), NOW)
 
-    def write(self, text: str, seconds: float = 1.0) -> Daemon:
+    def write(self, text: str, seconds: float = 1.0) -> "Daemon":
         """Text comes live after so many seconds."""
         self.now += seconds
         self.core.handle(Data(self.path, self.offset, text.encode(), self.now, self.now, 0), self.now)
         self.offset += len(text.encode())
         return self.tick()
 
-    def tick(self, seconds: float = 0.0) -> Daemon:
+    def tick(self, seconds: float = 0.0) -> "Daemon":
         """Time passes."""
         self.now += seconds
         self.told += [(i.run, i.incident, i.status) for i in self.core.tick(self.now) if not i.quiet]

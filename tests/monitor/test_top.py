@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from monitor.cli import main
-from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, plain, screen
+from monitor.commands.top_keys import Choice
+from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
 from monitor.simulate import Fault, Scenario, write
 
 NOW = 1_700_000_000.0
@@ -131,3 +132,67 @@ def test_a_daemon_that_is_not_there_is_one_clear_line() -> None:
     assert "no monitor at http://127.0.0.1:9" in done.stderr
     assert "secret" not in done.stderr
     assert CliRunner().invoke(main, ["top", "http://a:1", "b.log"]).exit_code == 2
+
+
+def pressed(choice: Choice, keys: str, runs: list[dict[str, Any]], room: int = 10) -> list[str]:
+    """The names of the rows after these keys, the chosen one in brackets."""
+    assert choice.press(keys, runs, room)
+    rows = choice.rows(runs)
+    return [f"[{row['run']}]" if at == choice.place(rows) else row["run"] for at, row in enumerate(rows)]
+
+
+def test_keys_choose_filter_and_sort() -> None:
+    """Arrows and pages stop at the ends; a filter takes names, states, kinds; q ends, but in a filter."""
+    runs = [
+        run("a", slowdown_ratio=1.01), run("b", state="hung", incidents=[incident("hang", "critical")]),
+        run("c", slowdown_ratio=1.3, progress_at=NOW - 500), run("q", slowdown_ratio=None, seconds_per_iteration=None),
+    ]  # fmt: skip
+    choice = Choice()
+    assert pressed(choice, "", runs) == ["[b]", "a", "c", "q"]
+    assert pressed(choice, "\x1b[B\x1b[B", runs) == ["b", "a", "[c]", "q"]
+    assert pressed(choice, "j\x1b[6~jj", runs) == ["b", "a", "c", "[q]"]
+    assert pressed(choice, "\x1b[5~k", runs) == ["[b]", "a", "c", "q"]
+    assert pressed(choice, "/hUNG", runs) == ["[b]"]
+    assert pressed(choice, "\x7f\x7f\x7f\x7fq\r", runs) == ["[q]"]
+    assert pressed(choice, "\x1b", runs) == ["[b]", "a", "c", "q"]
+    assert pressed(choice, "/hang zz\r", runs) == []
+    assert pressed(choice, "\x1bsssss", runs) == ["[c]", "a", "b", "q"]  # over normal; what is unknown stands last
+    assert choice.sort == "over normal"
+    assert pressed(choice, "sG", runs)[0] == "c"  # silent for longest
+    assert pressed(choice, "gSSSSS", runs)[1:] == ["b", "c", "q"]  # by name
+    assert choice.press("\r", runs, 1)
+    assert choice.opened
+    assert not choice.press("q", runs, 1)
+
+
+def test_forty_runs_on_24_lines() -> None:
+    """A line a run, at 80 columns too; how many are hidden; below it the incidents of the chosen one."""
+    runs = [run(f"a-crash-{at:02}", eta=NOW + 4980, progress_at=NOW - 903) for at in range(40)]
+    runs[0]["incidents"] = [incident("crash", "critical", "a-crash-00")]
+
+    def seen(bar: int, width: int = 80) -> list[str]:
+        console = Console(width=width, height=24, file=io.StringIO(), legacy_windows=False)
+        console.print(page(runs, runs, bar, NOW, "http://h:9843", (width, 24), "", "q end"), height=24)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().splitlines()
+
+    lines = seen(0)
+    assert (len(lines), max(map(len, lines))) == (24, 80)
+    assert [line.split()[0] for line in lines[3:18]] == [f"a-crash-{at:02}" for at in range(15)]
+    assert all(word in lines[3] for word in ("● training", "1,234", "105.4", "15 min 3 s"))
+    assert "crash it is" in "\n".join(lines)
+    assert lines[-1].startswith("40 of 40 runs, 0 above and 25 below hidden")
+    assert "25 above and 0 below hidden" in seen(39)[-1]
+    assert "a-crash-39" in "\n".join(seen(39))
+    assert "crash it is" not in "\n".join(seen(39))
+
+
+def test_a_run_is_opened() -> None:
+    """Its figures, what to do with the command, its last line, and nothing that commands the terminal."""
+    told = incident("hang", "critical") | {"advice": "take stacks", "command": "scancel 7", "line": HOSTILE}
+    console = Console(width=80, file=io.StringIO())
+    console.print(opened(run(incidents=[told], last_line=HOSTILE), NOW))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert all(words in text for words in ("Loss", "2.345", "Do: take stacks", "Command: scancel 7", "Escape"))
+    assert text.replace("\n", "").replace("\u00a0", "").isprintable()

@@ -1,7 +1,5 @@
 """Two trainings that write into one log at once, as `srun a & srun b` does: one is followed, and that is said."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable
 

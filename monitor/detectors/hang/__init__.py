@@ -56,7 +56,7 @@ def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     launch = state.launch
-    if state.lost or suspended(state):
+    if state.lost or state.blind_since is not None or suspended(state):
         return Verdict("hang", "unknown")
     if launch.ending.cut_at is not None and state.live:
         return _cut(state, launch.ending.cut_at)

@@ -17,7 +17,7 @@ from monitor.detectors.base import Detector, Verdict
 from monitor.detectors.slowdown.launches import begin_segment, other_launches, renew_segment
 from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, SlowdownSettings
 from monitor.detectors.slowdown.shifts import watch
-from monitor.detectors.slowdown.words import before_hang, between_steps, faster, normal, ratio, slower, slower_saves
+from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics import levels
@@ -25,8 +25,8 @@ from monitor.statistics.levels import Level
 from monitor.statistics.median import median
 
 __all__ = [
-    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "normal",
-    "over_normal", "ratio", "update",
+    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
+    "ratio", "update",
 ]  # fmt: skip
 _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch

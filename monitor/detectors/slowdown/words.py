@@ -141,6 +141,13 @@ def before_hang(state: RunState) -> str:
     return f"{told}, {words.sentence(found)}" if found is not None and found.part else told
 
 
+def level(state: RunState) -> tuple[int, float, float] | None:
+    """Of a level that stands and is not that of before: its first iteration, seconds of one before and now."""
+    memory = state.memory_of.get(NAME)
+    shift = memory.shift if isinstance(memory, Memory) else None
+    return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
+
+
 def normal(state: RunState) -> float | None:
     """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
     memory = state.memory_of.get(NAME)

@@ -88,7 +88,8 @@ const rank = (run) => Math.min(3, ...run.incidents.map(({ order }) => order[0]))
 function sorted(all) {
   const key = chosen.sort.replace(/^-/, ""), sign = chosen.sort.startsWith("-") ? -1 : 1;
   if (!key) return all;
-  const figure = (run) => (Number.isFinite(run.order[key]) ? run.order[key] : null);
+  const since = key === "progress_at" ? -1 : 1; // the longest silence is the largest
+  const figure = (run) => (Number.isFinite(run.order[key]) ? since * run.order[key] : null);
   const of = { run: (run) => run.run, state: (run) => run.state, incidents: (run) => 3 - rank(run) }[key] || figure;
   const unknown = (value) => value === null;
   return all.map((run) => [of(run), run]).sort(([a], [b]) => {

@@ -18,8 +18,8 @@ from monitor.detectors import DETECTORS
 from monitor.follow.messages import Restarted
 from monitor.model.topology import Topology
 from monitor.notifiers.message import payload
+from monitor.serve.exchange import Request
 from monitor.serve.http import App
-from monitor.serve.server import Request
 from monitor.store import decode, encode
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader

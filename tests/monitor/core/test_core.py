@@ -1,11 +1,14 @@
 """The core between follower and pages: backlog, history, siblings, loss, expiry, resume. Time is an argument."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
+import pytest
 
-from monitor.config import Watch, default_config
+from monitor.config import Config, Watch, default_config
 from monitor.core import Core
+from monitor.core.sources import unmatched
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
@@ -72,6 +75,52 @@ def test_a_stale_log_is_archived() -> None:
     core.handle(data("/l/a.log", line(3), offset=len(line(1)) * 2, at=NOW + 5), NOW + 5)
     assert state_of(core, NOW + 5) == {"a": "training"}
     assert [item.incident for item in core.tick(NOW + 5 + 600)] == ["hang"]
+
+
+def stepped(numbers: Iterable[int], day: str) -> bytes:
+    """Iterations without stamps of their own, each behind a stamped line, as DeepSpeed prints them."""
+    stamped = "[{}] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.0001], mom=[[0.9, 0.95]]\n"
+    return b"".join(stamped.format(f"{day} 08:38:{n % 60:02},469", n).encode() + undated(n) for n in numbers)
+
+
+def undated(number: int) -> bytes:
+    """An iteration's line as gpt-neox prints it."""
+    loss = f"lm_loss: {2.0 + 1 / number:.6E} | loss scale: 65536.0 |"
+    times = " elapsed time per iteration (ms): 1000.0 | learning rate: 2.000E-04 |"
+    return f" samples/sec: 77.689 | iteration {number:8d}/  320000 |{times} {loss}\n".encode()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_copy_of_an_old_log_is_archived_by_its_stamps(split: bool) -> None:
+    """The file is new, its lines are not: nobody is told of its silence, or of the end that its other file holds,
+    though that one has no stamps and is read first. It lives once it moves.
+    """
+    core = core_for()
+    setup = b"INFO:root:NeoXArgs.calculate_derived() Total number of GPUs determined to be: 16\n"
+    end = b"error: Detected 1 oom-kill event(s) in StepId=77.0.\n"
+    lines = stepped(range(1, 6), "2013-01-07")
+    if split:
+        read(core, "/l/slurm-77.err", setup)
+    read(core, "/l/slurm-77.out", lines)
+    if split:
+        core.handle(data("/l/slurm-77.err", end, offset=len(setup)), NOW)
+    told = [item for at in (1, 60, 10_000) for item in core.tick(NOW + at)]
+    assert told == []
+    assert set(state_of(core, NOW + 10_000).values()) <= {"lost", "crashed"}
+    moved = stepped([6], "2023-11-14")
+    core.handle(data("/l/slurm-77.out", moved, offset=len(lines), at=NOW + 10_001), NOW + 10_001)
+    assert "training" in state_of(core, NOW + 10_001).values()
+
+
+@pytest.mark.parametrize(
+    "opening", [b"", b"[2013-01-07 08:38:30,469] [INFO] [real_accelerator.py:161:get_accelerator] cuda\n"]
+)
+def test_a_live_log_whose_steps_have_no_stamps_is_watched(opening: bytes) -> None:
+    """Also one that was launched long ago: the stamps of its set-up are no steps'."""
+    core = core_for()
+    read(core, "/l/a.log", opening + undated(1) + undated(2) + undated(3))
+    assert state_of(core, NOW) == {"a": "training"}
+    assert [item.incident for item in core.tick(NOW + 8000) if not item.quiet] == ["hang"]
 
 
 def test_a_file_without_training_makes_no_run() -> None:
@@ -292,3 +341,10 @@ def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
         assert not core.save_soon
         core.handle(message, NOW)
         assert core.save_soon
+
+
+def test_patterns_that_find_nothing() -> None:
+    """Files, patterns and directories by which none of the followed files was found."""
+    config = Config(runs=(Watch(paths=("/l/*.out", "/m/a.log", "/d", "/x/**/*.log")),))
+    assert unmatched(config, ["/l/x.out", "/d/sub/y.log"]) == ["/m/a.log", "/x/**/*.log"]
+    assert unmatched(config, ["/l/x.out", "/m/a.log", "/d/y.log", "/x/y/z.log"]) == []

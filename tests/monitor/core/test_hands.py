@@ -8,6 +8,7 @@ from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.hands.record import ASK, LOOK, Course, Order, StepDone
+from monitor.run.records import Job
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
@@ -32,7 +33,10 @@ class Handy(Site):
         self.orders, self.said = list[Order](), list[Message]()
         self.asked, self.refuses, self.again, self.follows = list[Order](), "", False, ""
         """What is asked before a job is ended; why Slurm refuses it, does not answer, or a chain goes on."""
-        self.looked = list[Order]()
+        self.looked, self.other = list[Order](), dict[str, object]()
+        self.account: Job | None = None
+        """What the accounting says, and how often it was asked."""
+        self.asked_accounts = 0
         self.begun, self.stuck = False, ""
         """Whether the new job has begun, and why it cannot."""
         self.disk = True
@@ -47,7 +51,12 @@ class Handy(Site):
     def turn(self) -> None:
         """As the daemon's loop, with a disk that takes the state at once, or not at all."""
         for question in self.core.questions(self.now):
-            if self.job is not None:
+            if question.account and self.account is not None:
+                self.asked_accounts += 1
+                self.core.answered(JobAnswered(question, self.account), self.now)
+            elif question.beside:
+                self.core.answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
+            elif self.job is not None:
                 self.reply(question.job)
         self.said += self.core.act(self.now)
         if self.disk:
@@ -150,6 +159,20 @@ def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
     assert (dump.check, order.check) == (True, False)
     site.wait(5)
     assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
+
+
+def test_the_broken_node_is_drained_and_nothing_else_is_done() -> None:
+    """By a policy of its own; the job is neither ended nor started anew."""
+    policy = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: drain}]}"
+    site = Handy(policy)
+    site.blame("n-02")
+    site.wait(60)
+    assert site.done().commands == (
+        ("scontrol", "update", "NodeName=n-02", "State=DRAIN", "Reason=megatron-monitor: crash of job 1234"),
+    )
+    site.wait(600)
+    assert site.orders == []
+    assert "drain done (done)" in site.said[-1].transition.summary
 
 
 def test_what_recovers_is_left_alone() -> None:

@@ -91,6 +91,16 @@ def test_a_job_that_waits_in_the_queue_again_is_no_hang() -> None:
     assert "requeued 1 time" in site.fired("crash")[0].summary
 
 
+def test_a_requeue_that_is_not_counted_yet_is_no_other_job() -> None:
+    """Slurm tells the new submission at once, and the restart some moments later."""
+    for state in ("COMPLETING", "PENDING", "REQUEUED"):
+        site = Site()
+        site.answer(shown())
+        site.wait(61)
+        site.answer(shown(state=state, SubmitTime=int(site.now)))
+        assert site.page["job"]["state"] == state
+
+
 def test_a_suspended_job_is_no_hang() -> None:
     """Slurm stops its processes for an hour: silence counts from where it lets them go on."""
     site = Site()

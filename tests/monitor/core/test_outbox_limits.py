@@ -303,7 +303,7 @@ def stale(*messages: Transition) -> list[Owed]:
 def test_one_incident_that_ended_is_told_with_its_end() -> None:
     """Its evidence counts it."""
     (one,) = stale(message("a"), message("a", RESOLVED, 5.0))
-    assert one.message.summary == "began and ended before this could be delivered; resolved at 5"
+    assert one.message.summary == "began and ended before this could be delivered; resolved at 5: firing at 0"
     assert one.message.status == RESOLVED
     assert one.message.evidence == {"kept_back": 1}
     assert (one.ended, one.known) == ({"hang": 1}, False)
@@ -313,7 +313,7 @@ def test_incidents_that_came_and_went_are_counted() -> None:
     """Two of them, in one message."""
     (one,) = stale(message("a"), message("a", RESOLVED), message("a"), message("a", RESOLVED, 7.0))
     assert one.message.summary == (
-        "began and ended 2 times before this could be delivered; the last time resolved at 7"
+        "began and ended 2 times before this could be delivered; the last time resolved at 7: firing at 0"
     )
     assert (one.message.evidence, one.ended) == ({"kept_back": 2}, {"hang": 2})
 
@@ -345,7 +345,7 @@ def test_what_was_put_together_is_not_told_twice() -> None:
     owe(box, message("a", RESOLVED, 602.0), now=602.0)
     (again,) = handed(box, 1300.0, last=True)
     assert again.message.summary == (
-        "began and ended 2 times before this could be delivered; the last time resolved at 602"
+        "began and ended 2 times before this could be delivered; the last time resolved at 602: firing at 601"
     )
     assert again.ended == {"hang": 2}
 

@@ -2,8 +2,6 @@
 is judged only where an agent was heard.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from monitor.config import load
@@ -56,9 +54,10 @@ class Pushed(Following):
         self.silent = dict.fromkeys(nodes, self.now)
         self.wait(1)
 
-    def killed(self) -> None:
-        """As there, with the spool."""
+    def killed(self, away: float = 0.0) -> None:
+        """As there, with the spool; back after so many seconds."""
         saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
+        self.now += away
         self.core = self._core()
         positions = self.core.restore(saved)
         for path, data in self.written.items():
@@ -111,6 +110,24 @@ def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
     lab.killed()
     assert lab.counted("megatron_monitor_late_lines_total") == 2.0
     assert lab.core.sources["/spool/gpt/node0~1.log"].reader.fed_bytes == len(lab.written["/spool/gpt/node0~1.log"])
+
+
+def test_a_batch_that_never_came_is_a_note() -> None:
+    """How many iterations are missing stands on the page; a restart, and lines of every tenth iteration, miss none."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 150.0
+    lab.push(*((10.0 * number, step(number)) for number in range(9, 13)))
+    lab.wait(3)
+    (stream,) = lab.pages()["gpt"]["identity"]["streams"]  # type: ignore[index]
+    assert stream["why"] == "labels; 3 iterations never came"
+    assert lab.iterations == 9.0
+    other = Pushed("node0")
+    lines = [arguments(), *map(step, range(1, 9)), arguments(), *map(step, range(5, 9))]
+    for line in [*lines, arguments(), *map(step, range(10, 100, 10))]:
+        other.push((other.now - NOW, line))
+        other.wait(3)
+    assert [one["why"] for one in other.pages()["gpt"]["identity"]["streams"]] == ["labels"]  # type: ignore[index]
 
 
 def test_kill_while_lines_wait() -> None:
@@ -178,6 +195,17 @@ def test_a_sender_whose_clock_is_ten_minutes_slow() -> None:
     assert lab.firing("hang") == ["gpt"]
 
 
+def test_a_helper_whose_clock_is_slow_hides_no_hang() -> None:
+    """What it says is no progress, and its delay is none of those who tell the steps."""
+    lab = Pushed("node0", "node1")
+    lab.push((-600.0, "loaded 5 modules"), node="node1")
+    lab.train(range(1, 30))
+    for _ in range(7):
+        lab.push((lab.now - NOW - 600.0, "the data loader is idle"), node="node1")
+        lab.wait(10)
+    assert lab.firing("hang") == ["gpt"]
+
+
 def test_training_stopped_under_a_living_agent() -> None:
     """The hang is told within the budget; nothing else is."""
     lab = Pushed("node0")
@@ -219,6 +247,20 @@ def test_one_dead_agent_of_many() -> None:
         lab.wait(200)
         assert lab.firing("hang") == told, dead
         assert lab.firing("source_lost") == ["gpt"]
+
+
+def test_a_node_that_dies_with_its_agent() -> None:
+    """What the other nodes say of the end is told: a hang alone needs the node that tells the steps."""
+    lab = Pushed(*NODES)
+    for node in NODES:
+        lab.push((0.0, "loaded 5 modules"), node=node)
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    lab.wait(20)
+    lab.push((lab.now - NOW, "torch.distributed.DistBackendError: NCCL error: remote process exited"), node="node1")
+    lab.push((lab.now - NOW + 1, "srun: error: node1: task 1: Exited with exit code 1"), node="node1")
+    lab.wait(60)
+    assert (lab.firing("crash"), lab.firing("hang")) == (["gpt"], [])
 
 
 def test_an_agent_that_is_deaf_when_the_monitor_starts() -> None:
@@ -270,3 +312,15 @@ def test_a_stream_that_goes_on_in_another_file() -> None:
     lab.killed()
     lab.wait(3)
     assert (lab.iterations, lab.restarts) == (14.0, 0.0)
+
+
+def test_what_agents_keep_while_nobody_takes_it_is_no_silence() -> None:
+    """The daemon is away for 15 s: of a file that others write that is silence, here the lines may wait elsewhere."""
+    logs = Pushed("node0")
+    logs.train(range(1, 13))
+    logs.wait(35)
+    logs.killed(15.0)
+    logs.wait(10)
+    assert [one for one in logs.told if not one.quiet] == []
+    logs.wait(15)
+    assert [(one.incident, one.status) for one in logs.told if not one.quiet] == [("hang", "firing")]

@@ -3,8 +3,6 @@ and the deadline that is shown stays where it is. Real files, a reader, the core
 moved by hand.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +39,10 @@ class Disk:
     def load(self, kind: type[Saved], _earlier: object) -> tuple[Saved | None, list[str]]:
         """What was offered last."""
         return (decode(self.data, kind) if self.data else None), []
+
+    def notes(self) -> frozenset[str]:
+        """Nobody was told anything."""
+        return frozenset()
 
     def offer(self, data: bytes) -> None:
         """Written."""

@@ -1,7 +1,5 @@
 """Texts in, transitions out, through the real parser and judgement: what scenarios of detectors share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,7 +32,7 @@ class Replaying:
         self.told += self.judge.judge(self.run, self.at)
         return self.told[before:]
 
-    def play(self, scenario: Scenario) -> Replaying:
+    def play(self, scenario: Scenario) -> "Replaying":
         """A whole simulated log."""
         begun = self.at
         for emission in timeline(scenario):

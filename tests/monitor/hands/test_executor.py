@@ -21,11 +21,12 @@ COMMAND = "/home/ada/train.sbatch --size 7b"
 
 
 def row(
-    job: int, *, array: object = None, reason: str = "None", depends: str = "(null)", start: object = "N/A",
+    job: int, *, array: object = None, index: object = "N/A", reason: str = "None", depends: str = "(null)",
+    start: object = "N/A",
     name: str = "other", directory: str = "/d", command: str = "/c",
 ) -> str:  # fmt: skip
     """A line of squeue, as it is asked for."""
-    return "\t".join(map(str, (job, array or job, reason, depends, start, name, directory, command)))
+    return "\t".join(map(str, (job, array or job, index, reason, depends, start, name, directory, command)))
 
 
 class Stopped(SystemClock):
@@ -43,7 +44,7 @@ class Site:
         self.bin, self.wakes = below / "bin", threading.Semaphore(0)
         self.bin.mkdir()
         self.executor = Executor(SlurmSettings(directory=str(self.bin), timeout=10.0), Stopped(), self.wakes.release)
-        self.executor.directory = below / "stacks"
+        self.executor.directory, self.executor.uid = below / "stacks", 1000
         self.job()
         self.client("squeue", f"printf '{row(1234, directory='/home/ada', command=COMMAND)}'")
         for name in ("scancel", "srun", "sbatch"):
@@ -168,10 +169,7 @@ def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
             row(1301, depends="singleton(unfulfilled)", name="tr11"),
             "job 1301 waits for its end (singleton(unfulfilled))",
         ),
-        (row(1301, start=NOW + 60, directory="/home/ada"), "job 1301 began in the same directory as it ended"),
-        (row(1301, start=NOW + 121, directory="/home/ada"), "done"),
-        (row(1301, start=NOW - 1, directory="/home/ada"), "done"),
-        (row(1301, start=NOW + 60), "done"),
+        (row(1301, start=NOW + 60, directory="/home/ada"), "done"),  # it waited for the nodes
         (f"  {row(1301, directory='/home/ada', command=COMMAND)} ", "job 1301 has the same command and directory"),
     ],
 )
@@ -254,6 +252,16 @@ def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
     ok, outcome = site.carry_out("resubmit", SUBMIT, over=True)
     assert (ok, site.calls) == (False, [])
     assert outcome.startswith("not done: ")
+
+
+def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
+    """An operator's account would submit it as itself; it may requeue."""
+    site.executor.uid = 0
+    site.job("FAILED")
+    why = "not done: sbatch would submit as uid 0, and job 1234 is ada's"
+    assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
+    assert ask(site, "resubmit", TEST, over=True).outcome == why
+    assert ask(site, "requeue", TEST, over=True).ok
 
 
 def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
@@ -340,11 +348,49 @@ def test_a_chain_goes_on_by_itself(
     assert (done.ok, done.outcome, done.job) == said
 
 
+@pytest.mark.parametrize(
+    ("start", "directory", "ok"),
+    [(NOW, "/home/ada", False), (NOW + 120, "/home/ada", False), (NOW + 121, "/home/ada", True),
+     (NOW - 1, "/home/ada", True), ("N/A", "/home/ada", True), (NOW + 60, "/d", True)],
+)  # fmt: skip
+def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object, directory: str, ok: bool) -> None:
+    """It failed by itself: Slurm tells no more what waited for that."""
+    site.job("FAILED", EndTime=NOW)
+    site.client("squeue", f"printf '{row(1301, start=start, directory=directory)}\\n'")
+    assert ask(site, "resubmit", TEST, over=True).ok is ok
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("sbatch /home/ada/train.sbatch --size 7b", ""),
+        ("sbatch --parsable -N 2 --partition=gpu /home/ada/train.sbatch --export=x", ""),
+        ("sbatch -N2 --partition gpu -p gpu -d afterok:12 /home/ada/train.sbatch", ""),
+        ("sbatch --export=LR=1 /home/ada/train.sbatch", "--export"),
+        ("sbatch -N 2 -o x.out /home/ada/train.sbatch", "--o"),
+        ("sbatch --gres gpu:8 /home/ada/train.sbatch", "--gres"),
+        ("", ""),
+    ],
+)
+def test_an_option_that_would_be_lost_refuses_the_restart(site: Site, line: str, lost: str) -> None:
+    """Of the job's own script, where the accounting tells how it was submitted."""
+    site.client("sacct", f"echo '{line}'")
+    own = ("sbatch", "--test-only", "--partition=gpu", "--nodes=2", "/home/ada/train.sbatch", "--size", "7b")
+    done = ask(site, "resubmit", own)
+    assert done.ok is not bool(lost)
+    if lost:
+        assert f"not done: job 1234 was submitted with {lost}, which a new one would not have" in done.outcome
+    assert ask(site, "resubmit", TEST).ok  # another script
+    (site.bin / "sacct").unlink()
+    assert ask(site, "resubmit", own).ok
+
+
 def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
     """They share command and directory; another array's do, too, and are."""
     site.job("CANCELLED", ArrayJobId=1233, ArrayTaskId=1, EndTime=NOW)
-    for array, ok in (("1233", True), ("1300", False)):
-        site.client("squeue", f"printf '{row(1235, array=array, directory='/home/ada', command=COMMAND)}\n'")
+    for array, index, ok in (("1233", 2, True), ("1300", 2, True), ("1300", 1, False), ("1300", "0-2", False)):
+        queue = row(1235, array=array, index=index, directory="/home/ada", command=COMMAND)
+        site.client("squeue", f"printf '{queue}\\n'")
         assert ask(site, "resubmit", TEST, over=True).ok is ok
     site.client("squeue", f"printf '{row(1240, depends='afterany:1233_*(unfulfilled)')}\n'")
     assert not ask(site, "resubmit", TEST, over=True).ok

@@ -1,7 +1,5 @@
 """May a run's job be touched: each condition by itself; what is unknown forbids it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pushes as senders write them: Loki's and OTLP's messages, encoded by the rules of protobuf.dev's Encoding."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The agents' configurations in deploy/agents: what they push names the run, the agent and its heartbeat here."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which run, agent and file a stream's labels name."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.config import load

@@ -1,7 +1,5 @@
 """What senders pack is what is read: snappy, gzip, Loki's push and OTLP, each in both of its forms; bombs are none."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

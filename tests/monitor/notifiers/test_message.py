@@ -46,11 +46,49 @@ def test_what_a_person_on_call_wants_to_know() -> None:
     assert found["cost_gpu_hours"] == 460.8  # 12 minutes idle and an hour lost, of 384
     assert (found["rank"], found["node"], found["since"]) == ("96", "n12", "2023-11-14T22:01:20+00:00")
     assert found["advice"] == ADVICE["ecc"]
-    assert body(CRASH, found["evidence"]).splitlines()[:11] == [
+    assert body(CRASH, found["evidence"]).splitlines()[:12] == [
         "hung in training after iteration 4100", "", "since: 2023-11-14 22:01 UTC, 12 min ago", "phase: training",
-        "failure: ecc", "rank: 96", "node: n12", "cost so far: 460.8 GPU-hours", f"do: {ADVICE['ecc']}",
+        "failure: ecc", "rank: 96", "node: n12", "GPUs: 384", "cost so far: 460.8 GPU-hours", f"do: {ADVICE['ecc']}",
         "last line: CUDA error: ECC", "page: http://login-1:9843/runs/tr11-176B",
     ]  # fmt: skip
+
+
+def test_what_to_do_is_a_command_where_the_job_is_known() -> None:
+    """With the job's id, the nodes in evidence, the checkpoint; a name that is no node's is not in it."""
+    job = dataclasses.replace(CRASH, job="4711", checkpoint=4000, evidence={**CRASH.evidence, "nodes": ["n12", "$(x)"]})
+    found = payload(job)
+    assert found["command"] == (
+        "scontrol requeuehold 4711; scontrol update JobId=4711 ExcNodeList=n12; scontrol release 4711"
+    )
+    assert (found["slurm_job"], found["checkpoint_iteration"], found["gpus"]) == ("4711", 4000, 384)
+    assert "Slurm job: 4711\ncost so far: 460.8 GPU-hours\nlast checkpoint: 4000\n" in body(job, found["evidence"])
+    hang = payload(dataclasses.replace(HANG, job="4711_3"))
+    assert hang["command"] == "srun --jobid=4711_3 --overlap --ntasks-per-node=1 dump-stacks.sh; scancel 4711_3"
+    nan = {"rollback_iteration": 120, "samples_from": 74752, "samples_to": 75264}
+    found = payload(dataclasses.replace(HANG, incident="nan_loss", job="4711", checkpoint=140, evidence=nan))
+    assert (found["checkpoint_iteration"], found["samples"], found["command"]) == (
+        120,
+        "74752 to 75264",
+        "scancel 4711",
+    )
+    # out of memory again, a slow run, a run that no Slurm knows: nothing to paste
+    oom = dataclasses.replace(job, evidence={"failure": "cuda_oom"})
+    for other in (oom, dataclasses.replace(HANG, incident="slowdown", job="4711"), CRASH):
+        assert "command" not in payload(other)
+
+
+def test_a_title_says_how_much() -> None:
+    """By how much iterations are longer, and which part of them."""
+    slow = {"ratio": 1.305, "cause": "data_loader"}
+    told = dataclasses.replace(HANG, incident="slowdown", since=HANG.time, evidence=slow)
+    assert title(told) == "[critical] tr11-176B: slowdown since 22:13 UTC, +30.5 %, data loader, training"
+
+
+def test_a_log_line_calls_nobody() -> None:
+    """What Slack, Discord and their like take for a mention, marks that turn the text round."""
+    line = "<!channel> @everyone @here \u202eabc mail@here.org"
+    text = body(dataclasses.replace(HANG, evidence={"last_line": line}), {})
+    assert "last line: < !channel> @ everyone @ here  abc mail@here.org" in text
 
 
 def test_an_end_says_how_long_it_lasted() -> None:

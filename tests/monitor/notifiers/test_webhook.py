@@ -84,6 +84,12 @@ def test_receiver_that_hangs(receiver: Receiver) -> None:
     assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == ("no answer within 0.2 s", False)
 
 
+def test_receiver_that_drips(receiver: Receiver) -> None:
+    """A byte of the answer's head now and then gives it no more time."""
+    receiver.answers = [2]
+    assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == ("no answer within 0.2 s", False)
+
+
 def test_nobody_listens() -> None:
     """A refused connection is a failure that may pass."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,7 +1,5 @@
 """Many finished logs: in whatever tasks they are read, the rows are those of one reading; a second call goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

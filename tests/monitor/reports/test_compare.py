@@ -144,3 +144,31 @@ def test_the_part_that_takes_the_difference_is_named(tmp_path: Path) -> None:
     assert found["breakdown"]["compute"][1] == pytest.approx(found["breakdown"]["compute"][0], rel=0.01)
     (note,) = [note for note in found["notes"] if "b takes longer" in note]
     assert "in communication on all ranks" in note
+
+
+def test_a_level_that_changed_is_said(tmp_path: Path) -> None:
+    """A run that became slower on its way and stayed so has no one pace; one that recovered, or never changed, has."""
+    slow = log(tmp_path / "slow.log", iterations=230, seed=3, faults=(Fault("slowdown", at=135),))
+    well = log(tmp_path / "well.log", iterations=230, seed=4)
+    found = compare(slow, well)
+    (at, before, now), other = found["levels"]
+    assert (abs(at - 135) <= 2, round(now / before, 2), other) == (True, 1.05, None)
+    assert found["verdict"].startswith(f"slow changed its level at iteration {at}: +")
+    assert "; over all iterations " in found["verdict"]
+    back = log(tmp_path / "back.log", iterations=230, faults=(Fault("slowdown_recovered", at=60, length=30),))
+    assert compare(back, well)["levels"] == [None, None]
+    assert "changed its level" not in compare(back, well)["verdict"]
+
+
+def test_two_runs_in_one_plot(tmp_path: Path) -> None:
+    """HTML draws both paces and both losses; a name is no markup; text and JSON are as before."""
+    a, b = log(tmp_path / "<b>.log", seed=1), log(tmp_path / "other.log", seed=2)
+    result = CliRunner().invoke(main, ["compare", a, b, "--format", "html", "-o", str(tmp_path / "o.html")])
+    assert (result.exit_code, result.output) == (0, "")
+    text = (tmp_path / "o.html").read_text()
+    plots = text.split("<svg")[1:]
+    assert [plot.count('class="curve"') for plot in plots] == [1, 1]
+    assert [plot.count('class="curve other"') for plot in plots] == [1, 1]
+    assert "<b>" not in text
+    assert "Figures" in text
+    assert CliRunner().invoke(main, ["compare", a, b, "--format", "json"]).stdout.startswith("{")

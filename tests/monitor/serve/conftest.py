@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trustme
 
-from monitor.serve.server import HttpServer, Limits, Reply, Request
+from monitor.serve.exchange import Limits, Reply, Request
+from monitor.serve.server import HttpServer
 
 Serve = Callable[..., HttpServer]
 

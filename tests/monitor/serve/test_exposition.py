@@ -12,9 +12,9 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.prometheus_text import TextFormat
+from monitor.serve.exchange import Request
 from monitor.serve.http import Exposition
 from monitor.serve.page import summary
-from monitor.serve.server import Request
 from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 from tests.clock import ManualClock
 

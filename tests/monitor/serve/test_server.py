@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.config import load
+from monitor.serve.exchange import Reply, Request
 from monitor.serve.hosts import Hosts
 from monitor.serve.latest import Latest
-from monitor.serve.server import HttpServer, Reply, Request
+from monitor.serve.server import HttpServer
 from monitor.services import Services
 from monitor.snapshot import Snapshot
 from monitor.system.clock import SystemClock

@@ -1,0 +1,53 @@
+"""`verdict`: what a launcher should do with a run, as the daemon that follows it says."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from monitor.commands.arguments import DURATION, fail
+from monitor.commands.asking import DEFAULT, DaemonError, ask
+from monitor.nodes.hostlist import HostlistError, compress
+from monitor.system.clock import SystemClock
+
+_EVERY = 1.0  # seconds between two questions: the daemon judges once a second
+_FIELDS = ("verdict", "reason", "exclude", "since", "checkpoint", "same_cause_before")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--at", "address", default=DEFAULT, show_default=True, metavar="URL", help="The daemon, or HOST:PORT.")
+@click.option("--ended", is_flag=True, help="The launch is over, whatever its log tells so far.")
+@click.option("--wait", "patience", type=DURATION, default=0.0, help="Ask again while the verdict is `wait`, so long.")
+@click.option("--only", "fields", multiple=True, type=click.Choice(_FIELDS), help="A line for each, not JSON.")
+def verdict(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
+    r"""Ask what to do with RUN: wait, restart it, stop it, or none (nothing is wrong, or nobody knows it).
+
+    The answer has the nodes to leave out, the reason, lines of the log, the checkpoint to go on from, and how often the
+    same cause came before. Nothing is done: who asks acts.
+
+    \b
+    Examples:
+      megatron-monitor verdict tr11 --ended --wait 5m
+      megatron-monitor verdict tr11 --only verdict --only exclude
+    """
+    clock = SystemClock()
+    until = clock.monotonic() + patience
+    path = f"/api/v1/verdict?run={quote(run, safe='')}{'&ended=1' if ended else ''}"
+    try:
+        while (told := ask(address, path)).get("verdict") == "wait" and clock.monotonic() < until:
+            clock.sleep(_EVERY)
+    except DaemonError as error:
+        fail(error)
+    click.echo("\n".join(_line(told.get(name)) for name in fields) if fields else json.dumps(told, ensure_ascii=False))
+
+
+def _line(value: Any) -> str:
+    """For a shell: nodes as Slurm takes them, nothing where nothing is known, and always one line."""
+    if isinstance(value, list):
+        try:
+            return compress(map(str, value)) if value else ""
+        except HostlistError:
+            return ""
+    return "" if value is None else " ".join(str(value).split())

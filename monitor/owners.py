@@ -1,0 +1,93 @@
+"""Whose a container's log is in Kubernetes: labels, or a pod's name, to `NAMESPACE/OWNER`. Pure.
+
+`operators.csv` has how each operator labels and calls its pods, the first row that holds decides: what is no training,
+then labels from the outer owner to the inner one, then the pod's name. Numbers are never taken off without proof: pods
+of the Jobs sweep-1 and sweep-2 are of two owners. What a name cannot tell is a run of its own.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Final, Literal, NamedTuple
+
+from monitor.model.tables import rows_of
+
+_RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
+_ODD: Final = re.compile(r"\W", re.ASCII)
+_KEY: Final = re.compile(r"\{([^{}]+)\}")
+# /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
+_PATHS: Final = (
+    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/\d+\.log[^/]*$"),
+    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-[0-9a-f]{64}\.log$"),
+)
+
+
+class Owner(NamedTuple):
+    """Who owns a pod."""
+
+    name: str
+    """`NAMESPACE/OWNER`; empty: its lines are no training's."""
+    sure: Literal["yes", "likely", "no"]
+    why: str
+
+
+class _Row(NamedTuple):
+    by: Literal["none", "label", "pod"]
+    operator: str
+    container: str | None
+    needs: str | None
+    form: str | None
+    owner: str | None
+    sure: Literal["yes", "likely", "no"]
+
+    def holds(self, labels: Mapping[str, str], pod: str, container: str) -> bool:
+        """Is it for this container, with all that it needs?"""
+        named = self.container is None or container in self.container.replace("{pod}", pod).split()
+        return named and all(labels.get(plain(key)) for key in (self.needs or "").split())
+
+
+@cache
+def _table() -> list[tuple[_Row, re.Pattern[str] | None]]:
+    rows = rows_of("monitor", "operators.csv", _Row)
+    return [(row, re.compile(row.form.replace("{R5}", _RANDOM)) if row.form else None) for row in rows]
+
+
+def plain(label: str) -> str:
+    """A label's name as Prometheus writes it: however it was sent, it is one name."""
+    return _ODD.sub("_", label)
+
+
+def owner(
+    labels: Mapping[str, str], namespace: str, pod: str, container: str, *, complete: bool = False
+) -> Owner | None:
+    """Of a container with these labels and annotations, by their plain names; None where nothing tells, not even the
+    pod's name. `complete`: the pod has no others, so that one without an owner's is its own.
+    """
+    told = {**labels, "pod": pod}
+    for row, form in _table():
+        if not row.holds(told, pod, container):
+            continue
+        if row.by == "none":
+            return Owner("", "yes", f"a container {container} prints {row.operator}")
+        if row.by == "label":
+            name = _KEY.sub(lambda key: told.get(plain(key[1]), ""), row.owner or "")
+            why = f"the labels of {row.operator}"
+        elif complete and pod:
+            return Owner(f"{namespace}/{pod}", "yes", "a pod without a label of an owner")
+        else:
+            found = form.fullmatch(pod) if form is not None and pod else None
+            if found is None:
+                continue
+            name, why = found[1], f"the pod's name, as {row.operator}"
+            if row.sure == "no":
+                why = f"the pod's name ({row.operator}), which does not tell its owner: label it megatron-monitor/run"
+        if row.by == "label" and form is not None:
+            name = form.sub("", name)
+        return Owner("/".join(part for part in (namespace, name) if part), row.sure, why)
+    return None
+
+
+def owner_at(path: str) -> Owner | None:
+    """Of the pod whose log lies at `path`, as its name and its container tell; None where the path names no pod."""
+    match = next((found for form in _PATHS if (found := form.search(path))), None)
+    return owner({}, match["space"], match["pod"], match["container"]) if match is not None else None

@@ -1,0 +1,132 @@
+"""What a launcher that asks should do with a run: wait, restart it, stop it, or nothing. Pure.
+
+It is what the policies would do about the run's open incidents (monitor/hands/plan.py), whether they may act or not: he
+who asks acts. Where no policy is for them, `USUAL` is: what a restart may mend is restarted, after a hang has stood for
+ten minutes; what the program did wrong, and what came three times without a new checkpoint, is stopped.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from monitor.detectors.base import RANK, duration
+from monitor.hands.plan import choice, matches, named_nodes
+from monitor.hands.record import Record
+from monitor.hands.settings import ENDS, RESTARTS, Policy, Requeue
+from monitor.incidents import Incident
+from monitor.run.nodes import expand_some, listed_nodes
+from monitor.run.state import RunState
+
+USUAL: Final = Policy(
+    name="the usual",
+    incidents=("hang", "crash", "crash_without_exit"),
+    failures=(
+        "nccl", "cuda_error", "ecc", "bus_error", "segfault", "host_oom", "node_failure", "killed", "preempted",
+        "time_limit", "unknown",
+    ),
+    actions=(Requeue(),),
+    minimum_severity="info",
+    lasting=600.0,
+)  # fmt: skip
+"""Where no policy is configured. An unknown cause is tried again, as launchers do who ask nobody."""
+_FOR_PEOPLE: Final = frozenset({"crash", "crash_loop", "nan_loss", "divergence"})
+"""Where no policy is for them, a critical one stops the run: the next launch would come to the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer. Absent is None or empty."""
+
+    run: str
+    verdict: Literal["wait", "restart", "stop", "none"]
+    reason: str
+    exclude: list[str] = field(default_factory=list)
+    """Nodes that a restart should leave out."""
+    evidence: list[str] = field(default_factory=list)
+    """Lines of the log."""
+    since: float | None = None
+    """Unix seconds: when the trouble began."""
+    checkpoint: int | None = None
+    """The iteration to go on from."""
+    same_cause_before: int = 0
+    """Launches that ended of it before this one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the API has it."""
+        return asdict(self)
+
+
+def verdict_of(
+    state: RunState, incidents: Iterable[Incident], policies: Sequence[Policy], record: Record, now: float,
+    *, archived: bool = False,
+) -> Verdict:  # fmt: skip
+    """What to do with the run at the instant `now`. `archived`: its log was old when it was opened."""
+    launch, checkpoint = state.launch, state.past.checkpoints.last_iteration
+    if launch.phase == "finished":
+        return Verdict(state.name, "none", "the training has finished", checkpoint=checkpoint)
+    found = sorted(incidents, key=lambda one: (-RANK[one.severity], one.opened_at))
+    acting = [one for one in policies if any(isinstance(action, (*RESTARTS, *ENDS)) for action in one.actions)]
+    for incident in found:
+        if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
+            return _told(state, incident, "stop", incident.summary)
+    for incident in found:
+        for policy in (*acting, USUAL):
+            if matches(policy, state.name, incident):
+                return _by(policy, state, incident, record, now)
+    for incident in found:
+        if incident.incident in _FOR_PEOPLE and (incident.severity == "critical" or incident.incident == "crash"):
+            return _told(state, incident, "stop", incident.summary)
+    if found and found[0].incident == "hang":  # late, so far
+        return _told(state, found[0], "wait", found[0].summary)
+    why = found[0].summary if found else "nothing is wrong"
+    if launch.phase == "crashed" and not archived:
+        return Verdict(state.name, "wait", "the launch has ended: its cause is believed in some seconds")
+    if state.lost or archived:
+        why = "its log cannot be read" if state.lost else "its log was old when the monitor first saw it"
+    return Verdict(state.name, "none", why, checkpoint=checkpoint)
+
+
+def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now: float) -> Verdict:
+    """What this policy is for."""
+    if any(course.open and course.run == state.name and not course.dry_run for course in record.courses):
+        return _told(state, incident, "wait", f"policy {policy.name} is at work: {incident.summary}")
+    hung_at = incident.since + incident.evidence.get("budget_seconds", 0.0)  # late is no hang yet
+    left = max(incident.opened_at, hung_at) + policy.lasting - now
+    if incident.incident != "crash" and left > 0:  # it may go on yet
+        return _told(state, incident, "wait", f"in {duration(left)} it has lasted long enough: {incident.summary}")
+    before = _same_before(state, incident, since_checkpoint=True)
+    actions, gave_up = choice(policy, state, record, before)
+    if gave_up:
+        why = f"it came {before + 1} times without a new checkpoint" if before else "no restart brought a checkpoint"
+        return _told(state, incident, "stop", f"{why}: {incident.summary}")
+    if not any(isinstance(action, RESTARTS) for action in actions):
+        return _told(state, incident, "stop", incident.summary)
+    own = {*listed_nodes(state), *(expand_some(state.job.nodes) if state.job is not None else ())}
+    own = own or {*incident.evidence.get("nodes", ()), incident.evidence.get("node")}  # no list: whom the log names
+    exclude = any(isinstance(action, RESTARTS) and action.exclude for action in actions)
+    nodes = sorted(named_nodes(policy, incident, own)) if exclude else []
+    return _told(state, incident, "restart", incident.summary, nodes)
+
+
+def _told(
+    state: RunState, incident: Incident, verdict: Literal["wait", "restart", "stop"], reason: str,
+    exclude: Sequence[str] = (),
+) -> Verdict:  # fmt: skip
+    line = incident.evidence.get("line")
+    return Verdict(
+        run=state.name,
+        verdict=verdict,
+        reason=reason,
+        exclude=list(exclude),
+        evidence=[text for text in (line, state.launch.last_line) if isinstance(text, str) and text],
+        since=state.unix(incident.since),
+        checkpoint=incident.evidence.get("rollback_iteration", state.past.checkpoints.last_iteration),
+        same_cause_before=_same_before(state, incident),
+    )
+
+
+def _same_before(state: RunState, incident: Incident, *, since_checkpoint: bool = False) -> int:
+    """Earlier launches that ended of what this incident tells: of this failure, or hung where it is no crash."""
+    cause = incident.evidence.get("failure", incident.incident)
+    last = state.past.checkpoints.last_iteration
+    return sum(end.failure == cause and (not since_checkpoint or end.checkpoint == last) for end in state.ends)

@@ -1,0 +1,179 @@
+"""What a launcher is told that asks: wait, restart, stop or none, from the judgement and the policies' own plan."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.serve.server import Reply, Request
+from monitor.serve.views import view_of
+from monitor.snapshot import RunSnapshot, Snapshot
+from tests.lines import line
+from tests.monitor.core.test_hands import REQUEUE, Handy
+from tests.monitor.serve.conftest import Serve, serve
+
+__all__ = ["serve"]
+POLICY = REQUEUE.replace("dry_run: false, ", "")
+SRUN = "srun: error: n-02: task 1: "
+FAULT = f"{SRUN}Segmentation fault (core dumped)\n"
+LIMIT = "slurmstepd: error: *** JOB 1234 ON n-01 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***\n"
+SAVED = "  successfully saved checkpoint at iteration {:7d} to /ckpt\n"
+
+
+def asked(site: Handy, **parameters: str) -> dict[str, Any]:
+    """The API's answer about the only run."""
+    query = "&".join(f"{name}={value}" for name, value in {"run": "r", **parameters}.items())
+    reply = view_of(Request(path="/api/v1/verdict", query=query), site.core.snapshot(site.now), site.now)
+    assert isinstance(reply, Reply)
+    return dict(json.loads(reply.body))
+
+
+def crashed(text: str, *, saved: int | None = 5) -> Handy:
+    """A run whose launch ends with this text."""
+    site = Handy(POLICY.replace("hang, crash", "hang"))
+    site.say(SAVED.format(saved) if saved else "")
+    site.say(text)
+    site.wait(40)
+    return site
+
+
+def relaunch(site: Handy, text: str) -> None:
+    """The job's next launch computes the same steps again, and ends so."""
+    site.say("using world size: 2, data-parallel-size: 2\n")
+    for number in (6, 7):
+        site.say(line(number, seconds=10.0))
+        site.wait(10)
+    site.say(text)
+    site.wait(40)
+
+
+def test_a_run_that_is_well_needs_nothing() -> None:
+    """Unless the launcher knows that the launch is over: then the log will tell yet. Nobody knows another name."""
+    site = Handy(POLICY)
+    told = asked(site)
+    assert (told["verdict"], told["reason"]) == ("none", "nothing is wrong")
+    assert asked(site, ended="1")["verdict"] == "wait"
+    gone = Snapshot(site.now, ended=(RunSnapshot("r", {}, {"state": "finished"}),))
+    reply = view_of(Request(path="/api/v1/verdict", query="run=r&ended=1"), gone, site.now)
+    assert isinstance(reply, Reply)
+    assert json.loads(reply.body)["reason"] == "its log is no longer followed"
+    assert asked(site, run="other") == {"run": "other", "verdict": "none", "reason": "no run of this name is known"}
+
+
+def test_a_broken_node_is_left_out_and_the_checkpoint_is_told() -> None:
+    """A dry run's policy is enough: who asks acts. Without one for crashes it is the usual."""
+    site = crashed(FAULT)
+    told = asked(site)
+    assert (told["verdict"], told["exclude"], told["checkpoint"]) == ("restart", ["n-02"], 5)
+    assert told["same_cause_before"] == 0
+    assert told["since"] == pytest.approx(site.now - 40, abs=2)
+    assert told["evidence"][0] == FAULT.strip()
+    assert "iteration        5" in told["evidence"][-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("Traceback (most recent call last):\n  File \"t.py\", line 1, in <module>\n    f()\nValueError: x\n"
+         "srun: error: n-02: task 1: Exited with exit code 1\n", "stop"),
+        (LIMIT, "restart"),
+        ("slurmstepd: error: *** JOB 1234 ON n-01 CANCELLED AT 2026-03-01T10:00:00 ***\n", "stop"),
+        (FAULT, "restart"),
+    ],
+)  # fmt: skip
+def test_what_a_restart_may_mend_is_restarted(text: str, verdict: str) -> None:
+    """What the program did wrong, and what a person ended, is not."""
+    assert asked(crashed(text))["verdict"] == verdict
+
+
+def test_a_cause_is_believed_before_it_is_told() -> None:
+    """Right behind the fatal line other ranks' lines may say more."""
+    site = Handy(POLICY)
+    site.say(FAULT)
+    site.wait(1)
+    assert asked(site, ended="1")["verdict"] == "wait"
+    site.wait(20)
+    assert asked(site, ended="1")["verdict"] == "restart"
+
+
+def test_the_same_end_again_and_again_without_a_checkpoint_is_stopped() -> None:
+    """The fourth time; with a new checkpoint in between it is restarted as before. Three crashes are a loop."""
+    site, verdicts = crashed(LIMIT), list[str]()
+    for number in (1, 2, 3):
+        relaunch(site, LIMIT)
+        told = asked(site)
+        assert told["same_cause_before"] == number
+        verdicts.append(told["verdict"])
+    assert verdicts == ["restart", "restart", "stop"]
+    assert told["reason"].startswith("it came 4 times without a new checkpoint: ")
+    relaunch(site, SAVED.format(7) + LIMIT)
+    assert (asked(site)["verdict"], asked(site)["same_cause_before"]) == ("restart", 4)
+    unnamed = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    loop = crashed(unnamed)
+    for _ in range(2):
+        relaunch(loop, unnamed)
+    assert (asked(loop)["verdict"], asked(loop)["reason"].split(" (")[0]) == (
+        "stop", "3 launches in a row have crashed",
+    )  # fmt: skip
+
+
+def test_a_hang_is_waited_for_as_long_as_its_policy_says() -> None:
+    """Late, then hung, then long enough; while the policy itself is at work nobody else is told to act."""
+    site = Handy(POLICY)
+    site.wait(45)
+    assert asked(site)["verdict"] in ("none", "wait")
+    site.wait(30)
+    told = asked(site)
+    assert told["verdict"] == "wait"
+    assert "lasted long enough: hung in training" in told["reason"]
+    site.wait(30)
+    assert asked(site)["verdict"] == "restart"
+    armed = Handy(REQUEUE)
+    armed.wait(110)
+    assert asked(armed)["reason"].startswith("policy p is at work: hung")
+
+
+def test_a_policy_that_only_cancels_stops() -> None:
+    """And what no policy and no restart is for is a person's: NaN goes back to the checkpoint before."""
+    site = Handy("{name: p, incidents: [hang], lasting: 30s, actions: [{type: cancel}]}")
+    site.wait(120)
+    assert asked(site)["verdict"] == "stop"
+    nan = Handy(POLICY)
+    nan.say(SAVED.format(5))
+    for number in range(6, 30):
+        nan.say(line(number, seconds=10.0, loss=float("nan")))
+        nan.wait(10)
+    told = asked(nan)
+    assert (told["verdict"], told["checkpoint"]) == ("stop", 5)
+
+
+def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) -> None:
+    """A line a field, nodes as Slurm takes them; JSON without --only; no daemon is an error, not an answer."""
+    answers = iter(["wait", "restart", "restart"])
+    requests = []
+
+    def app(request: Request) -> Reply:
+        requests.append((request.path, request.query))
+        told = {
+            "run": "a b",
+            "verdict": next(answers),
+            "exclude": ["n-01", "n-02"],
+            "reason": "x\ny",
+            "checkpoint": None,
+        }
+        return Reply(200, "application/json", json.dumps(told).encode())
+
+    port = serve(app).address[1]
+    only = ["--only", "verdict", "--only", "exclude", "--only", "checkpoint", "--only", "reason"]
+    command = ["verdict", "a b", "--at", f"127.0.0.1:{port}"]
+    done = CliRunner().invoke(main, [*command, "--ended", "--wait", "30s", *only])
+    assert done.stdout == "restart\nn-[01-02]\n\nx y\n"
+    assert requests == [("/api/v1/verdict", "run=a%20b&ended=1")] * 2
+    assert json.loads(CliRunner().invoke(main, command).stdout)["verdict"] == "restart"
+    nobody = CliRunner().invoke(main, ["verdict", "r", "--at", "127.0.0.1:1"])
+    assert (nobody.exit_code, nobody.stdout) == (1, "")
+    assert "no monitor at http://127.0.0.1:1" in nobody.stderr

@@ -1,0 +1,109 @@
+"""`report` as people see it: a table that fits a terminal, a file that sorts without script, empty cells, progress."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from monitor.commands import progress as shown_progress
+from monitor.commands.report import _on_terminal
+from monitor.reports import html
+from monitor.reports.benchmark import benchmark
+from monitor.reports.rows import Curve, Row
+from monitor.reports.tables import Table, as_csv, fitting, places
+
+
+def rows(count: int = 3) -> list[Row]:
+    """Some, each slower than the one before, the last with a note."""
+    made = [
+        Row(
+            run=f"run-{at}", outcome="ok", gpus=384, tensor_parallel_size=4, pipeline_parallel_size=12, nodes=48,
+            data_parallel_size=8, micro_batch_size=2, global_batch_size=2048, seconds_per_iteration=100.0 + at,
+            tflops=150.0, samples_per_second=20.0, memory_bytes=29 << 30, iterations=7,
+            curves={name: Curve(1, ()) for name in ("seconds_per_iteration", "lm_loss")},
+        )
+        for at in range(count)
+    ]  # fmt: skip
+    made[-1].run, made[-1].notes = "\x1b[2Jbad" + "x" * 60, ["OOM at iteration 7 of 9, \x1b[2J which is long " * 3]
+    return made
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Rows no wider than it; which columns have no room is said; notes stand whole; no name commands the terminal."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = _on_terminal(benchmark(rows()), False)
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines[:4])
+    assert lines[0].split()[0] == "Run"
+    assert {"Sec/it", "TFLOPs", "Iterations"} <= set(lines[0].split())
+    assert lines[1].split()[-1] == "7"
+    assert ("No room here for" in text) == (width < 200)
+    assert ("MBS" in lines[0]) == (width == 200)
+    assert "which is long OOM at iteration 7 of 9" in text
+    assert "\x1b" not in text
+
+
+def test_columns_go_by_what_matters() -> None:
+    """Those named first before others; once one has no room none is put in after it; the order is the table's."""
+    widths = {"a": 5, "b": 20, "c": 5, "d": 5}
+    assert fitting(widths, ("d", "a"), 12, 2) == ["a", "d"]
+    assert fitting(widths, ("d", "a"), 34, 2) == ["a", "b", "d"]
+    assert fitting(widths, ("b", "a"), 21, 2) == ["b"]
+
+
+def test_empty_is_empty_in_a_spreadsheet() -> None:
+    """What is unknown has no character; what would run as a formula has an apostrophe; a figure has none."""
+    text = as_csv(("a", "b", "c", "d"), [("", None, "=1+1", "-3.5"), ("x", 0, "@y", "\t")])
+    assert text.splitlines() == ["a,b,c,d", ",,'=1+1,-3.5", "x,0,'@y,'\t"]
+
+
+def test_the_file_shows_notes_and_sorts() -> None:
+    """Run, iterations and notes stand first; each row knows its place by each column, and a choice applies it."""
+    text = html.page(benchmark(rows()))
+    heads = re.findall(r"<th class=\w+>([^<]*)</th>", text)
+    assert heads[:3] == ["Run", "Iterations", "Notes"]
+    radios = dict(re.findall(r"<input type=radio name=by id=(c\d+)> ([^<]*)<", text))
+    seconds = next(key for key, name in radios.items() if name == "Sec/it")
+    styles = re.findall(r'<tr style="([^"]*)"', text)
+    assert [re.findall(rf"--{seconds}:(\d+)", style) for style in styles] == [["0"], ["1"], ["2"]]
+    assert f"main:has(#{seconds}:checked) tbody tr{{--o:var(--{seconds})}}" in text
+
+
+def test_places_are_by_value() -> None:
+    """Figures with their units by their size, words by the alphabet, what is empty last, equal ones together."""
+    assert places(["9.5", "", "10.5", "1,000", "9.5"]) == [0, 4, 2, 3, 0]
+    assert places(["b", "a"]) == [1, 0]
+    assert Table(("x",), (("-3 %",), ("12 %",))).numeric() == [True]
+
+
+class Terminal(io.StringIO):
+    """A standard error that people look at."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown at once."""
+    monkeypatch.setattr(shown_progress, "_FIRST", 0.01)
+    monkeypatch.setattr(shown_progress, "_EVERY", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_long_work_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The share that was read, on a terminal alone, and no trace of it at the end."""
+    file = tmp_path / "log"
+    file.write_bytes(b"x" * 4_000_000)
+    for error, told in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", error)
+        with shown_progress.progress([str(file), str(tmp_path / "none")]):
+            file.read_bytes()
+            while told and "100% of 4 MB read" not in error.getvalue():
+                file.read_bytes()
+        assert error.getvalue().endswith("\x1b[K") == told
+        assert bool(error.getvalue()) == told
