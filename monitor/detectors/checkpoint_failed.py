@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.run.derived import at_risk_seconds
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.units import Factor, Seconds
@@ -203,15 +204,16 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
         return Verdict(_NAME)
     complete = state.past.checkpoints.last_iteration
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
-    risk = f", {launch.seconds_since_checkpoint:.0f} s of training at risk" if launch.seconds_since_checkpoint else ""
+    risk = at_risk_seconds(state) or 0.0
+    lost = f", {risk:.0f} s of training at risk" if risk else ""
     last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
-    summary = f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{risk}"
+    summary = f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{lost}"
     evidence = {
         "failed_iteration": failed or None,
         "reason": reason,
         "failed_in_a_row": in_a_row,
         "last_complete_iteration": complete,
-        "at_risk_seconds": round(launch.seconds_since_checkpoint, 1),
+        "at_risk_seconds": round(risk, 1),
     }
     return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.run.derived import at_risk_seconds
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -152,12 +153,12 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
         return Verdict(_NAME)
     if not _passed(limit, memory, iteration):
         return Verdict(_NAME)
-    since = iteration - memory.last
+    since, risk = iteration - memory.last, at_risk_seconds(state) or 0.0
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
-    summary = f"no checkpoint {saved}: {since} iterations, {memory.seconds:.0f} s of training; {limit.words}"
+    summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.words}"
     evidence = {
         "iterations": since,
-        "at_risk_seconds": round(memory.seconds, 1),
+        "at_risk_seconds": round(risk, 1),
         "last_complete_iteration": memory.last if memory.saves else None,
         "limit": limit.words,
     }
