@@ -7,7 +7,7 @@ training repository may have packages of the same names, so that they must not b
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-ENDS = ("md", "yml", "yaml", "json", "sh", "sbatch", "service", "tmpl", "conf", "alloy", "default")
+ENDS = ("md", "yml", "yaml", "json", "sh", "sbatch", "service", "tmpl", "conf", "alloy", "txt", "default")
 ASSETS = ["config.yaml", "LICENSE", "grafana/dashboards/*.json", *(f"deploy/**/*.{end}" for end in ENDS)]
 PACKAGES = [f"megatron_monitor.{name}" for name in find_packages(include=["monitor*", "parsers*"])]
 

@@ -5,8 +5,6 @@ is shrunk, printed with its traceback, and kept in `.hypothesis/`: the next run 
 Behind the boundaries of core/aside.py nothing is forgiven here: what would be put aside fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

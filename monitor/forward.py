@@ -200,7 +200,7 @@ class Forwarder:
 
     def _deliver(self) -> None:
         """Push the saved batch until it is taken; what can never be read there is given up."""
-        pause = 0.5
+        pause = 0.2
         while self._progress.batch and not self._stopping.is_set():
             wait = self._push(self._progress.batch)
             if wait is None:

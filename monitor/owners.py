@@ -5,8 +5,6 @@ then labels from the outer owner to the inner one, then the pod's name. Numbers 
 of the Jobs sweep-1 and sweep-2 are of two owners. What a name cannot tell is a run of its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -5,8 +5,6 @@ who asks acts. Where no policy is for them, `USUAL` is: what a restart may mend 
 ten minutes; what the program did wrong, and what came three times without a new checkpoint, is stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal

@@ -14,8 +14,6 @@ from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import standings
 
-_LOOK = 10  # launches between two looks at the record
-
 
 @dataclass(frozen=True)
 class Cluster:
@@ -33,6 +31,8 @@ class Cluster:
     """Part by which a bad node slows its launches."""
     static: bool = False
     """Every launch of a run has the same nodes."""
+    look: int = 10
+    """Launches between two looks at the record."""
     own_names: bool = False
     """Each launch's log is a run of its own, called by its job's id."""
 
@@ -49,9 +49,9 @@ CLUSTERS = (
     Cluster("1 in 500 breaks 3 of 10 launches, half of them named", 500, 64, 300, 1, 0.3),
     Cluster("1 in 500 breaks 3 of 10 launches, never named", 500, 64, 300, 1, 0.3, 0.0),
     Cluster("3 in 500 break 3 of 10 launches, half of them named", 500, 64, 300, 3, 0.3),
-    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0),
-    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05),
-    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0),
+    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0, look=50),
+    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05, look=50),
+    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0, look=50),
 )
 
 
@@ -99,7 +99,7 @@ def play(cluster: Cluster, seed: int) -> tuple[dict[str, int], set[str], set[str
             )
         )  # fmt: skip
         last[run] = (nodes, outcome != "finished", bug)
-        if number % _LOOK == _LOOK - 1:
+        if number % cluster.look == cluster.look - 1:
             for one in standings(ledger):
                 if one.stands_out:
                     found.setdefault(one.node, number + 1)

@@ -67,7 +67,7 @@ def helm(settings: Settings) -> dict[str, str]:
     """Path -> text: the chart in deploy/helm/, for `helm install`. Rules and dashboards lie in it as files, which Helm
     does not read as templates: their `{{ }}` are Prometheus's and Grafana's. Its values replace two marks in them.
     """
-    made = {path.relative_to(_HELM).as_posix(): path.read_text() for path in _HELM.rglob("*.yaml")}
+    made = {path.relative_to(_HELM).as_posix(): path.read_text() for path in _HELM.rglob("*.*")}
     for usual, address in ((Settings().grafana, settings.grafana), (Settings().runbook, settings.runbook)):
         made["values.yaml"] = made["values.yaml"].replace(json.dumps(usual), json.dumps(address))
     marked = replace(settings, grafana="@GRAFANA@", runbook="@RUNBOOK@")

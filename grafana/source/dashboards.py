@@ -208,7 +208,7 @@ def _annotation(spec: Annotation, queries: Queries) -> build.AnnotationQuery:
         .icon_color(spec.colour)
         .target(prometheus.Dataquery().expr(expression).ref_id("Anno").range())
         .expr(expression)
-        .step("60s")
+        .step("15s")
         .title_format(spec.title)
         .text_format(spec.text)
     )

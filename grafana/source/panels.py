@@ -190,8 +190,8 @@ def timeline(panel: statetimeline.Panel, spec: Timeline) -> None:
 
 
 def buckets(panel: heatmap.Panel, spec: Heatmap) -> None:
-    """Five minutes a column, with the scale of its colours below it."""
-    panel.calculate(False).cell_gap(1).interval("5m").show_legend()
+    """A minute a column at least, so that a short range has some, with the scale of its colours below it."""
+    panel.calculate(False).cell_gap(1).interval("1m").show_legend()
     panel.y_axis(heatmap.YAxisConfig().unit(spec.unit).axis_placement(shape.AxisPlacement.LEFT))
     colours = heatmap.HeatmapColorOptions().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Oranges")
     panel.color(colours.steps(32).exponent(0.5))
@@ -200,15 +200,17 @@ def buckets(panel: heatmap.Panel, spec: Heatmap) -> None:
 
 
 def over_x(panel: trend.Panel, spec: Trend) -> None:
-    """The rows of `by_x`, parted by run and joined by x, one column a run."""
+    """The rows of `by_x`, parted by run and joined by x, one column a run. Of an x that stands still, as that of a run
+    that hangs, or comes again after a restart, the last value: the panel wants an x that grows.
+    """
     _plain(panel)
-    order = {
-        "excludeByName": {"Time": True, "cluster": True},
-        "indexByName": {"x": 0, "Value": 1, "run": 2},
-        "renameByName": {"Value": spec.y},
-    }
+    key: dict[str, Any] = {"operation": "groupby", "aggregations": []}
+    last: dict[str, Any] = {"operation": "aggregate", "aggregations": ["lastNotNull"]}
+    value = "Value (lastNotNull)"
+    order = {"indexByName": {"x": 0, value: 1, "run": 2}, "excludeByName": {}, "renameByName": {value: spec.y}}
     transformed(panel, (
         ("convertFieldType", {"conversions": [{"targetField": "x", "destinationType": "number"}], "fields": {}}),
+        ("groupBy", {"fields": {"x": key, "run": key, "Value": last}}),
         ("sortBy", {"fields": {}, "sort": [{"field": "run"}]}),  # so that a run has the colour of the chart beside it
         ("organize", order),
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),

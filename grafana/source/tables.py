@@ -57,7 +57,7 @@ def _look(column: Column) -> dict[str, Any]:
     if column.mapping:
         look["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
     if column.wrapped:
-        look["custom.cellOptions"] = {"type": "auto", "wrapText": True}
+        look |= {"custom.cellOptions": {"type": "auto", "wrapText": True}, "custom.minWidth": 220}  # a phone scrolls
     if column.centred:
         look["custom.align"] = "center"
     if column.link == "run":

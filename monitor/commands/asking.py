@@ -1,7 +1,5 @@
 """What commands ask a daemon: JSON of its API over HTTP."""
 
-from __future__ import annotations
-
 import base64
 import json
 import urllib.error

@@ -24,7 +24,7 @@ from monitor.system.clock import SystemClock
 _ITERATIONS = 240
 _SECONDS = 0.25
 _JOB = 1718955
-_QUEUED = 5.0  # seconds that the played Slurm takes to start a job anew
+_QUEUED = 7.0  # seconds that the played Slurm takes to start a job anew: the end before is told after five
 
 
 @click.command()

@@ -6,6 +6,7 @@ A log's texts are made printable first: an escape sequence in a name or a line n
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.table import Table
@@ -89,19 +90,16 @@ def page(
 
 
 def opened(run: dict[str, Any], now: float) -> RenderableType:
-    """One run: its figures, its incidents with what to do, its last line."""
+    """One run: its incidents with what to do, its last line, its figures."""
     shown = figures(run, now)
-    cells = [
-        (label, f"{shown[key].text} {shown[key].note}") for key, label in LABELS.items() if shown[key].text != DASH
-    ]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for one, other in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
-        table.add_row(*one, *other)
-    parts: list[RenderableType] = [Text(f"{clean_label(run['run'])}  {shown['state'].text}\n", style="bold"), table]
+    told = [f"{label}: {shown[key].text} {shown[key].note}" for key, label in LABELS.items() if shown[key].text != DASH]
+    title = f"{clean_label(run['run'])}  {shown['state'].text}  (Escape: all runs)"
+    parts: list[RenderableType] = [Text(title, style="bold")]
     for item in sorted(run["incidents"], key=_rank):
         parts.append(_incident(item, now))
         parts += [Text(f"  {word}: {clean_label(str(item[key]))}") for word, key in _TOLD if item.get(key)]
-    return Group(*parts, Text(f"\n{clean_label(run.get('last_line') or '')}\n\nEscape: all runs", style="dim"))
+    last = Text(f"\n{clean_label(run.get('last_line') or '')}\n", style="dim")
+    return Group(*parts, last, Columns(told, padding=(0, 3)))
 
 
 Run = dict[str, Any]

@@ -1,7 +1,5 @@
 """`verdict`: what a launcher should do with a run, as the daemon that follows it says."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import quote

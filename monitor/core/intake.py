@@ -184,8 +184,8 @@ class Intake:
                 self._holding.discard(name)
 
     def _release(self, source: Source, now: float, *, everything: bool = False) -> None:
-        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Those that
-        come long after they were written were not heard until now: their delay is no silence.
+        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Progress
+        that comes long after it was written was not heard until now: its delay is no silence.
         """
         assert source.ordered is not None
         due, late = source.ordered.due(float("inf") if everything else now)
@@ -195,10 +195,10 @@ class Intake:
             source.ordered.late = 0
         if not due:
             return
-        launch, steps = None, (0, 0)
-        if (run := self._watched.current(source)) is not None:
-            run.state.unheard, run.delayed = max(0.0, run.state.unheard - run.delayed), 0.0
-            launch, steps = run.state.launch, _counted(run)
+        launch, steps, progress = None, (0, 0), None
+        if (before := self._watched.current(source)) is not None:
+            before.state.unheard = max(0.0, before.state.unheard - before.delayed)
+            launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
         lines, began, at = list[bytes](), float("-inf"), source.read_at
         for stamp, line in due:
             written = log_clock(stamp[:-1].decode("ascii", "replace"))
@@ -220,10 +220,13 @@ class Intake:
                 source.member.missing += missing
                 self._belonging.jobs.changed(source.run)
                 _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
-        if run is not None and source.caught_up and now - at > _DELAYED:
-            before = run.state.unheard
-            not_listened(run.state, now - at, now)
-            run.delayed = run.state.unheard - before
+        if run is not None and run.state.progress_at is not None:
+            delay = run.delayed
+            if run is not before or run.state.progress_at != progress:
+                delay = max(0.0, now - run.state.progress_at)
+            heard = run.state.unheard
+            not_listened(run.state, delay if source.caught_up and delay > _DELAYED else 0.0, now)
+            run.delayed = run.state.unheard - heard
 
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""

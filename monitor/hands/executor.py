@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
-from monitor.hands.successors import QUEUE_FORMAT, Successor, successors
+from monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from monitor.run.job import OVER, WAITING
 from monitor.run.records import Job
 from monitor.slurm.client import VARIABLES, look_up, program
@@ -27,7 +27,7 @@ from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
-_CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun", "squeue"})
+_CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "sacct", "srun", "squeue"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
 _NEVER: Final = (
@@ -109,12 +109,24 @@ class Executor(Asking[Order, StepDone]):
             # Behind its end has begun whatever waited for it; one that runs and is requeued stays where it is.
             if order.action == "resubmit" or order.over:
                 follows = self._follower(order, job)
+            if order.action == "resubmit" and not follows and (lost := self._lost(order, job)):
+                raise RefusedError(
+                    f"job {order.job} was submitted with {lost}, which a new one would not have: requeue it"
+                )
             for test in order.commands if not follows else ():
                 if message := self._call(test, order.timeout).message:
                     raise RefusedError(f"{' '.join(test[:2])}: {message}")
         except RefusedError as why:
             return StepDone(order.course, ASK, False, f"{NOT_DONE}{why}")
         return StepDone(order.course, ASK, True, "", job=follows)
+
+    def _lost(self, order: Order, job: Job) -> str:
+        """An option of the job that a new one of its own script would not have, where the accounting tells of one."""
+        words = {word for command in order.commands for word in command}
+        if job.command.split(" ")[0] not in words:
+            return ""  # a script of the site's own is a submission of its own
+        found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", order.job), None)
+        return lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], words) if found.code == 0 else ""
 
     def _follower(self, order: Order, job: Job) -> str:
         """The job that begins by itself when this one is cancelled. Raises RefusedError where another goes on."""

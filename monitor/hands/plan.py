@@ -18,6 +18,7 @@ from monitor.hands.settings import (
     RESTARTS,
     Action,
     Cancel,
+    Drain,
     DumpStacks,
     Notify,
     Policy,
@@ -28,10 +29,12 @@ from monitor.hands.settings import (
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.run.job import OVER
+from monitor.run.nodes import expand_some
 from monitor.run.phases import PARTS
 from monitor.run.records import Job
 from monitor.run.state import RunState
 
+OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
@@ -148,6 +151,8 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
         return why_not
     job = state.job
     assert job is not None  # may_act has asked
+    if policy.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
+        return f"the comment of job {_id(job)} does not ask for it: sbatch --comment={OPT_IN}"
     for course in own:
         # One successor a launch, too.
         if course.acts and (course.job, course.job_restarts) == (_id(job), job.restarts):
@@ -192,6 +197,8 @@ def _step(action: Action, policy: Policy, state: RunState, incident: Incident, a
             if not over and not any(isinstance(one, Cancel) for one in actions):
                 return f"job {number} is running: without cancel, resubmit would wait for its end"
             return _resubmit(action, job, nodes or job.excluded)
+        case Drain():
+            return _drain(policy, job, incident)
 
 
 def _dump(action: DumpStacks, job: Job) -> Step | str:
@@ -230,6 +237,14 @@ def _requeue(job: Job, nodes: str) -> Step | str:
     # Are there enough nodes without these? One job like it is tried.
     test = ["sbatch", "--test-only", *job.options, f"--exclude={nodes}", "--wrap=:"]
     return Step("requeue", [hold, change, release], tests=[test] if job.options else [])
+
+
+def _drain(policy: Policy, job: Job, incident: Incident) -> Step:
+    names = named_nodes(policy, incident, set(expand_some(job.nodes)))
+    if not names:
+        return Step("drain", status="skipped", outcome="no node is named")
+    reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
+    return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
 def _suspects(policy: Policy, job: Job, incident: Incident) -> str:

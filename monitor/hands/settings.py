@@ -60,7 +60,13 @@ class Resubmit(Struct, frozen=True, kw_only=True, tag_field="type", tag="resubmi
     """Without the nodes that the evidence names."""
 
 
-Action = DumpStacks | Signal | Notify | Cancel | Requeue | Resubmit
+class Drain(Struct, frozen=True, kw_only=True, tag_field="type", tag="drain"):
+    """Nodes of the job that the evidence names get no more jobs until somebody resumes them; what runs there goes on.
+    It needs an operator's right in Slurm.
+    """
+
+
+Action = DumpStacks | Signal | Notify | Cancel | Requeue | Resubmit | Drain
 RESTARTS = (Requeue, Resubmit)
 ENDS = (Cancel, Requeue)
 
@@ -76,6 +82,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """What would be done is shown with the exact commands, and not done."""
     runs: tuple[str, ...] = ()
     """Globs over run names; none: every run."""
+    opt_in: bool = False
+    """Only jobs whose owner asks for it: `#SBATCH --comment=megatron-monitor`, a word of several."""
     phases: tuple[Phase, ...] = ()
     """In which the trouble began; none: in any. `training` is all parts of a step of reinforcement learning, too."""
     failures: tuple[Failure, ...] = ()

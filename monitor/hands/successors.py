@@ -3,6 +3,7 @@ Pure. Two at one checkpoint destroy it. A name tells nothing: independent traini
 """
 
 import re
+import shlex
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,10 @@ from monitor.run.records import Job
 QUEUE_FORMAT: Final = "%A\t%F\t%K\t%r\t%E\t%S\t%j\t%Z\t%o"
 """Of squeue: job, the array's job, index in it, reason, dependency, start, name, directory, command."""
 _DEPENDENCY: Final = re.compile(r"(\w+):([^,?]+)", re.ASCII)  # afterany:1701(unfulfilled), afterok:1701:1702_*+5
+_SHORT: Final = {
+    "A": "account", "C": "constraint", "D": "chdir", "H": "hold", "J": "job-name", "L": "licenses", "N": "nodes",
+    "a": "array", "d": "dependency", "p": "partition", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
 _SOON: Final = 120.0
 """Seconds behind the end of a job in which one that waited for it begins; by then Slurm tells of no dependency."""
 
@@ -67,3 +72,23 @@ def _waits_for(job: Job, dependency: str, name: str) -> set[str]:
         if own & {re.split(r"[(+]", one, maxsplit=1)[0] for one in jobs.split(":")}
     }
     return kinds | ({"singleton"} if dependency.startswith("singleton") and name == job.name else set())
+
+
+def lost_option(submitted: str, command: AbstractSet[str]) -> str:
+    """The first option of the line by which a job was submitted that is none of the words of the new one's `command`;
+    empty: all are, or nothing is known of it.
+    """
+    try:
+        words = shlex.split(submitted)[1:]
+    except ValueError:
+        return submitted
+    kept = {word.partition("=")[0] for word in command} | {"--parsable", "--dependency", "--hold"}
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            if place and words[place - 1].startswith("-") and "=" not in words[place - 1]:
+                continue  # the value of the option before it
+            break  # the script
+        name = word.partition("=")[0] if word.startswith("--") else f"--{_SHORT.get(word[1:2], word[1:2])}"
+        if name not in kept:
+            return name
+    return ""

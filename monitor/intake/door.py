@@ -224,7 +224,7 @@ class Door:
                 raise _RefusedError(_later(why, 30.0))
         undated = int(now * 1e9)
         entries = ((at or undated, text) for at, text in stream.entries)
-        new, known = self._spool.append(written, entries, self._clock.monotonic())
+        new, known = self._spool.append(written, entries, now)
         with self._lock:
             self._counts["intake_lines_total", "new"] += new
             if known:

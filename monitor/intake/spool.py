@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from monitor.config.intake import Spool as SpoolSettings
@@ -23,7 +24,6 @@ from parsers.wrappers import Unwrapper
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file
 _LONGEST = (1 << 20) - 4096  # bytes of a line: with what stands before it the parsers still take it
-_SECONDS_KEPT = 4096  # texts of whole seconds
 _OPEN = 256  # files at once; the soft limit is 1024 for the whole process
 _IDLE = 600.0  # seconds without a line after which a file is closed, and what it ends with is read again if one comes
 _KEPT = 7 * 86400.0  # seconds that a stream's file is kept behind its last line
@@ -46,7 +46,7 @@ class Spool:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._size = 0  # bytes of all files, as far as is known
-        self._look_at = 0.0
+        self._look_at = self._sweep_at = 0.0  # Unix seconds
 
     def open(self, wall: float) -> None:
         """Take the directory; cut what a death in the middle of a write has left, remove what has been still for a
@@ -58,10 +58,7 @@ class Spool:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.rglob(f"*{ENDING}"):
                 _cut(path)
-            for written, size, path in self._measure():
-                if wall - written > _KEPT and path.name.endswith((ENDING, f"{ENDING}.1")):
-                    path.unlink()
-                    self._size -= size
+            self._sweep(wall)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another megatron-monitor") from error
         except OSError as error:
@@ -77,7 +74,7 @@ class Spool:
 
     def append(self, stream: Written, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
         """Write lines of (Unix nanoseconds, text) and have them on the disk; how many were new, how many were there.
-        `now`: monotonic seconds.
+        `now`: Unix seconds.
 
         Raises OSError: none of them may be called taken, though some are written.
         """
@@ -103,7 +100,18 @@ class Spool:
                 self._size += grown
         if fresh:
             self._on_new()
+        if now >= self._sweep_at:
+            self._sweep(now)
         return new, known
+
+    def _sweep(self, now: float) -> None:
+        """Remove what nobody has written to for a week."""
+        self._sweep_at = now + _KEPT / 28
+        for written, size, path in self._measure():
+            known = str(path.relative_to(self.directory)).removesuffix(ENDING) in self._files
+            if now - written > _KEPT and not known and path.name.endswith((ENDING, f"{ENDING}.1")):
+                path.unlink(missing_ok=True)
+                self._size -= size
 
     def _let_go(self, now: float) -> None:
         """Of the files that nobody writes to now."""
@@ -247,15 +255,7 @@ def _lines(at: int, head: bytes, text: bytes) -> list[bytes]:
     ]
 
 
-_texts: dict[int, bytes] = {}
-
-
+@lru_cache(maxsize=4096)
 def _second(second: int) -> bytes:
     """`2026-05-01T12:00:00`; many lines share it."""
-    text = _texts.get(second)
-    if text is None:
-        if len(_texts) > _SECONDS_KEPT:
-            _texts.clear()
-        text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-        _texts[second] = text if len(text) == STAMP - 11 else b"1970-01-01T00:00:00"
-    return _texts[second]
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()

@@ -104,7 +104,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
         "breakdown": _breakdown(a, b),
         "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
         "levels": [a.level, b.level],
-        "verdict": "; over all iterations ".join((*_levels(a, b), _verdict(a, b, pace, bool(changed)))),
+        "verdict": _levels(a, b) + _verdict(a, b, pace, bool(changed)),
         "notes": _notes(a, b, changed, pace),
     }
     return out
@@ -169,13 +169,13 @@ def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
     return common * width, mine[common], theirs[common]
 
 
-def _levels(a: Row, b: Row) -> list[str]:
+def _levels(*rows: Row) -> str:
     """Of runs that became slower or faster and stayed so: their medians are of no one pace."""
-    told = [
-        f"{row.run} changed its level at iteration {at}: {now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
-        for row in (a, b) if row.level is not None for at, before, now in (row.level,)
-    ]  # fmt: skip
-    return ["; ".join(told)] if told else []
+    told = ""
+    for at, before, now, run in ((*row.level, row.run) for row in rows if row.level is not None):
+        much = f"{now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
+        told += f"{run} changed its level at iteration {at}: {much}; "
+    return f"{told}over all iterations " if told else ""
 
 
 def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:

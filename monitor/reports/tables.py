@@ -46,7 +46,8 @@ def places(cells: Sequence[str]) -> list[int]:
     """The place of each cell of a column in its order: figures by value, an empty one last."""
     numbers = [_NUMBER.match(cell.replace(",", "")) for cell in cells]
     keys = [(not cell, float(number[0]) if number else 0.0, cell) for cell, number in zip(cells, numbers, strict=True)]
-    return [sorted(keys).index(key) for key in keys]
+    place = {key: at for at, key in reversed(list(enumerate(sorted(keys))))}
+    return [place[key] for key in keys]
 
 
 def fitting(widths: Mapping[str, int], first: Sequence[str], room: int, gap: int) -> list[str]:

@@ -179,6 +179,8 @@ class Job:
     """What of its options Slurm tells, as sbatch takes them."""
     output: str = ""
     errors: str = ""
+    comment: str = ""
+    """What its owner wrote."""
     batch: bool = False
     requeue: bool = False
     """It may be requeued."""

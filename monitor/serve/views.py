@@ -107,7 +107,7 @@ def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
     run = _find(snapshot, name, request)
     if run is None:
         return _json({"run": name, "verdict": "none", "reason": "no run of this name is known"})
-    told = run.verdict
+    told = run.verdict or {"run": name, "verdict": "none", "reason": "its log is no longer followed"}
     if _first(request, "ended") and told.get("verdict") == "none" and run.page["state"] in _GOES_ON:
         told = {**told, "verdict": "wait", "reason": "the log does not tell yet that the launch has ended"}
     return _json(told)

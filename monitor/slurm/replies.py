@@ -21,8 +21,9 @@ _LIMIT: Final = re.compile(r"(?:(\d{1,5})-)?(\d{1,5}):(\d\d):(\d\d)", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,12}", re.ASCII)
 _BY: Final = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 _OPTIONS: Final = {
-    "Partition": "partition", "NumNodes": "nodes", "TimeLimit": "time", "Account": "account", "QOS": "qos",
-    "Features": "constraint", "ReqNodeList": "nodelist", "Reservation": "reservation", "Licenses": "licenses",
+    "JobName": "job-name", "Partition": "partition", "NumNodes": "nodes", "TimeLimit": "time", "Account": "account",
+    "QOS": "qos", "Features": "constraint", "ReqNodeList": "nodelist", "Reservation": "reservation",
+    "Licenses": "licenses",
 }  # fmt: skip
 """Fields that a job has by options of sbatch which a new job can be given as they are printed."""
 _LONGEST: Final = 4096  # characters of a text that is kept
@@ -66,6 +67,7 @@ def read_show(text: str, asked: str) -> Job:
         options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(one.get(key)))],
         output=_text(one.get("StdOut")),
         errors=_text(one.get("StdErr")),
+        comment=_text(one.get("Comment")),
         batch=one.get("BatchFlag") not in (None, "0"),
         requeue=one.get("Requeue") == "1",
         components="HetJobId" in one or "PackJobId" in one,

@@ -229,13 +229,15 @@ def test_the_pods_are_found_and_may_do_little() -> None:
     pods = [daemons["spec"]["template"], job["spec"]["template"]]
     containers = [pods[0]["spec"]["containers"][0], pods[1]["spec"]["initContainers"][0]]
     for monitor, pod, container in zip(monitors, pods, containers, strict=True):
-        assert monitor["metadata"]["name"] == "megatron-monitor"  # the job's name in the rules
         selector = monitor["spec"]["selector"]
         for label, value in selector.get("matchLabels", {}).items():
             assert pod["metadata"]["labels"][label] == value
         for term in selector.get("matchExpressions", ()):
             assert pod["metadata"]["labels"][term["key"]] in term["values"]
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        named = [one["replacement"] for one in endpoint.get("relabelings", ()) if one["targetLabel"] == "job"]
+        assert (named or [f"megatron-monitor/{monitor['metadata']['name']}"]) == ["megatron-monitor/megatron-monitor"]
+        assert monitor["metadata"]["namespace"] == "megatron-monitor"  # the one that is made beside it
         assert endpoint["port"] in [port["name"] for port in container["ports"]]
         secured = container["securityContext"]
         assert not secured["allowPrivilegeEscalation"]
@@ -298,7 +300,7 @@ def test_the_charts_values_are_what_the_daemonset_has() -> None:
     assert values["tolerations"] == pod["tolerations"]
     assert values["config"] == yaml.safe_load(config["data"]["config.yaml"])
     assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
-    assert values["podMonitor"]["trainings"] == documents("podmonitor.yaml")[1]["metadata"]["namespace"]
+    assert values["podMonitor"]["trainings"] == ""  # the chart's own namespace, as in podmonitor.yaml
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,52 @@ def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     base, made = objects(built.stdout), rendered(chart)
     del base["Namespace", "", "megatron-monitor"]
+    del made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["metadata"]["annotations"]
     for kind in (base, made):
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
         data["config.yaml"] = yaml.safe_load(data["config.yaml"])
     assert made == base
+
+
+def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
+    """Labels by which Prometheus selects, an account, secrets, volumes, a priority, a folder; a file for OpenShift."""
+    made = rendered(
+        chart, "-f", str(chart / "openshift.yaml"), "--set", "podMonitor.labels.release=kps,priorityClassName=high",
+        "--set", "imagePullSecrets[0].name=pull,extraVolumes[0].name=hook,extraVolumes[0].secret.secretName=hook",
+        "--set", "extraVolumeMounts[0].name=hook,extraVolumeMounts[0].mountPath=/hook,podAnnotations.a=b",
+        "--set", "dashboards.annotations.grafana_folder=Megatron",
+    )  # fmt: skip
+    monitors = [one for key, one in made.items() if key[0] == "PodMonitor"]
+    assert [one["metadata"]["labels"] for one in monitors] == [{"release": "kps"}] * 2
+    assert {one["metadata"]["namespace"] for one in monitors} == {
+        "megatron-monitor"
+    }  # no namespace that may not be there
+    template = made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]
+    pod, annotations = template["spec"], template["metadata"]["annotations"]
+    assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("megatron-monitor", "high")
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert {"name": "hook", "secret": {"secretName": "hook"}} in pod["volumes"]
+    container = pod["containers"][0]
+    assert {"name": "hook", "mountPath": "/hook"} in container["volumeMounts"]
+    assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert annotations["a"] == "b"
+    board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
+    assert board["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
+    other = rendered(chart, "--set", "config.follow.poll_interval=2s")
+    changed = other["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["metadata"]["annotations"]
+    assert changed["checksum/config"] != annotations["checksum/config"]  # and so the pods are started anew
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [("podMonitr.enabled=false", "podMonitr"), ("podMonitor.lables.release=kps", "lables"),
+     ("podMonitor.enabled=never", "enabled")],
+)  # fmt: skip
+def test_a_misspelt_value_is_an_error(chart: Path, value: str, named: str) -> None:
+    """It is named, and nothing is installed that lacks it."""
+    done = tool("helm", "template", "megatron", chart, "--set", value)
+    assert done.returncode != 0
+    assert named in done.stderr
 
 
 def test_values_reach_what_they_are_for(chart: Path) -> None:

@@ -1,7 +1,5 @@
 """ask-before-requeue.sbatch under a Slurm that is no more than its commands: a real daemon, and given answers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

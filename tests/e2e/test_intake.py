@@ -14,7 +14,7 @@ from tests.programs import answers, free_port
 
 pytestmark = pytest.mark.e2e
 LABELS = {"namespace": "ml", "training.kubeflow.org/job-name": "gpt", "pod": "gpt-0", "carrier": "node7"}
-BUDGET = 3.0
+BUDGET = 2.0
 
 
 class Agent:

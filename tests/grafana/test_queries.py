@@ -1,6 +1,7 @@
 """Every query of every dashboard on a real Prometheus that holds a day with five kinds of trouble."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,34 @@ def test_the_state_timeline_shows_the_bad_ones_first(prometheus: Prometheus) -> 
     (states,) = [series for series in found if series["metric"]["incident"] == "state"]
     seen = {int(value) for _, value in states["values"]}
     assert {CODE["crashed"], CODE["starting"], CODE["training"]} <= seen
+
+
+def test_a_run_is_counted_once_and_information_needs_nobody(prometheus: Prometheus) -> None:
+    """A run that a second daemon still shows as hung has crashed; what is information stands in a row of its own."""
+    twice = expression_of("fleet", "Hung").replace("megatron_run_state{", "megatron_run_state_x{")
+    assert twice.count("megatron_run_state_x") == 1
+    shown = (
+        prometheus.values(expression_of("fleet", "Hung"), "run"),
+        prometheus.values(expression_of("fleet", "Crashed"), "run"),
+    )
+    assert shown == ({"": 1}, {"": 1})
+    split = twice.replace(
+        re.findall(r"megatron_run_state_x\{[^}]*\}", twice)[0],
+        """(megatron_run_state{run="gpt-40b-no-exit"} or
+        label_replace(label_replace(vector(1), "run", "gpt-40b-no-exit", "", ""), "state", "hung", "", ""))""",
+    )
+    assert prometheus.one(split) == 0
+    found = rows_of(prometheus, "fleet", "What needs a person now")
+    assert min(found.values()) > 1
+
+
+def test_curves_end_where_the_run_ended(prometheus: Prometheus) -> None:
+    """A gauge keeps its last value for as long as the daemon shows the run; a chart of it would go on."""
+    for title in ("Loss", "Gradient norm", "Learning rate", "Time per iteration"):
+        assert prometheus.over(expression_of("run", title, run="gpt-40b-no-exit"))
+        assert not prometheus.at(expression_of("run", title, run="gpt-40b-no-exit")), title
+        assert not prometheus.at(expression_of("run", title, run="gpt-70b-pretrain")), title
+        assert prometheus.at(expression_of("run", title, run="gpt-13b-base")), title
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:

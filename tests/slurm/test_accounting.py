@@ -30,11 +30,12 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 ADA, BOB = USERS
 TRAIN = """#!/bin/bash
+#SBATCH --output={directory}/logs/{output}.out
 # A training: `train.sbatch NAME`. It hangs while stop-NAME is there, and goes on from its checkpoint.
 cd {directory}
 n=$(cat checkpoint-$1 2>/dev/null || echo 0)
 echo "successfully loaded checkpoint from /c at iteration $n"
-while [ $n -lt ${{LAST:-100000}} ]; do
+while [ $n -lt $(cat last-$1 2>/dev/null || echo 100000) ]; do
   n=$((n+1))
   printf ' iteration %8d/  100000 | consumed samples: %12d | elapsed time per iteration (ms): 200.0 | ' $n $((n*64))
   printf 'lm loss: 2.%06dE+00 | number of nan iterations:   0 |\\n' $n
@@ -53,7 +54,7 @@ policies:
     runs: ['{who}-new*']
     lasting: 1s
     dry_run: false
-    actions: [{{type: cancel}}, {{type: resubmit, command: ['{directory}/train.sbatch', '{who}']}}]
+    actions: [{{type: cancel}}, {{type: resubmit, command: ['{directory}/{script}', '{who}']}}]
   - name: again
     incidents: [hang, crash]
     runs: ['{who}-again*']
@@ -74,7 +75,7 @@ class Site:
         """One that follows the logs of `who`; its address."""
         address, name = f"127.0.0.1:{free_port()}", f"{who}{state}"
         config = self.directory / f"{name}.yaml"
-        config.write_text(CONFIG.format(directory=self.directory, who=who))
+        config.write_text(CONFIG.format(directory=self.directory, who=who, script=_script(who)))
         command = [sys.executable, "-m", "monitor", "run", "--config", str(config), "--listen", address,
                    "--set", f"state_dir={self.directory}/state-{name}"]  # fmt: skip
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -94,11 +95,9 @@ class Site:
 
     def train(self, who: str, name: str, *options: str, user: str = "root") -> str:
         """A job of that name, whose training is `who`'s."""
-        script = self.directory / "train.sbatch"
-        output = "%x-%A_%a" if any(one.startswith("--array") for one in options) else "%x-%j"
         return self.slurm.as_user(
-            user, "sbatch", "--parsable", f"--chdir={self.directory}", f"--job-name={name}",
-            f"--output={self.directory}/logs/{output}.out", *options, str(script), who,
+            user, "sbatch", "--parsable", f"--chdir={self.directory}", f"--job-name={name}", *options,
+            str(self.directory / _script(who)), who,
         )  # fmt: skip
 
     def log(self, name: str, text: str) -> bool:
@@ -113,7 +112,11 @@ class Site:
     def all_of(self, who: str) -> list[str]:
         """Jobs that were ever submitted for that training."""
         lines = self.slurm.run("squeue", "-h", "-t", "all", "-o", "%i %o").splitlines()
-        return [line.split()[0] for line in lines if line.endswith(f"train.sbatch {who}")]
+        return [line.split()[0] for line in lines if line.endswith(f".sbatch {who}")]
+
+
+def _script(who: str) -> str:
+    return "array.sbatch" if who == "tasks" else "train.sbatch"
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,8 @@ def site() -> Iterator[Site]:
     directory.chmod(0o777)
     (directory / "logs").mkdir(mode=0o777)
     (directory / "logs").chmod(0o777)
-    (directory / "train.sbatch").write_text(TRAIN.format(directory=directory))
+    for name, output in (("train", "%x-%j"), ("array", "%x-%A_%a")):
+        (directory / f"{name}.sbatch").write_text(TRAIN.format(directory=directory, output=output))
     (directory / "slurm").mkdir()
     made: Site | None = None
     try:
@@ -188,7 +192,6 @@ def test_what_slurm_does_by_itself(site: Site) -> None:
             kind in str(site.run(address, runs[name])) for kind in kinds), 40.0, name)  # fmt: skip
         assert "hung in" not in str(site.run(address, runs[name]).get("history")), name
     site.slurm.run("scancel", urgent, *jobs.values())
-    site.slurm.run("scontrol", "update", "NodeName=node-06", "State=RESUME")
 
 
 def test_a_heterogeneous_job_is_left_alone(site: Site) -> None:
@@ -250,13 +253,17 @@ def test_of_two_daemons_one_acts(site: Site) -> None:
 
 
 def test_a_finished_training_is_not_begun_again(site: Site) -> None:
-    """It goes on and ends by itself as the policy comes to it."""
+    """It goes on and ends by itself as the policy comes to it: one that completed has no successor, one that was
+    cancelled has one.
+    """
     _, job = begun(site, "done", "done-new")
     site.stop("done")
     time.sleep(5.5)
+    (site.directory / "last-done").write_text("20")
     (site.directory / "stop-done").unlink()
-    time.sleep(4)
-    assert site.all_of("done") == [job] or site.slurm.show(job)["JobState"] in ("RUNNING", "CANCELLED")
+    wait(lambda: site.slurm.show(job)["JobState"] in ("COMPLETED", "CANCELLED"), 30.0, "it does not end")
+    time.sleep(6)
+    assert len(site.all_of("done")) == (1 if site.slurm.show(job)["JobState"] == "COMPLETED" else 2)
 
 
 @pytest.mark.parametrize("at", ["told", "cancelled", "submitted", "running"])
@@ -300,6 +307,16 @@ def test_slurm_that_is_away_delays_and_ends_nothing(site: Site) -> None:
     wait(lambda: len(site.all_of("away")) >= 2, 60.0, "nothing was done afterwards")
     time.sleep(3)
     assert len([one for one in site.all_of("away") if site.slurm.show(one)["JobState"] == "RUNNING"]) == 1
+
+
+def test_an_option_that_a_new_job_would_not_have_refuses_it(site: Site) -> None:
+    """The accounting tells how it was submitted: the job is not cancelled, and the page says why."""
+    address, job = begun(site, "lost", "lost-new", "--export=ALL,LR=1")
+    site.stop("lost")
+    wait(
+        lambda: "was submitted with --export" in str(site.run(address, f"lost-new-{job}").get("actions")), 60.0, "lost"
+    )
+    assert site.slurm.show(job)["JobState"] == "RUNNING"
 
 
 def test_another_users_log_is_left_alone(site: Site) -> None:

@@ -195,6 +195,17 @@ def test_a_sender_whose_clock_is_ten_minutes_slow() -> None:
     assert lab.firing("hang") == ["gpt"]
 
 
+def test_a_helper_whose_clock_is_slow_hides_no_hang() -> None:
+    """What it says is no progress, and its delay is none of those who tell the steps."""
+    lab = Pushed("node0", "node1")
+    lab.push((-600.0, "loaded 5 modules"), node="node1")
+    lab.train(range(1, 30))
+    for _ in range(7):
+        lab.push((lab.now - NOW - 600.0, "the data loader is idle"), node="node1")
+        lab.wait(10)
+    assert lab.firing("hang") == ["gpt"]
+
+
 def test_training_stopped_under_a_living_agent() -> None:
     """The hang is told within the budget; nothing else is."""
     lab = Pushed("node0")

@@ -1,7 +1,5 @@
 """What a launcher is told that asks: wait, restart, stop or none, from the judgement and the policies' own plan."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -11,6 +9,7 @@ from click.testing import CliRunner
 from monitor.cli import main
 from monitor.serve.server import Reply, Request
 from monitor.serve.views import view_of
+from monitor.snapshot import RunSnapshot, Snapshot
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, Handy
 from tests.monitor.serve.conftest import Serve, serve
@@ -56,6 +55,10 @@ def test_a_run_that_is_well_needs_nothing() -> None:
     told = asked(site)
     assert (told["verdict"], told["reason"]) == ("none", "nothing is wrong")
     assert asked(site, ended="1")["verdict"] == "wait"
+    gone = Snapshot(site.now, ended=(RunSnapshot("r", {}, {"state": "finished"}),))
+    reply = view_of(Request(path="/api/v1/verdict", query="run=r&ended=1"), gone, site.now)
+    assert isinstance(reply, Reply)
+    assert json.loads(reply.body)["reason"] == "its log is no longer followed"
     assert asked(site, run="other") == {"run": "other", "verdict": "none", "reason": "no run of this name is known"}
 
 

@@ -1,4 +1,6 @@
-"""The real logs, fed as if they came live: what the detectors of configuration, resume, checkpoints and memory say."""
+"""The real logs, fed as if they came live: what the detectors of configuration, resume, checkpoints, memory and losses
+say: none of these trainings had trouble with its loss or its scale.
+"""
 
 from pathlib import Path
 
@@ -14,7 +16,10 @@ from parsers.reader import SourceReader
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 pytestmark = pytest.mark.real_logs
-KINDS = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
+KINDS = (
+    "configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure",
+    "loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm",
+)  # fmt: skip
 
 HINTS: dict[str, set[str]] = {
     "bigscience/meg_ds_3d_gpt2_perf_n16-ds-on.out": {"K16"},
@@ -29,7 +34,7 @@ HINTS: dict[str, set[str]] = {
 
 def logs() -> list[Path]:
     """Every log."""
-    return sorted(path for path in LOGS.glob("*/*") if path.suffix in (".out", ".log")) if LOGS.is_dir() else []
+    return sorted(path for path in LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")) if LOGS.is_dir() else []
 
 
 def fed(path: Path) -> tuple[Judged, list[Transition]]:

@@ -2,8 +2,6 @@
 line once, also where a cut is believed only seconds after it was made, because nobody knows what the mount is.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

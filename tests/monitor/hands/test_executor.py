@@ -360,6 +360,31 @@ def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object,
     assert ask(site, "resubmit", TEST, over=True).ok is ok
 
 
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("sbatch /home/ada/train.sbatch --size 7b", ""),
+        ("sbatch --parsable -N 2 --partition=gpu /home/ada/train.sbatch --export=x", ""),
+        ("sbatch -N2 --partition gpu -p gpu -d afterok:12 /home/ada/train.sbatch", ""),
+        ("sbatch --export=LR=1 /home/ada/train.sbatch", "--export"),
+        ("sbatch -N 2 -o x.out /home/ada/train.sbatch", "--o"),
+        ("sbatch --gres gpu:8 /home/ada/train.sbatch", "--gres"),
+        ("", ""),
+    ],
+)
+def test_an_option_that_would_be_lost_refuses_the_restart(site: Site, line: str, lost: str) -> None:
+    """Of the job's own script, where the accounting tells how it was submitted."""
+    site.client("sacct", f"echo '{line}'")
+    own = ("sbatch", "--test-only", "--partition=gpu", "--nodes=2", "/home/ada/train.sbatch", "--size", "7b")
+    done = ask(site, "resubmit", own)
+    assert done.ok is not bool(lost)
+    if lost:
+        assert f"not done: job 1234 was submitted with {lost}, which a new one would not have" in done.outcome
+    assert ask(site, "resubmit", TEST).ok  # another script
+    (site.bin / "sacct").unlink()
+    assert ask(site, "resubmit", own).ok
+
+
 def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
     """They share command and directory; another array's do, too, and are."""
     site.job("CANCELLED", ArrayJobId=1233, ArrayTaskId=1, EndTime=NOW)

@@ -7,7 +7,7 @@ import pytest
 from monitor.hands.permission import Facts, is_fresh
 from monitor.hands.plan import Plan, course_of, describe, matches, plan
 from monitor.hands.record import Course, Record, Step
-from monitor.hands.settings import Action, Cancel, DumpStacks, Notify, Policy, Requeue, Resubmit, Signal
+from monitor.hands.settings import Action, Cancel, Drain, DumpStacks, Notify, Policy, Requeue, Resubmit, Signal
 from monitor.incidents import Incident
 from monitor.run.records import Job
 from monitor.run.state import RunState
@@ -492,3 +492,27 @@ def test_a_plan_is_said_in_a_line(of: dict[str, Any], made: dict[str, Any], said
     """When, the exact commands, or why not."""
     fields: dict[str, Any] = {"at": NOW, "steps": (Step("cancel", [["scancel", "12"]]),), **made}
     assert describe(Plan(policy(**of), hang(), **fields), NOW) == said
+
+
+def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
+    """Whether the job runs or has ended; no more nodes than the policy leaves out, and none that the log made up."""
+    named = hang(evidence={"nodes": ["n-02", "n-09", "-rf", "n-03"]})
+    for state in ("RUNNING", "FAILED"):
+        made = planned(policy(Drain()), run(state), named)
+        assert commands(made) == [
+            "scontrol update NodeName=n-[02-03] State=DRAIN Reason=megatron-monitor: hang of job 12"
+        ]
+    for none in (hang(), hang(evidence={"node": "n-09"}), hang(evidence={"nodes": ["n-01", "n-02", "n-03"]})):
+        (step,) = planned(policy(Drain()), run(), none).steps
+        assert (step.status, step.outcome, step.commands) == ("skipped", "no node is named", [])
+
+
+def test_a_job_may_have_to_ask_for_it() -> None:
+    """By a word of its comment; a job that Slurm tells no comment of did not."""
+    wanted = policy(opt_in=True)
+    for comment in ("megatron-monitor", "account 7,megatron-monitor"):
+        assert commands(planned(wanted, run(comment=comment))) == ["scontrol requeue 12"]
+    for comment in ("", "no-megatron-monitor", "megatron"):
+        assert planned(wanted, run(comment=comment)).why_not == (
+            "the comment of job 12 does not ask for it: sbatch --comment=megatron-monitor"
+        )

@@ -13,6 +13,7 @@ from monitor.intake.labels import Written
 from monitor.intake.spool import Spool, SpoolError
 
 NS = 1_777_000_000_000_000_000
+NOW = NS / 1e9
 STREAM = Written("gpt", "gpt/node7~1", "[pod/gpt-0/t] ")
 HEAD = "2026-04-24T03:06:40.000000000Z [pod/gpt-0/t] "
 
@@ -20,7 +21,7 @@ HEAD = "2026-04-24T03:06:40.000000000Z [pod/gpt-0/t] "
 def opened(directory: Path, **settings: int) -> Spool:
     """A spool that is open."""
     spool = Spool(directory / "spool", Settings(**settings), lambda: None)
-    spool.open(NS / 1e9)
+    spool.open(NOW)
     return spool
 
 
@@ -34,11 +35,11 @@ def test_a_line_counts_once(tmp_path: Path) -> None:
     too.
     """
     spool = opened(tmp_path)
-    assert spool.append(STREAM, [(NS, b"a"), (NS, b"b"), (NS + 1, b"a")], 0.0) == (3, 0)
-    assert spool.append(STREAM, [(NS, b"b"), (NS + 2, b"a")], 0.0) == (1, 1)
+    assert spool.append(STREAM, [(NS, b"a"), (NS, b"b"), (NS + 1, b"a")], NOW) == (3, 0)
+    assert spool.append(STREAM, [(NS, b"b"), (NS + 2, b"a")], NOW) == (1, 1)
     spool.close()
     spool = opened(tmp_path)
-    assert spool.append(STREAM, [(NS, b"a"), (NS + 2, b"a"), (NS + 3, b"a")], 0.0) == (1, 2)
+    assert spool.append(STREAM, [(NS, b"a"), (NS + 2, b"a"), (NS + 3, b"a")], NOW) == (1, 2)
     assert lines(tmp_path)[0] == HEAD + "a"
     assert len(lines(tmp_path)) == 5
 
@@ -50,8 +51,8 @@ def test_an_entry_of_several_lines(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     wrapped = b'{"log":"hello\\n","stream":"stdout","time":"2026-04-24T03:06:40Z"}'
     entries = [(NS, b"Traceback:\n\n\n  x\n"), (NS + 9, wrapped), (NS + 10, b'{"loss": 1}')]
-    assert spool.append(STREAM, entries, 0.0) == (6, 0)
-    assert spool.append(STREAM, entries, 0.0) == (0, 6)
+    assert spool.append(STREAM, entries, NOW) == (6, 0)
+    assert spool.append(STREAM, entries, NOW) == (0, 6)
     assert [line[45:] for line in lines(tmp_path)] == [
         "Traceback:", "", "", "  x", "2026-04-24T03:06:40Z hello", '{"loss": 1}'
     ]  # fmt: skip
@@ -60,19 +61,19 @@ def test_an_entry_of_several_lines(tmp_path: Path) -> None:
 def test_what_a_death_in_the_middle_of_a_write_leaves(tmp_path: Path) -> None:
     """A line without an end was nobody's success: it is cut off, and taken when it comes again."""
     spool = opened(tmp_path)
-    spool.append(STREAM, [(NS, b"first")], 0.0)
+    spool.append(STREAM, [(NS, b"first")], NOW)
     spool.close()
     path = tmp_path / "spool" / "gpt" / "node7~1.log"
     path.write_text(path.read_text() + HEAD + "sec")
     spool = opened(tmp_path)
-    assert spool.append(STREAM, [(NS, b"second"), (NS, b"first")], 0.0) == (1, 1)
+    assert spool.append(STREAM, [(NS, b"second"), (NS, b"first")], NOW) == (1, 1)
     assert path.read_text() == f"{HEAD}first\n{HEAD}second\n"
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be written is no success, and what had been begun is finished first: no line is torn or lost."""
     spool = opened(tmp_path)
-    spool.append(STREAM, [(NS, b"first")], 0.0)
+    spool.append(STREAM, [(NS, b"first")], NOW)
     write, room = os.write, [10]
 
     def full(descriptor: int, data: bytes) -> int:
@@ -86,8 +87,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(module.os, "write", full)
         for _ in range(2):
             with pytest.raises(OSError, match="no space"):
-                spool.append(STREAM, [(NS + 1, b"second")], 0.0)
-    assert spool.append(STREAM, [(NS + 1, b"second"), (NS + 2, b"third")], 0.0) == (1, 1)
+                spool.append(STREAM, [(NS + 1, b"second")], NOW)
+    assert spool.append(STREAM, [(NS + 1, b"second"), (NS + 2, b"third")], NOW) == (1, 1)
     assert [line[-6:].strip() for line in lines(tmp_path)] == ["first", "second", "third"]
 
 
@@ -101,9 +102,9 @@ def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "fdatasync", failing)
         with pytest.raises(OSError, match="bad disk"):
-            spool.append(STREAM, [(NS, b"first")], 0.0)
+            spool.append(STREAM, [(NS, b"first")], NOW)
     monkeypatch.setattr(module.os, "fdatasync", flushed.append)
-    assert spool.append(STREAM, [(NS, b"first")], 0.0) == (0, 1)
+    assert spool.append(STREAM, [(NS, b"first")], NOW) == (0, 1)
     assert len(flushed) == 1
 
 
@@ -113,15 +114,15 @@ def test_it_is_bounded(tmp_path: Path) -> None:
     """
     spool = opened(tmp_path, per_stream=2000, total=4000)
     for number in range(100):
-        spool.append(STREAM, [(NS + number, b"x" * 40)], 0.0)
+        spool.append(STREAM, [(NS + number, b"x" * 40)], NOW)
     kept = [*lines(tmp_path, "gpt/node7~1.log.1"), *lines(tmp_path)]
     assert len(kept) * 86 <= 2100
-    assert spool.append(STREAM, [(NS + number, b"x" * 40) for number in range(90, 100)], 0.0) == (0, 10)
+    assert spool.append(STREAM, [(NS + number, b"x" * 40) for number in range(90, 100)], NOW) == (0, 10)
     for other in range(4):
-        spool.append(Written("gpt", f"gpt/node7~{other + 2}", ""), [(NS, b"y" * 900)], 0.0)
+        spool.append(Written("gpt", f"gpt/node7~{other + 2}", ""), [(NS, b"y" * 900)], NOW)
     assert not (tmp_path / "spool" / "gpt" / "node7~1.log.1").exists()
     with pytest.raises(OSError, match="used up"):
-        spool.append(Written("gpt", "gpt/one", ""), [(NS, b"y")], 0.0)
+        spool.append(Written("gpt", "gpt/one", ""), [(NS, b"y")], NOW)
 
 
 def test_files_of_old(tmp_path: Path) -> None:
@@ -130,18 +131,21 @@ def test_files_of_old(tmp_path: Path) -> None:
     """
     spool = opened(tmp_path)
     streams = [Written("gpt", f"gpt/n~{number}", "") for number in range(300)]
-    assert {spool.append(stream, [(NS, b"x")], 0.0) for stream in streams} == {(1, 0)}
+    assert {spool.append(stream, [(NS, b"x")], NOW) for stream in streams} == {(1, 0)}
     assert len(spool._files) <= 257
-    assert spool.append(streams[0], [(NS, b"x"), (NS + 1, b"x")], 1.0) == (1, 1)
-    spool.append(streams[1], [(NS + 1, b"x")], 1000.0)
+    assert spool.append(streams[0], [(NS, b"x"), (NS + 1, b"x")], NOW + 1.0) == (1, 1)
+    spool.append(streams[1], [(NS + 1, b"x")], NOW + 1000.0)
     assert list(spool._files) == [streams[1].name]
     spool.close()
     for number in range(10):
-        os.utime(tmp_path / "spool" / "gpt" / f"n~{number}.log", (0, NS / 1e9 - 8 * 86400 * (number < 5)))
+        os.utime(tmp_path / "spool" / "gpt" / f"n~{number}.log", (0, NOW - 8 * 86400 * (number < 5)))
     again = opened(tmp_path, per_stream=1000, total=1000)
     assert [path.exists() for path in (tmp_path / "spool" / "gpt" / f"n~{number}.log" for number in (4, 5))] == [0, 1]
-    assert again.append(streams[299], [(NS, b"x"), (NS + 7, b"x")], 0.0) == (1, 1)
+    assert again.append(streams[299], [(NS, b"x"), (NS + 7, b"x")], NOW) == (1, 1)
     assert len(list((tmp_path / "spool" / "gpt").iterdir())) < 40
+    os.utime(tmp_path / "spool" / "gpt" / "n~298.log", (0, NOW))
+    again.append(streams[299], [(NS + 8, b"x")], NOW + 8 * 86400)
+    assert not (tmp_path / "spool" / "gpt" / "n~298.log").exists()
 
 
 def test_one_monitor_a_spool(tmp_path: Path) -> None:

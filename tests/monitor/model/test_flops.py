@@ -1,7 +1,5 @@
 """Every formula gives what its program printed; unknown inputs give None; printed numbers find their formula."""
 
-import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 from monitor.model import flops
 from monitor.model.flops import FORMULAS, computed_tflops, explain_printed, parameters, prints_as
 from monitor.model.topology import Topology
-from tests.conftest import SHARED
 
 BLOOM = Topology(
     world_size=384, tensor_parallel_size=4, pipeline_parallel_size=12, layers=70, hidden_size=14336,
@@ -354,102 +351,3 @@ def test_parameters_unknown() -> None:
     assert parameters(replace(known, attention_heads=None)) is None
     assert parameters(replace(known, experts=8)) is None
     assert parameters(replace(known, experts=1)) == parameters(known)
-
-
-_ARGUMENT = re.compile(r"\s([a-z_0-9]{2,60}) \.{3,60} ?(\S{1,40}?)(?:\.{3,60}(?:updated|default))?\s*$")
-_PADDED = re.compile(r"padded vocab .*new size: (\d+)\)")
-_LINE = re.compile(
-    r"iteration +\d+/.*elapsed time per iteration \(ms\): ([\d.]+) "
-    r".*(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|approx flops per GPU): ([\d.]+)"
-)
-_BATCH = re.compile(r"global batch size: +(\d+)")
-
-
-def _dump(text: str) -> dict[str, int]:
-    values = {"padded_vocab_size": int(_PADDED.findall(text)[0])}
-    for line in text.splitlines():
-        match = _ARGUMENT.search(line)
-        if match and match[2].isdigit():
-            values.setdefault(match[1], int(match[2]))
-    return values
-
-
-@pytest.mark.real_logs
-@pytest.mark.parametrize(
-    ("path", "base", "parameters_told", "expected", "lines"),
-    [
-        ("nvidia/2256081.out", LLAMA_1B, None, "megatron_lm_2026", 343),
-        ("nvidia/2340723.out", LLAMA_1B, None, "megatron_lm_2026", 1549),
-        ("microsoft/qwen7b_static_1305_500.log", QWEN, None, "microsoft", 500),
-        ("microsoft/tp2pp1dp8_baseline50.log", QWEN, None, "microsoft", 50),
-        ("neox/70M_512step.out", PYTHIA_70M, 70426624, "gpt_neox_bracket", 512),
-    ],
-)
-def test_every_printed_number_of_a_real_log(
-    path: str, base: Topology, parameters_told: int | None, expected: str, lines: int
-) -> None:
-    """Each line's TFLOP/s is what its program's formula gives from the arguments dump."""
-    text = (SHARED / "logs" / path).read_text(errors="replace")
-    told = _dump(text)
-    topology = replace(
-        base, world_size=told.get("world_size", told.get("global_num_gpus")), layers=told["num_layers"],
-        hidden_size=told["hidden_size"], ffn_hidden_size=told.get("ffn_hidden_size"),
-        attention_heads=told["num_attention_heads"], kv_channels=told.get("kv_channels"),
-        query_groups=told.get("num_query_groups", told.get("num_key_value_heads")),
-        padded_vocab_size=told["padded_vocab_size"], parameters=parameters_told,
-    )  # fmt: skip
-    found = []
-    for line in text.splitlines():
-        match, batch = _LINE.search(line), _BATCH.search(line)
-        if match:
-            size = int(batch[1]) if batch else told["train_batch_size"]
-            found.append(explain_printed(float(match[2]), topology, float(match[1]) / 1e3, size, told["seq_length"]))
-    assert found == [expected] * lines
-
-
-_OF_CHECK = {
-    "seed": "seed",
-    "pr251": "bigscience",
-    "pre251_log": "megatron_deepspeed_2021",
-    "pre251_log_inferred_layers": "megatron_deepspeed_2021",
-}
-_CLASSES = ("exact: seed formula", "exact: PR 251", "exact: pre-251 log formula")
-
-
-def _row_topology(row: dict[str, Any]) -> Topology:
-    counted = row["params_check"] or {}
-    size = row["model_size_b"]
-    return Topology(
-        world_size=row["gpus"] or row["nodes"],
-        tensor_parallel_size=row["tp"],
-        pipeline_parallel_size=row["pp"],
-        layers=row["layers"] or row.get("inferred_layers"),
-        hidden_size=row["hidden"],
-        padded_vocab_size=counted.get("vocab_padded"),
-        parameters=round(size * 1e9) if size else None,
-        # the A100 rows do not say; all of them fit only with checkpointing on
-        activation_checkpointing="none" if row["activation_checkpointing"] == "false" else "full",
-    )
-
-
-@pytest.mark.real_logs
-def test_seed_table_rows_reproduce() -> None:
-    """The 167 table rows that reproduce as printed do so by the formula that the check names, rounded or cut off."""
-    path = SHARED / "data" / "seed-benchmarks.json"
-    if not path.is_file():
-        pytest.skip("no table rows")
-    rows = [row for row in json.loads(path.read_text()) if (row.get("check") or {}).get("class") in _CLASSES]
-    failed = []
-    for row in rows:
-        seconds = row["sec_per_it"] or row["interpretation"]["sec_per_it"]  # the rows that only quote a log line
-        unit = 10.0 ** -len(str(row["tflops"]).partition(".")[2])
-        half = 0.5 * 10.0 ** -len(str(seconds).partition(".")[2])
-        name = _OF_CHECK[row["check"]["exact"][0]]
-        # the printed seconds are rounded too: the slowest and the fastest that print so
-        slow, fast = (
-            value(name, _row_topology(row), at, row["gbs"], row["seq_len"]) for at in (seconds + half, seconds - half)
-        )
-        if not (fast >= row["tflops"] - unit / 2 and slow < row["tflops"] + unit):
-            failed.append((row["source"], row["line"], name, slow, fast, row["tflops"]))
-    assert failed == []
-    assert len(rows) == 167

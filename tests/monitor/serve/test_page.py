@@ -4,6 +4,8 @@ import re
 from html import unescape
 from typing import Any
 
+from monitor.incidents import Incident
+from monitor.pages import _cause
 from monitor.serve.formats import figures
 from monitor.serve.page import fleet_run, render_index, render_run
 from monitor.snapshot import RunSnapshot, Snapshot
@@ -96,3 +98,11 @@ def test_the_table_may_have_other_columns() -> None:
     assert sent["order"] == {"grad_norm": 1.5, "progress_at": NOW - 5, "over_normal": 1.25}
     assert sent["over"] is False
     assert fleet_run(page | {"state": "finished"}, NOW)["over"] is True
+
+
+def test_the_command_of_the_advice_is_the_jobs() -> None:
+    """The page has what is known of the cause: the command names the job; without one there is none."""
+    for job, command in (("4711", "scancel 4711"), ("", None)):
+        told = _cause(Incident("nan_loss", "critical", NOW, "NaN", 7, "training", NOW, job=job), 64, None)
+        assert told["command"] == command
+        assert (told["gpus"], told["runbook_url"], "summary" in told) == (64, None, False)

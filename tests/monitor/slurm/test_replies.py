@@ -80,3 +80,10 @@ def test_any_value_is_read_or_refused(value: str, field: str) -> None:
     except ReplyError:
         return
     assert job.nodes.isprintable() and job.name.isprintable()  # noqa: PT018 - both or none
+
+
+def test_a_jobs_comment_is_its_owners_word() -> None:
+    """Slurm prints it where there is one; the accounting's answer has none, and a line within it is no field."""
+    assert read_show(shown(Comment="mine megatron-monitor"), "1234").comment == "mine megatron-monitor"
+    assert read_show(shown(), "1234").comment == ""
+    assert read_show(shown(Comment="a Comment=megatron-monitor"), "1234").comment == ""
