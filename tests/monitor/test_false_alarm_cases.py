@@ -473,7 +473,9 @@ def test_the_limit_survives_a_restart_of_the_monitor() -> None:
 def test_every_kind_says_how_it_is_limited() -> None:
     """Levels come and go; failures are each their own; the rest are events."""
     kinds = {name: row.messages for name, row in DETECTORS.items()}
-    assert {name for name, how in kinds.items() if how == "each"} == {"crash", "crash_loop", "crash_without_exit"}
+    assert {name for name, how in kinds.items() if how == "each"} == {
+        "crash", "crash_loop", "crash_without_exit", "restart_failed",
+    }  # fmt: skip
     assert {name for name, how in kinds.items() if how == "level"} == {
         "slowdown", "divergence", "overflow_storm", "loss_scale_collapse", "memory_pressure", "checkpoint_overdue",
         "launch_blocking", "straggler",

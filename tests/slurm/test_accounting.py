@@ -22,11 +22,7 @@ import pytest
 from tests.programs import free_port, wait
 from tests.slurm.accounting import USERS, Accounted, accounted, missing
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
-    pytest.mark.skipif(os.environ.get("MEGATRON_MONITOR_SLURM") != "1", reason="make test-slurm"),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 ROOT = Path(__file__).parents[2]
 ADA, BOB = USERS
 TRAIN = """#!/bin/bash
