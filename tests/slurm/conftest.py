@@ -1,4 +1,4 @@
-"""The Slurm with accounting is started only when asked for: `make test-slurm` (it needs root, and MariaDB and munge)."""
+"""The Slurm with accounting is started only when asked for: `make test-slurm` (root, MariaDB and munge)."""
 
 import os
 

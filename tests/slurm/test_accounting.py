@@ -4,7 +4,6 @@ restart could cost a healthy job, be lost or be made twice. The monitor and what
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
