@@ -79,7 +79,7 @@ def plan(
     why_not = _forbidden(policy, state, incident, facts, record, now)
     if why_not:
         return Plan(policy, incident, at, why_not=why_not)
-    actions, gave_up = choice(policy, state, record)
+    actions, gave_up = choice(policy, state, record, 0)
     steps: list[Step] = []
     for action in actions:
         step = _step(action, policy, state, incident, actions)
@@ -89,7 +89,7 @@ def plan(
     return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
 
 
-def choice(policy: Policy, state: RunState, record: Record, before: int = 0) -> tuple[Sequence[Action], bool]:
+def choice(policy: Policy, state: RunState, record: Record, before: int) -> tuple[Sequence[Action], bool]:
     """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
     is known to have made without a new checkpoint.
     """
@@ -262,7 +262,7 @@ def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
     told = incident.evidence.get("nodes")
     named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
-    return names if 0 < len(names) <= policy.most_excluded else set()
+    return names if len(names) <= policy.most_excluded else set()
 
 
 def _short(name: str, own: set[str]) -> str:

@@ -516,3 +516,50 @@ def test_a_job_may_have_to_ask_for_it() -> None:
         assert planned(wanted, run(comment=comment)).why_not == (
             "the comment of job 12 does not ask for it: sbatch --comment=megatron-monitor"
         )
+
+
+# --- what a new job is given ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "kept"),
+    [
+        ({"command": "x.sbatch --size=7b"}, "--time=60 "),  # its own script: what Slurm tells of its options is kept
+        ({"command": "y.sbatch x.sbatch"}, ""),
+        ({"command": "x.sbatch", "array_id": "8_3"}, "--time=60 --array=3 "),
+        ({"command": "again x.sbatch", "array_id": "8_11"}, "--array=11 "),
+    ],
+)
+def test_a_new_job_has_the_options_of_the_old_one(job: dict[str, Any], kept: str) -> None:
+    """Where it is the same script; of an array it is the same task."""
+    made = planned(policy(Resubmit(command=("x.sbatch", "again"))), run("FAILED", options=["--time=60"], **job))
+    assert [" ".join(one) for one in made.steps[0].tests] == [f"sbatch --test-only {kept}x.sbatch again"]
+
+
+@pytest.mark.parametrize(("options", "tests"), [(["--nodes=4"], 1), ([], 0)])
+def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str], tests: int) -> None:
+    """Where Slurm tells what it is like."""
+    made = planned(None, run(options=options), hang(evidence={"node": "n-02"}))
+    assert [" ".join(one) for one in made.steps[0].tests] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
+        :tests
+    ]
+
+
+@pytest.mark.parametrize(("lost", "unreadable"), [(True, {}), (False, {"/l/a": "EACCES"})])
+def test_nobody_is_notified_of_a_run_that_cannot_be_read(lost: bool, unreadable: dict[str, str]) -> None:
+    """Neither by a policy that does nothing else."""
+    state = run()
+    state.lost, state.unreadable = lost, unreadable
+    assert planned(policy(Notify(to=("chat",))), state).why_not == "a file of the run cannot be read"
+
+
+@pytest.mark.parametrize(("dry_run", "earlier_dry", "gave_up"), [
+    (True, True, True), (True, False, True), (False, False, True), (False, True, False),
+])  # fmt: skip
+def test_restarts_that_were_only_written_down_count_for_a_dry_run_alone(
+    dry_run: bool, earlier_dry: bool, gave_up: bool
+) -> None:
+    """An armed policy has made none of them."""
+    earlier = course(dry_run=earlier_dry)
+    made = planned(policy(attempts=1, dry_run=dry_run), None, None, earlier)
+    assert made.gave_up is gave_up
