@@ -79,7 +79,7 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
     assert {"name": "hook", "mountPath": "/hook"} in container["volumeMounts"]
     board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
     assert board["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
-    other = rendered(chart, "--set", "config.follow.poll_interval=2s")
+    other = rendered(chart, *BARE, "--set", "config.follow.poll_interval=2s")
     changed = other[MONITOR]["spec"]["template"]["metadata"]["annotations"]
     assert changed["checksum/config"] != annotations["checksum/config"]  # and so the pods are started anew
 
