@@ -99,7 +99,7 @@ class Forwarder:
 
     def __init__(
         self,
-        paths: Sequence[str],
+        watches: Sequence[Watch],
         target: Target,
         labels: Mapping[str, str],
         directory: Path,
@@ -113,7 +113,7 @@ class Forwarder:
         label, name, self._every = heartbeat
         self._carrier = {label: name}
         self._labels = {**self._carrier, "node_name": name, **labels}
-        self._watches = (config.Watch(paths=tuple(paths)),)
+        self._watches = (config.Watch(paths=tuple(watch.pattern for watch in watches)),)
         self._store = Store(directory)
         self._store.lock()
         saved, problems = self._store.load(Progress)
@@ -122,7 +122,7 @@ class Forwarder:
         self._progress: Progress = saved or Progress()
         self._tails: dict[str, _Tail] = {}
         self._inbox = Inbox(FollowSettings().queue_size)
-        self._follower = Follower([Watch(path) for path in paths], self._progress.positions, self._inbox, clock=clock)
+        self._follower = Follower(watches, self._progress.positions, self._inbox, clock=clock)
         self._stopping = threading.Event()
         self._beat_at = float("-inf")
         self._ready = 0  # bytes of lines that are to be sent

@@ -41,7 +41,7 @@ def site(settings: Settings) -> dict[str, str]:
 
 def kubernetes(settings: Settings) -> dict[str, str]:
     """File name -> text: a kustomize base, for `kubectl apply -k`, with deploy/kubernetes/ as it is."""
-    made = {name: (_KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
+    made = {name: (_KUBERNETES / name).read_text() for name in ("monitor.yaml", "forwarder.yaml", "podmonitor.yaml")}
     made["prometheusrule.yaml"] = _dump({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

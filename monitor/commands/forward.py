@@ -11,7 +11,7 @@ import click
 
 from monitor.commands.arguments import POSITIVE_DURATION, fail
 from monitor.config.intake import Heartbeat
-from monitor.follow.patterns import absolute
+from monitor.follow.patterns import Watch, absolute
 from monitor.follow.streams import STDIN
 from monitor.scalars import url_of
 
@@ -20,6 +20,7 @@ from monitor.scalars import url_of
 @click.argument("paths", nargs=-1, required=True, metavar="PATH_OR_GLOB...")
 @click.option("--to", required=True, metavar="URL", help="A monitor's intake, e.g. http://monitor:9844.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On every line, e.g. run=tr11.")
+@click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
 @click.option("--tenant", help="X-Scope-OrgID.")
@@ -27,8 +28,8 @@ from monitor.scalars import url_of
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
-    paths: tuple[str, ...], to: str, labels: tuple[str, ...], carrier: str | None, heartbeat: float, tenant: str | None,
-    user: str | None, password_file: Path | None, state: Path | None,
+    paths: tuple[str, ...], to: str, labels: tuple[str, ...], excludes: tuple[str, ...], carrier: str | None,
+    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
@@ -64,7 +65,8 @@ def forward(
     start_logging(default_config())
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
-        forwarder = Forwarder(found, target, {name: text for name, _, text in pairs}, state, SystemClock(), beat)
+        watches = [Watch(path, excludes) for path in found]
+        forwarder = Forwarder(watches, target, {name: text for name, _, text in pairs}, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):

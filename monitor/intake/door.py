@@ -208,10 +208,8 @@ class Door:
                 until, beaten = heard.get(carrier, (0.0, False))
                 last = max(at for at, _ in stream.entries) / 1e9 or now
                 heard[carrier] = max(until, last), beats or beaten
-        for carrier, (
-            until,
-            beats,
-        ) in heard.items():  # what it told is on the disk: only now its silence means anything
+        # What it told is on the disk: only now its silence means anything.
+        for carrier, (until, beats) in heard.items():
             self.carriers.note(carrier, until, self._clock.wall(), heartbeat=beats)
         if push.refused:
             with self._lock:

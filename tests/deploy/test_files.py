@@ -205,7 +205,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
-@pytest.mark.parametrize("name", ["sidecar.yaml", "daemonset.yaml"])
+@pytest.mark.parametrize("name", ["sidecar.yaml", "monitor.yaml", "forwarder.yaml"])
 def test_kubernetes_takes_the_objects(name: str, version: str) -> None:
     """By the API's schema, no unknown field."""
     for document in documents(name):
@@ -223,10 +223,11 @@ def test_the_schema_can_refuse() -> None:
 def test_the_pods_are_found_and_may_do_little() -> None:
     """Selectors meet labels, the port has the name that is scraped, nobody may gain privileges."""
     (job,) = documents("sidecar.yaml")
-    _, config, daemons = documents("daemonset.yaml")
+    _, config, claim, service, judge = documents("monitor.yaml")
+    (forwarders,) = documents("forwarder.yaml")
     monitors = documents("podmonitor.yaml")
     assert [one["kind"] for one in monitors] == ["PodMonitor", "PodMonitor"]
-    pods = [daemons["spec"]["template"], job["spec"]["template"]]
+    pods = [judge["spec"]["template"], job["spec"]["template"]]
     containers = [pods[0]["spec"]["containers"][0], pods[1]["spec"]["initContainers"][0]]
     for monitor, pod, container in zip(monitors, pods, containers, strict=True):
         selector = monitor["spec"]["selector"]
@@ -243,6 +244,16 @@ def test_the_pods_are_found_and_may_do_little() -> None:
         assert not secured["allowPrivilegeEscalation"]
         assert secured["readOnlyRootFilesystem"]
         assert secured["capabilities"]["drop"] == ["ALL"]
+    labels, forwarder = pods[0]["metadata"]["labels"], forwarders["spec"]["template"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == {
+        port["name"] for port in containers[0]["ports"]
+    }
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in pods[0]["spec"][
+        "volumes"
+    ]
+    assert not service["spec"]["selector"].items() <= forwarder["metadata"]["labels"].items()  # scraped and asked: one
+    assert "ports" not in forwarder["spec"]["containers"][0]
     assert load(config["data"]["config.yaml"]).state_dir == "/state"
     (override,) = [a.removeprefix("--set=") for a in containers[1]["args"] if a.startswith("--set=runs")]
     assert load("", [override]).runs[0].name == "tr11"
@@ -289,32 +300,21 @@ def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None
     assert len(boards) == len(list((ROOT / "grafana" / "dashboards").glob("*.json")))
 
 
-def test_the_charts_values_are_what_the_daemonset_has() -> None:
+def test_the_charts_values_are_what_the_manifests_have() -> None:
     """Image and version, nodes, resources, configuration: said twice, and the same."""
     values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
     about = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
-    _, config, daemons = documents("daemonset.yaml")
-    pod = daemons["spec"]["template"]["spec"]
-    for name, place in (("image", pod["containers"][0]), ("resources", pod["containers"][0]), ("nodeSelector", pod)):
-        assert values[name] == place[name]
-    assert values["tolerations"] == pod["tolerations"]
+    _, config, claim, _, judge = documents("monitor.yaml")
+    (forwarders,) = documents("forwarder.yaml")
+    pod = forwarders["spec"]["template"]["spec"]
+    (watcher,), (sender,) = judge["spec"]["template"]["spec"]["containers"], pod["containers"]
+    assert values["image"] == watcher["image"] == sender["image"]
+    assert (values["resources"], values["forwarder"]["resources"]) == (watcher["resources"], sender["resources"])
+    assert (values["nodeSelector"], values["tolerations"]) == (pod["nodeSelector"], pod["tolerations"])
+    assert values["storage"]["size"] == claim["spec"]["resources"]["requests"]["storage"]
     assert values["config"] == yaml.safe_load(config["data"]["config.yaml"])
     assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
     assert values["podMonitor"]["trainings"] == ""  # the chart's own namespace, as in podmonitor.yaml
-
-
-@pytest.mark.parametrize(
-    ("pod", "run"),
-    [
-        ("tr11-x7k2p", "tr11"), ("tr11-large-x7k2p", "tr11-large"), ("tr11-0-x7k2p", "tr11"),
-        ("tr11-worker-12", "tr11"), ("tr11-master-0", "tr11"), ("tr11", "tr11"), ("tr11-large", "tr11-large"),
-    ],
-)  # fmt: skip
-def test_all_pods_of_a_training_are_one_run(pod: str, run: str) -> None:
-    """Whatever the controller that made them adds to their names."""
-    config = load(documents("daemonset.yaml")[1]["data"]["config.yaml"])
-    path = f"/var/log/pods/ml_{pod}_0b7d6c0e-1111-2222-3333-444455556666/trainer/0.log"
-    assert run_name(path, path, config.runs) == run
 
 
 @pytest.mark.prometheus

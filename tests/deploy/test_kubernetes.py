@@ -1,5 +1,6 @@
 """What is written for Kubernetes, by the programs that install it: kustomize base and Helm chart are the same."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tests.deploy.test_files import Objects, objects
 from tests.deploy.test_rules import tool
 
 pytestmark = pytest.mark.helm
+MONITOR = ("Deployment", "megatron-monitor", "megatron-monitor")
+FORWARDER = ("DaemonSet", "megatron-monitor", "megatron-monitor-forwarder")
+BARE = ("--set", "dashboards.enabled=false,prometheusRule.enabled=false")
 SITE = ("--grafana", "https://g.example", "--job", "ops/megatron-monitor", "--selector", 'env="prod"')
 
 
@@ -41,7 +45,7 @@ def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     base, made = objects(built.stdout), rendered(chart)
     del base["Namespace", "", "megatron-monitor"]
-    del made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["metadata"]["annotations"]
+    del made[MONITOR]["spec"]["template"]["metadata"]["annotations"]
     for kind in (base, made):
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
         data["config.yaml"] = yaml.safe_load(data["config.yaml"])
@@ -61,26 +65,29 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
     assert {one["metadata"]["namespace"] for one in monitors} == {
         "megatron-monitor"
     }  # no namespace that may not be there
-    template = made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]
+    for key in (MONITOR, FORWARDER):
+        template = made[key]["spec"]["template"]
+        pod, annotations = template["spec"], template["metadata"]["annotations"]
+        assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("megatron-monitor", "high")
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert annotations["a"] == "b"
+    assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    template = made[MONITOR]["spec"]["template"]
     pod, annotations = template["spec"], template["metadata"]["annotations"]
-    assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("megatron-monitor", "high")
-    assert pod["imagePullSecrets"] == [{"name": "pull"}]
     assert {"name": "hook", "secret": {"secretName": "hook"}} in pod["volumes"]
     container = pod["containers"][0]
     assert {"name": "hook", "mountPath": "/hook"} in container["volumeMounts"]
-    assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
-    assert annotations["a"] == "b"
     board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
     assert board["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
-    other = rendered(chart, "--set", "config.follow.poll_interval=2s")
-    changed = other["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["metadata"]["annotations"]
+    other = rendered(chart, *BARE, "--set", "config.follow.poll_interval=2s")
+    changed = other[MONITOR]["spec"]["template"]["metadata"]["annotations"]
     assert changed["checksum/config"] != annotations["checksum/config"]  # and so the pods are started anew
 
 
 @pytest.mark.parametrize(
     ("value", "named"),
     [("podMonitr.enabled=false", "podMonitr"), ("podMonitor.lables.release=kps", "lables"),
-     ("podMonitor.enabled=never", "enabled")],
+     ("podMonitor.enabled=never", "enabled"), ("forwarder.auht.user=x", "auht"), ("forwarder.paths=null", "paths")],
 )  # fmt: skip
 def test_a_misspelt_value_is_an_error(chart: Path, value: str, named: str) -> None:
     """It is named, and nothing is installed that lacks it."""
@@ -100,7 +107,8 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     rules = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
     links = [one["annotations"]["dashboard_url"] for group in rules for one in group["rules"] if "alert" in one]
     assert all(link.startswith(address + "/d/megatron-") for link in links)
-    pod = made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["spec"]
+    pod = made[FORWARDER]["spec"]["template"]["spec"]
+    assert made[MONITOR]["spec"]["template"]["spec"]["containers"][0]["image"] == "r.example/m:2"
     assert (pod["containers"][0]["image"], pod["nodeSelector"]) == (
         "r.example/m:2",
         {"gpu": "yes", "nvidia.com/gpu.present": "true"},
@@ -112,4 +120,46 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     assert len(boards) == 4
     assert all(one["metadata"]["labels"]["mine"] == "1" for one in boards)
     off = rendered(chart, "--set", "prometheusRule.enabled=false,dashboards.enabled=false")
-    assert {key[0] for key in off} == {"ConfigMap", "DaemonSet", "PodMonitor"}
+    assert {key[0] for key in off} == {
+        "ConfigMap", "DaemonSet", "Deployment", "PersistentVolumeClaim", "PodMonitor", "Service",
+    }  # fmt: skip
+
+
+def test_the_clusters_own_agent_may_push(chart: Path) -> None:
+    """No forwarder then, nothing of the node is mounted, and the notes say where to push; the monitor is as before."""
+    usual, made = rendered(chart, *BARE), rendered(chart, *BARE, "--set", "forwarder.enabled=false")
+    assert set(usual) - set(made) == {FORWARDER}
+    assert made[MONITOR] == usual[MONITOR]
+    assert "nodeSelector" not in usual[MONITOR]["spec"]["template"]["spec"]
+    assert "hostPath" not in json.dumps([*made.values()])
+    notes = tool("helm", "install", "--dry-run=client", "x", chart, "-n", "ml", "--set", "forwarder.enabled=false")
+    assert "http://megatron-monitor.ml:9844" in notes.stdout
+    assert "daemonset" not in notes.stdout.partition("NOTES:")[2]
+
+
+def test_who_may_push_is_asked(chart: Path) -> None:
+    """Users: the configuration is a Secret, forwarders have a password from another one, and probes, which have none,
+    do not ask for a page; a claim of the site's own, and where the monitor runs.
+    """
+    made = rendered(
+        chart, "--set", "secretConfig=true,config.intake.auth.basic_auth_users.node=$2y$hash,storage.claim=mine",
+        "--set", "forwarder.auth.user=node,forwarder.auth.secret=push,forwarder.args={--tenant=ml}", *BARE,
+        "--set", "forwarder.paths={/var/log/pods/ml_*/*/*.log},forwarder.exclude=null,monitor.nodeSelector.a=b",
+    )  # fmt: skip
+    config = yaml.safe_load(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
+    assert config["intake"]["auth"]["basic_auth_users"] == {"node": "$2y$hash"}
+    judge, forwarder = (made[key]["spec"]["template"]["spec"] for key in (MONITOR, FORWARDER))
+    assert judge["nodeSelector"] == {"a": "b"}
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in judge["volumes"]
+    assert {"name": "config", "secret": {"secretName": "megatron-monitor"}} in judge["volumes"]
+    assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
+    assert judge["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "intake"}
+    assert judge["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/-/healthy"  # the page asks nobody
+    assert {"name": "auth", "secret": {"secretName": "push"}} in forwarder["volumes"]
+    assert forwarder["containers"][0]["args"] == [
+        "forward", "--to=http://megatron-monitor:9844", "--carrier=$(NODE_NAME)", "--state=/state", "--user=node",
+        "--password-file=/auth/password", "--tenant=ml", "/var/log/pods/ml_*/*/*.log",
+    ]  # fmt: skip
+    closed = rendered(chart, *BARE, "--set", "config.web.basic_auth_users.me=$2y$hash")
+    (container,) = closed[MONITOR]["spec"]["template"]["spec"]["containers"]
+    assert all("tcpSocket" in container[probe] for probe in ("livenessProbe", "readinessProbe"))

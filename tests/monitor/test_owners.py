@@ -35,6 +35,7 @@ PODS = [
     ("dpo-k7x2p-head-vz5jl", "ray-job-submitter", {RAY: "dpo-k7x2p"}, "dpo", "dpo", "yes"),
     ("dpo-k7x2p-g-worker-vz5jl", "ray-worker", {RAY: "dpo-k7x2p"}, "", "", "yes"),
     ("dpo-head-vz5jl", "main", {RAY: "dpo"}, "dpo", "dpo-head", "likely"),
+    ("phi-b9wdq", "megatron-monitor", {JOB: "phi"}, "", "", "yes"),  # a sidecar: what it says of a run is no training
     ("serve-0-2", "main", {"leaderworkerset.sigs.k8s.io/name": "serve"}, "serve", "serve-0-2", "no"),
     ("v-worker-1", "main", {"volcano.sh/job-name": "v"}, "v", "v", "no"),
     ("v-default0-1", "main", {"volcano.sh/job-name": "v"}, "v", "v", "yes"),
