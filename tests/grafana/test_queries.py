@@ -244,6 +244,14 @@ def test_a_run_whose_program_was_not_known_at_first_is_one_row(prometheus: Prome
     assert len(rows) == len(set(rows)) == len(known)
 
 
+def test_a_checkpoint_has_the_share_of_the_time_that_it_took(prometheus: Prometheus) -> None:
+    """40 s after each hundred iterations of 15 s are under a twentieth, though its median is the longest part."""
+    share = prometheus.values(expression_of("compare", "Parts of an iteration, share"), "run", "category")
+    assert 0.01 < share["moe-8x7b", "checkpoint"] < 0.05
+    assert share["moe-8x7b", "compute"] > 0.8
+    assert sum(value for (run, _), value in share.items() if run == "moe-8x7b") == pytest.approx(1, abs=0.01)
+
+
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
     """Silence is many budgets, and no tokens flow although the gauge stands still."""
     run = "gpt-70b-pretrain"
