@@ -32,6 +32,7 @@ from monitor.system.clock import SystemClock
 
 FILES = {
     "monitor/hands/plan.py": "tests/monitor/hands/test_plan.py",
+    "monitor/hands/permission.py": "tests/monitor/hands/test_permission.py",
     "monitor/hands/executor.py": "tests/monitor/hands/test_executor.py",
     "monitor/core/outbox.py": "tests/monitor/core/test_outbox_limits.py tests/monitor/core/test_outbox.py",
     "monitor/run/steps/watch.py": "tests/monitor/run/test_watch.py",

@@ -28,8 +28,13 @@ def watches(config: Config) -> list[Watch]:
 
 
 def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
-    """The patterns and files of the configuration by which none of these paths is found."""
-    known, patterns = list(paths), [pattern for watch in config.runs for pattern in watch.paths]
+    """The patterns and files of the configuration by which none of these paths is found, but for the spool's: whoever
+    is to push begins when it likes.
+    """
+    known, spool = list(paths), config.intake.spool.directory
+    patterns = [one for watch in config.runs for one in watch.paths]
+    if spool:
+        patterns = [one for one in patterns if not one.startswith(f"{spool}/")]
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
 
 

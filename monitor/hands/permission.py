@@ -81,10 +81,9 @@ def _another_launch(state: RunState, incident: Incident, job: Job, number: str) 
         return "another launch has begun since"
     if job.state != "RUNNING" and job.state not in OVER:
         return f"job {number} is {job.state}"
-    begun, since = job.started_at, state.unix(incident.since)
-    if begun is None or since is None:
+    if job.started_at is None:
         return f"Slurm does not tell when job {number} began"
-    if begun > since:
+    if job.started_at > incident.since + state.wall_offset:
         return f"job {number} was started anew since the trouble began"
     if job.state in ("CANCELLED", "REVOKED"):
         return f"job {number} was cancelled{f' by {job.cancelled_by}' if job.cancelled_by else ''}"

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from monitor.config import Config, Watch, default_config
+from monitor.config.intake import IntakeSettings, Spool
 from monitor.core import Core
 from monitor.core.sources import unmatched
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
@@ -348,3 +349,7 @@ def test_patterns_that_find_nothing() -> None:
     config = Config(runs=(Watch(paths=("/l/*.out", "/m/a.log", "/d", "/x/**/*.log")),))
     assert unmatched(config, ["/l/x.out", "/d/sub/y.log"]) == ["/m/a.log", "/x/**/*.log"]
     assert unmatched(config, ["/l/x.out", "/m/a.log", "/d/y.log", "/x/y/z.log"]) == []
+    pushed = Config(
+        runs=(Watch(paths=("/spool/**/*.log", "/spools/*")),), intake=IntakeSettings(spool=Spool(directory="/spool"))
+    )
+    assert unmatched(pushed, []) == ["/spools/*"]

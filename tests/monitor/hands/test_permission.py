@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from monitor.hands.permission import Facts, may_act
+from monitor.hands.permission import Facts, is_fresh, may_act
 from monitor.incidents import Incident
 from monitor.run.records import Job
 from monitor.run.state import RunState
+from monitor.slurm.settings import SlurmSettings
 
 SINCE = 1000.0
 KNOWN = Facts(proven=True, owners=frozenset({1000}))
@@ -112,3 +113,35 @@ def test_another_launch_or_an_end_that_somebody_wanted_is_left_alone(
 ) -> None:
     """The incident is of the launch that runs, or that failed."""
     assert may_act(state, trouble, KNOWN) == why
+
+
+def test_what_cannot_be_read_or_is_not_told_forbids_it() -> None:
+    """A file of the run or of the other one, the job's output, its user; and nothing is proven unless it is said."""
+    lost, unreadable = run(), run()
+    lost.lost, unreadable.unreadable = True, {"/l/12.err": "EACCES"}
+    assert [may_act(one, incident(), KNOWN) for one in (lost, unreadable)] == ["a file of the run cannot be read"] * 2
+    assert "its output is not told" in may_act(run(output=""), incident(), Facts(owners=frozenset({1000})))
+    assert "(uid None)" in may_act(run(uid=None), incident(), replace(KNOWN, owners=frozenset({None})))
+    mate = other(hung=True)
+    mate.unreadable = {"/l/o.err": "EACCES"}
+    assert "run o" in may_act(run(), incident(), replace(KNOWN, others=[mate]))
+
+
+def test_instants_of_the_log_are_compared_with_slurms_by_the_wall_clock() -> None:
+    """Which was set by ten minutes since the run was first seen."""
+    moved = run(started_at=SINCE + 600.0)
+    moved.wall_offset = 600.0
+    assert may_act(moved, incident(), KNOWN) == ""
+    moved.wall_offset = 599.0
+    assert "started anew" in may_act(moved, incident(), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "now", "fresh"),
+    [(100.0, 165.0, True), (100.0, 165.1, False), (99.9, 120.0, False), (130.0, 130.0, True)],
+)
+def test_an_answer_is_fresh_for_two_intervals_and_a_call(asked_at: float, now: float, fresh: bool) -> None:
+    """Of 30 s and 5 s, and never from before the trouble."""
+    settings = SlurmSettings(interval=30.0, timeout=5.0)
+    assert is_fresh(run(asked_at=asked_at), 100.0, now, settings) is fresh
+    assert not is_fresh(RunState("r"), 100.0, now, settings)
