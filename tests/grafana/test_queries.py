@@ -250,6 +250,9 @@ def test_a_checkpoint_has_the_share_of_the_time_that_it_took(prometheus: Prometh
     assert 0.01 < share["moe-8x7b", "checkpoint"] < 0.05
     assert share["moe-8x7b", "compute"] > 0.8
     assert sum(value for (run, _), value in share.items() if run == "moe-8x7b") == pytest.approx(1, abs=0.01)
+    without_timers = {"gpt-3b-ablation-a", "gpt-70b-pretrain"}
+    assert without_timers < set(prometheus.values(expression_of("compare", "Parts of an iteration, median"), "run"))
+    assert not without_timers & {run for run, _ in share}
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
