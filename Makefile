@@ -84,7 +84,7 @@ soak: dev  ## half an hour of faults at random against a real daemon; figures in
 fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
-rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml anew from deploy/source/incidents.yml
+rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml and deploy/grafana/alerts.yaml anew
 	$(BIN)/python -m deploy.source
 
 golden: dev  ## write the golden files anew; review them as a diff

@@ -1,12 +1,12 @@
 """`python -m deploy.source FOLDER`: write what a site copies. Without a folder: the relay in deploy/prometheus/rules
-anew (`make rules`).
+and Grafana's form of all alerts anew (`make rules`).
 """
 
 import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from deploy.source.manifests import helm, kubernetes, site
+from deploy.source.manifests import alerts, helm, kubernetes, site
 from deploy.source.relay import written
 from deploy.source.rules import RULES
 from deploy.source.selection import problem
@@ -33,9 +33,11 @@ def main() -> None:
         parser.error("name a folder: what is in deploy/ is everybody's")
     if folder and folder.resolve() == RULES.parents[1]:
         parser.error(f"{folder} holds what it is made of: name another folder")
-    texts = made(settings) if folder else {"runs.yml": written((RULES / "runs.yml").read_text())}
+    if folder is None:
+        (RULES / "runs.yml").write_text(written((RULES / "runs.yml").read_text()))
+    texts = made(settings) if folder else {"grafana/alerts.yaml": alerts(settings)}
     for path, text in texts.items():
-        file = (folder or RULES) / path
+        file = (folder or RULES.parents[1]) / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 

@@ -3,6 +3,7 @@ dashboards as ConfigMaps, the daemons beside them: one kustomize base, or a Helm
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ _ROOT = Path(__file__).parents[2]
 _KUBERNETES = _ROOT / "deploy" / "kubernetes"
 _HELM = _ROOT / "deploy" / "helm"
 _NAME = "megatron-monitor"
+_FOLDER = "Megatron"
 _LABELS = {"app.kubernetes.io/name": _NAME}
 
 
@@ -36,7 +38,51 @@ def site(settings: Settings) -> dict[str, str]:
     made = files(settings)
     for name, board in dashboards(settings).items():
         made[f"grafana/dashboards/{name}.json"] = json.dumps(board, indent=2, sort_keys=True) + "\n"
-    return made
+    return made | {"grafana/alerts.yaml": alerts(settings)}
+
+
+def alerts(settings: Settings) -> str:
+    """The rules' alerts as Grafana evaluates them: a file for its provisioning/alerting, instead of Alertmanager.
+    What the rules record, and ALERTS, which some of them read, stay Prometheus's.
+    """
+    made = [
+        # Grafana takes multiples of 10 s
+        {"orgId": 1, "name": group["name"], "folder": _FOLDER, "interval": group.get("interval", "10s"), "rules": rules}
+        for group in groups(settings)
+        if (rules := [_managed(rule) for rule in group["rules"] if "alert" in rule])
+    ]
+    return _dump({"apiVersion": 1, "groups": made})
+
+
+def _managed(rule: dict[str, Any]) -> dict[str, Any]:
+    """One alert. Grafana's `$value` is a text of all values, and `$` in labels is a variable of its environment. While
+    Prometheus does not answer all stays as it was told, but for the watchdog, which is to end then.
+    """
+    found = {"expression": "is_number($A) || is_nan($A) || is_inf($A)", "refId": "B", "type": "math"}
+    above = {"evaluator": {"type": "gt", "params": [0]}}
+    condition = {"expression": "B", "refId": "C", "type": "threshold", "conditions": [above]}
+    return {
+        "uid": rule["alert"],
+        "title": rule["alert"],
+        "condition": "C",
+        "data": [
+            {
+                "refId": "A",
+                "relativeTimeRange": {"from": 600, "to": 0},
+                "datasourceUid": "megatron-prometheus",
+                "model": {"refId": "A", "expr": rule["expr"], "instant": True, "range": False},
+            },
+            *({"refId": one["refId"], "datasourceUid": "__expr__", "model": one} for one in (found, condition)),
+        ],
+        "noDataState": "OK",
+        "execErrState": "OK" if rule["alert"] == "MegatronWatchdog" else "KeepLast",
+        "missing_series_evals_to_resolve": 1,  # ends with its series, as in Prometheus
+        "for": rule.get("for", "0s"),
+        "labels": {name: text.replace("$labels", ".Labels") for name, text in rule["labels"].items()},
+        "annotations": {
+            name: re.sub(r"\$value\b", "$values.A.Value", text) for name, text in rule["annotations"].items()
+        },
+    } | ({"keepFiringFor": rule["keep_firing_for"]} if "keep_firing_for" in rule else {})
 
 
 def kubernetes(settings: Settings) -> dict[str, str]:
@@ -56,6 +102,7 @@ def kubernetes(settings: Settings) -> dict[str, str]:
                 "name": f"megatron-dashboard-{name}",
                 "namespace": _NAME,
                 "labels": {**_LABELS, "grafana_dashboard": "1"},  # what Grafana's sidecar looks for
+                "annotations": {"grafana_folder": _FOLDER},  # with its folderAnnotation
             },
             "data": {f"megatron-{name}.json": _compact(board)},
         })  # fmt: skip

@@ -211,6 +211,7 @@ def over_x(panel: trend.Panel, spec: Trend) -> None:
     transformed(panel, (
         ("convertFieldType", {"conversions": [{"targetField": "x", "destinationType": "number"}], "fields": {}}),
         ("groupBy", {"fields": {"x": key, "run": key, "Value": last}}),
+        ("sortBy", {"fields": {}, "sort": [{"field": "x"}]}),  # a restart goes back, and other iterations are seen
         ("sortBy", {"fields": {}, "sort": [{"field": "run"}]}),  # so that a run has the colour of the chart beside it
         ("organize", order),
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),

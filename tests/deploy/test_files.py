@@ -293,6 +293,7 @@ def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None
     assert any("{{ $labels.run | urlquery }}" in link for link in links)
     boards = [one for one in made.values() if one["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
     for one in boards:
+        assert one["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
         ((name, text),) = one["data"].items()
         file = ROOT / "grafana" / "dashboards" / f"{name.removeprefix('megatron-')}"
         assert json.loads(text) == json.loads(file.read_text())

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from deploy.source.manifests import dashboards
+from deploy.source.manifests import alerts, dashboards
 from deploy.source.relay import written
 from deploy.source.rules import files
 from deploy.source.settings import Settings
@@ -287,6 +287,48 @@ def test_the_rules_of_a_site(cases: str, sites: dict[str, Settings], tmp_path: P
     (tmp_path / cases).write_text((Path(__file__).parent / cases).read_text())
     done = tool("promtool", "test", "rules", tmp_path / cases)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(job="watch", selector='env="prod"', runs=4)])
+def test_grafanas_own_alerts_say_the_same(settings: Settings) -> None:
+    """Each alert has the name, query, duration, labels and texts of Prometheus's; the file in deploy/ is that one."""
+    managed = yaml.safe_load(alerts(settings))
+    assert managed["apiVersion"] == 1
+    given = {rule["uid"]: rule for group in managed["groups"] for rule in group["rules"]}
+    texts = files(settings).values()
+    wanted = [rule for text in texts for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    assert [rule["alert"] for rule in wanted if "alert" in rule] == list(given)  # each once: it is Grafana's key
+    for rule in (rule for rule in wanted if "alert" in rule):
+        one = given[rule["alert"]]
+        assert one["title"] == rule["alert"]
+        assert len(one["uid"]) <= 40  # Grafana takes no longer one
+        assert one["data"][0]["model"]["expr"] == rule["expr"].strip()
+        assert one["for"] == rule.get("for", "0s")
+        assert one["labels"] == {name: text.replace("$labels.", ".Labels.") for name, text in rule["labels"].items()}
+        assert one["annotations"] == {
+            name: re.sub(r"\$value\b", "$values.A.Value", text) for name, text in rule["annotations"].items()
+        }
+        assert set(rule) <= {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+        assert one.get("keepFiringFor") == rule.get("keep_firing_for")
+        assert [query["refId"] for query in one["data"]] == ["A", "B", one["condition"]]
+    # what Prometheus cannot answer neither ends nor begins an alert, but ends the dead man's switch
+    assert {name for name, one in given.items() if one["execErrState"] != "KeepLast"} == {"MegatronWatchdog"}
+    assert {one["noDataState"] for one in given.values()} == {"OK"}
+    if settings == Settings():
+        assert (DEPLOY / "grafana" / "alerts.yaml").read_text() == alerts(settings)
+
+
+def test_grafanas_own_alerts_lie_where_the_dashboards_do_and_not_where_both_would_tell() -> None:
+    """In the dashboards' folder, on the provisioned data source; compose mounts what is provisioned, and tells once."""
+    groups = yaml.safe_load((DEPLOY / "grafana" / "alerts.yaml").read_text())["groups"]
+    provisioning = DEPLOY.parent / "grafana" / "provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "megatron.yaml").read_text())["providers"]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    assert {group["folder"] for group in groups} == {provider["folder"]}
+    assert {rule["data"][0]["datasourceUid"] for group in groups for rule in group["rules"]} == {source["uid"]}
+    assert not (provisioning / "alerting").exists()
+    seconds = {"10s": 10, "1m": 60, "2m": 120}  # Grafana's scheduler turns each ten seconds
+    assert {group["interval"] for group in groups} <= set(seconds)
 
 
 @pytest.mark.parametrize("wrong", [("--selector", 'env="prod'), ("--selector", "env=prod"), ("--job", "(watch")])

@@ -73,6 +73,10 @@ def test_what_is_drawn_over_x_has_each_x_once() -> None:
     for panel in drawn:
         steps = [step["id"] for step in panel["transformations"]]
         assert steps.index("convertFieldType") < steps.index("groupBy") < steps.index("partitionByValues")
+        # after a restart other iterations are seen than before it: sorted within each run, which Grafana's sort keeps
+        order = [step["options"]["sort"] for step in panel["transformations"] if step["id"] == "sortBy"]
+        assert order == [[{"field": "x"}], [{"field": "run"}]]
+        assert steps.index("groupBy") < steps.index("sortBy")
         fields = panel["transformations"][steps.index("groupBy")]["options"]["fields"]
         assert {name for name, field in fields.items() if field["operation"] == "groupby"} == {"x", "run"}
         assert fields["Value"] == {"operation": "aggregate", "aggregations": ["lastNotNull"]}

@@ -228,11 +228,31 @@ def test_a_run_is_counted_once_and_information_needs_nobody(prometheus: Promethe
 
 def test_curves_end_where_the_run_ended(prometheus: Prometheus) -> None:
     """A gauge keeps its last value for as long as the daemon shows the run; a chart of it would go on."""
-    for title in ("Loss", "Gradient norm", "Learning rate", "Time per iteration"):
+    always = ("Loss", "Gradient norm", "Learning rate", "Time per iteration", "Global batch size")
+    for title in (*always, "Parts of an iteration", "Spread between ranks"):
         assert prometheus.over(expression_of("run", title, run="gpt-40b-no-exit"))
         assert not prometheus.at(expression_of("run", title, run="gpt-40b-no-exit")), title
         assert not prometheus.at(expression_of("run", title, run="gpt-70b-pretrain")), title
-        assert prometheus.at(expression_of("run", title, run="gpt-13b-base")), title
+        assert prometheus.at(expression_of("run", title, run="gpt-13b-base" if title in always else "moe-8x7b")), title
+
+
+def test_a_run_whose_program_was_not_known_at_first_is_one_row(prometheus: Prometheus) -> None:
+    """Its first scrape has the arguments alone; a restart with other arguments is another row."""
+    known = prometheus.values("count by (run) (last_over_time(megatron_run_info[6h]))", "run")
+    assert known["gpt-13b-base"] > 2  # two daemons show it
+    rows = [series["metric"]["run"] for series in prometheus.at(expression_of("compare", "Topologies and models"))]
+    assert len(rows) == len(set(rows)) == len(known)
+
+
+def test_a_checkpoint_has_the_share_of_the_time_that_it_took(prometheus: Prometheus) -> None:
+    """40 s after each hundred iterations of 15 s are under a twentieth, though its median is the longest part."""
+    share = prometheus.values(expression_of("compare", "Parts of an iteration, share"), "run", "category")
+    assert 0.01 < share["moe-8x7b", "checkpoint"] < 0.05
+    assert share["moe-8x7b", "compute"] > 0.8
+    assert sum(value for (run, _), value in share.items() if run == "moe-8x7b") == pytest.approx(1, abs=0.01)
+    without_timers = {"gpt-3b-ablation-a", "gpt-70b-pretrain"}
+    assert without_timers < set(prometheus.values(expression_of("compare", "Parts of an iteration, median"), "run"))
+    assert not without_timers & {run for run, _ in share}
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
