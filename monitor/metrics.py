@@ -42,7 +42,7 @@ class View:
     nodes: tuple[str, ...] = ()
     """Of the present launch, as far as they are told and are not too many to be series."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """Its job and its streams, and why they are believed to be (monitor/identity.py)."""
+    """Its job and its streams, and why they are believed to be (monitor/identity/)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 from monitor.charts.history import History
 from monitor.charts.steady import Sample
+from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.naming import experiment_name
 from monitor.run import derived, goodput
 from monitor.run.evidence import settle
 from monitor.run.experiments import BOUNDS, Experiments

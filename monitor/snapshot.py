@@ -71,7 +71,7 @@ class RunSnapshot:
     """A copy that the loop no longer touches: the charts."""
     transitions: tuple[Transition, ...] = ()
     verdict: dict[str, Any] = field(default_factory=dict)
-    """What a launcher is told that asks (monitor/verdict.py)."""
+    """What a launcher is told that asks (monitor/hands/verdict.py)."""
 
 
 @dataclass(frozen=True, slots=True)

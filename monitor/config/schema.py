@@ -46,7 +46,7 @@ DialectFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _d
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """What to follow, and how the runs found there are named (monitor/naming.py)."""
+    """What to follow, and how the runs found there are named (monitor/identity/naming.py)."""
 
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs; `**` crosses directories."""

@@ -1,4 +1,4 @@
-"""Belonging: which run the lines of a stream go to, by monitor/identity.py, and what waits until that is known.
+"""Belonging: which run the lines of a stream go to, by monitor/identity/, and what waits until that is known.
 
 Lines that may be another training's wait until it is clear: until both compute at once (it is another), or the other
 one is over or silent for long (it is the next launch of the same run). Set-up lines that were taken before the steps
@@ -14,7 +14,7 @@ from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.identity import Member, Values, Verdict
-from monitor.naming import experiment_name
+from monitor.identity.naming import experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock

@@ -8,8 +8,8 @@ from monitor.charts.history import History
 from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
+from monitor.identity.naming import experiment_name
 from monitor.judgement import Judged
-from monitor.naming import experiment_name
 from monitor.run.dumps import Looked
 from monitor.run.phases import ENDED
 from monitor.run.records import Experiment

@@ -12,7 +12,7 @@ from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
-from monitor.naming import experiment_name, watch_of
+from monitor.identity.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent

@@ -11,13 +11,13 @@ from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.detectors import hang
 from monitor.hands.record import Record
+from monitor.hands.verdict import verdict_of
 from monitor.judgement import Judged
 from monitor.metrics import View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.nodes import countable_nodes
 from monitor.snapshot import MonitorCounts, RunSnapshot
-from monitor.verdict import verdict_of
 from parsers.engine.scan import Rule
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})

@@ -102,7 +102,7 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
 
 
 def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
-    """What a launcher should do (monitor/verdict.py). With `ended=1` it knows that its launch is over."""
+    """What a launcher should do (monitor/hands/verdict.py). With `ended=1` it knows that its launch is over."""
     name = _first(request, "run")
     run = _find(snapshot, name, request)
     if run is None:

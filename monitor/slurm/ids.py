@@ -1,4 +1,4 @@
-"""Job ids in texts: in a path, in what a log prints. Pure; what of them is believed monitor/identity.py decides.
+"""Job ids in texts: in a path, in what a log prints. Pure; what of them is believed monitor/identity/ decides.
 
 Only digits (with `_7` for a task of an array) are ever taken, so that nothing else can become an argument.
 """

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from monitor.cli import main as cli
 from monitor.config import load
-from monitor.naming import run_name
+from monitor.identity.naming import run_name
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import rules, tool
 from tests.programs import answers, free_port, get, slack, wait

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import Watch
-from monitor.naming import run_name
+from monitor.identity.naming import run_name
 from tests.conftest import REAL_LOGS
 
 

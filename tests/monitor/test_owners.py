@@ -4,8 +4,8 @@ import pytest
 
 from monitor.config import load
 from monitor.identity import named
+from monitor.identity.naming import run_name
 from monitor.intake.labels import known, run_of
-from monitor.naming import run_name
 from monitor.owners import owner, owner_at, plain
 
 JOB, SET = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/jobset-name"

@@ -3,8 +3,8 @@
 import pytest
 
 from monitor.config import load
+from monitor.identity.naming import run_name
 from monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
-from monitor.naming import run_name
 from parsers.engine.prefixes import strip_prefixes
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
-from monitor import naming
 from monitor.config import Watch
+from monitor.identity import naming
 from monitor.owners import owner_at
 from monitor.run.job import Candidate
 from monitor.slurm import ids
@@ -117,7 +117,7 @@ class Member:
 
 
 def named(path: str, watches: Sequence[Watch] = ()) -> Named:
-    """The run that the log at `path` belongs to by the configuration alone, as monitor/naming.py describes."""
+    """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
     watch, pattern = naming.watch_of(path, watches)
     name = naming.run_name(path, path, watches)
     owner = owner_at(path)
