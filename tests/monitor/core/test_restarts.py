@@ -210,7 +210,7 @@ def test_killed_at_any_instant_nothing_is_done_twice_or_forgotten(at: int) -> No
     site = Killed(at)
     site.wait(110)
     site.wait(200)
-    assert site.done_to_job.count("cancel") == site.done_to_job.count("cancel") <= 1
+    assert site.done_to_job.count("cancel") <= 1
     assert site.done_to_job.count("resubmit") <= 1
     if "cancel" in site.done_to_job:
         sure = any("resubmit done" in one.transition.summary for one in site.said)
