@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from monitor.charts.steady import Sample
 from monitor.run.steps.between import Between
+from parsers.events import TrainerProgressed
 
 SourceName = Literal["iteration", "trainer", "engine"]
 PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
@@ -30,8 +31,8 @@ class Trainer:
     """Its heading or one of its dicts was seen: a bar may be the training's."""
     supposed: bool = False
     """Neither was seen: a bar that goes on for minutes is taken for the training's."""
-    first: tuple[int, int, float] | None = None
-    """(step, total, elapsed) of the first drawing of a bar that may be the training's."""
+    began: TrainerProgressed | None = None
+    """The first drawing of a bar that may be the training's."""
     epochs: float | None = None
     """That are planned: a dict may name its epoch alone."""
     total: int | None = None

@@ -62,23 +62,17 @@ def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
     """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
     trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
     """
-    trainer, elapsed, first = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.first
+    trainer, elapsed, began = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.began
     if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
         return
-    if first is None or first[1] != event.total or elapsed < first[2]:
-        trainer.first = event.step, event.total, elapsed
+    if began is None or began.total != event.total or elapsed < (began.elapsed_seconds or 0.0):
+        trainer.began = event
         return
     if elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
     trainer = (withdraw(state) if trainer.supposed else state.launch).trainer
     trainer.supposed, trainer.total = True, event.total
-    _count_from(state, first, structs.replace(told, at=told.at - (elapsed - first[2])))
-
-
-def _count_from(state: RunState, first: tuple[int, int, float], told: Told) -> None:
-    """The training's bar was drawn before it was known to be the training's."""
-    began = TrainerProgressed(step=first[0], total=first[1], elapsed_seconds=first[2])
-    fold_trainer_progress(state, began, told)
+    fold_trainer_progress(state, began, structs.replace(told, at=told.at - (elapsed - (began.elapsed_seconds or 0.0))))
 
 
 def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
@@ -140,10 +134,12 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         return launch.ending.state == "crashed" or _evaluating(launch, over=launch.training_done)
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
-    uncounted, first = launch.last_iteration is None, trainer.first
+    uncounted, began = launch.last_iteration is None, trainer.began
     _take_values(launch, event)
-    if uncounted and first is not None and first[1] == trainer.total:
-        _count_from(state, first, told)
+    if (
+        uncounted and began is not None and began.total == trainer.total
+    ):  # drawn before it was known to be the training's
+        fold_trainer_progress(state, began, told)
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
     if step is None:  # neither bar nor heading: the loop goes on, nobody knows where
