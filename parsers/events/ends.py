@@ -66,7 +66,7 @@ class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
 
 
 class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):
-    """A launcher or scheduler ended processes because something else had failed: a consequence, never the cause."""
+    """Processes were ended because something else had failed, or take their leave: a consequence, never the cause."""
 
     kind: ClassVar[str] = "process_terminated"
     proves_training: ClassVar[bool] = False
