@@ -168,6 +168,9 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
 def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFailedSettings) -> bool:
     changed = False
     for save in list(memory.pending):
+        if save.attempt == state.launch.number and state.launch.driver == "trainer" and not save.scheduled:
+            changed = _loop_done(state, memory) or changed  # it prints no end, and its loop waits for it
+            break
         if save.attempt != state.launch.number:
             why = "the launch ended while it was being saved: it may be partial"
         else:

@@ -173,7 +173,8 @@ def _interval(state: RunState, iteration: int) -> int:
             return done  # it went on from the checkpoint that it loaded
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
-    if delta == usual or (0 < delta <= LONGEST_INTERVAL and launch.dialect not in BY_NAME):
+    seldom_drawn = launch.driver == "trainer" or launch.dialect not in BY_NAME
+    if delta == usual or (seldom_drawn and 0 < delta <= LONGEST_INTERVAL):
         return delta
     usual = usual or _told_interval(launch)
     if usual is None:
