@@ -15,8 +15,7 @@ from monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
 from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
-from monitor.run.launches import retire
-from monitor.run.settings import is_known
+from monitor.run.launches import is_known, retire
 from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
 from parsers.events import (

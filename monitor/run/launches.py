@@ -4,17 +4,33 @@ A second set-up in a source that had already counted iterations is a restart; so
 A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
 """
 
+import zlib
+from typing import Any, TypeAlias
+
+import msgspec
+
+from monitor.model import topology as topologies
+from monitor.model.arguments import kept
 from monitor.run.ending import PLANNED
-from monitor.run.node_record import launch_of
-from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
+from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.records import AttemptEnd, Told
-from monitor.run.settings import event_of, plain, take_setting
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.steps.sources import Trainer
-from monitor.run.totals import plus
+from monitor.run.totals import plus, summed
 from parsers.dialects import dialect_of
-from parsers.events import Event
+from parsers.events import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    EnvironmentVariableSeen,
+    Event,
+    ModelSettingLogged,
+    ParametersCounted,
+    SizesTold,
+    SoftwareSeen,
+    TopologyLogged,
+    TrainerSetting,
+)
 
 _TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
@@ -296,3 +312,56 @@ def _count_lost(state: RunState, iteration: int) -> None:
 def _finished(end: AttemptEnd) -> bool:
     """Nothing of a launch that came to its end is lost."""
     return end.planned and end.failure not in PLANNED
+
+
+def stamp_of(event: ArgumentsDumped) -> str:
+    """What tells one arguments dump from another: they carry no time."""
+    return str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+
+
+_KINDS = {kind.kind: kind for kind in (
+    ArgumentsDumped, BatchSizeRampupPlanned, EnvironmentVariableSeen, ModelSettingLogged, ParametersCounted, SizesTold,
+    SoftwareSeen, TopologyLogged, TrainerSetting,
+)}  # fmt: skip
+Setting: TypeAlias = tuple[str, dict[str, Any]]
+"""A fact of the set-up as plain values: the event's kind and fields."""
+
+
+def plain(event: Event) -> Setting:
+    """The event as it is kept until it is known whose it is."""
+    return event.kind, msgspec.to_builtins(event)
+
+
+def event_of(setting: Setting) -> Event:
+    """The event that was kept."""
+    kind, fields = setting
+    return msgspec.convert(fields, _KINDS[kind])
+
+
+def take_setting(launch: Launch, event: Event) -> None:
+    """One more fact of the set-up."""
+    match event:
+        case EnvironmentVariableSeen():
+            launch.environment[event.name] = event.value
+            if event.name not in topologies.NOMINAL_SIZES:
+                return
+        case SoftwareSeen():
+            launch.software[event.name] = event.version
+            return
+        case ParametersCounted():  # one rank counted its own: the sum over ranks is the model
+            launch.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
+            launch.topology.parameters = summed(launch.parameters_by_rank.values())
+            return
+        case ArgumentsDumped():
+            if launch.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):
+                launch.arguments = kept(event.values)  # another dump is a critic's
+    changed = topologies.apply(launch.topology, event)
+    if changed is not None:
+        launch.topology = changed
+        if launch.train_iterations is None:
+            launch.train_iterations = changed.train_iterations
+
+
+def is_known(launch: Launch, event: Event) -> bool:
+    """Whether it is a setting that says nothing new: some programs print one again behind each iteration."""
+    return type(event) is ModelSettingLogged and topologies.apply(launch.topology, event) is None

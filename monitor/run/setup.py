@@ -7,11 +7,10 @@ from monitor.model.arguments import changes
 from monitor.run import saves
 from monitor.run.evidence import fold_done, goes_on
 from monitor.run.experiments import plan_of
-from monitor.run.launches import LAUNCHER, boundary, note_setting, withdraw
+from monitor.run.launches import LAUNCHER, boundary, note_setting, stamp_of, withdraw
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
 from monitor.run.records import Told
-from monitor.run.settings import stamp_of
 from monitor.run.state import RunState
 from parsers.engine.fields import whole
 from parsers.events import (

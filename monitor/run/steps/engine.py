@@ -1,5 +1,5 @@
 """Steps that DeepSpeed's engine reports, and what it does not time: its clock runs from a step's forward pass to its
-end, what lies between two steps stands in the stamps of their lines alone (between.py).
+end, what lies between two steps stands in the stamps of their lines alone (sources.py).
 """
 
 from monitor.run.launches import begin_launch, is_over
