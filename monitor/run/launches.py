@@ -18,19 +18,9 @@ from monitor.run.records import AttemptEnd, Told
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.steps.sources import Trainer
 from monitor.run.totals import plus, summed
+from parsers import events
 from parsers.dialects import dialect_of
-from parsers.events import (
-    ArgumentsDumped,
-    BatchSizeRampupPlanned,
-    EnvironmentVariableSeen,
-    Event,
-    ModelSettingLogged,
-    ParametersCounted,
-    SizesTold,
-    SoftwareSeen,
-    TopologyLogged,
-    TrainerSetting,
-)
+from parsers.events import Event
 
 _TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
@@ -314,15 +304,11 @@ def _finished(end: AttemptEnd) -> bool:
     return end.planned and end.failure not in PLANNED
 
 
-def stamp_of(event: ArgumentsDumped) -> str:
+def stamp_of(event: events.ArgumentsDumped) -> str:
     """What tells one arguments dump from another: they carry no time."""
     return str(zlib.crc32(repr(sorted(event.values.items())).encode()))
 
 
-_KINDS = {kind.kind: kind for kind in (
-    ArgumentsDumped, BatchSizeRampupPlanned, EnvironmentVariableSeen, ModelSettingLogged, ParametersCounted, SizesTold,
-    SoftwareSeen, TopologyLogged, TrainerSetting,
-)}  # fmt: skip
 Setting: TypeAlias = tuple[str, dict[str, Any]]
 """A fact of the set-up as plain values: the event's kind and fields."""
 
@@ -335,24 +321,24 @@ def plain(event: Event) -> Setting:
 def event_of(setting: Setting) -> Event:
     """The event that was kept."""
     kind, fields = setting
-    return msgspec.convert(fields, _KINDS[kind])
+    return msgspec.convert(fields, events.EVENT_TYPES[kind])
 
 
 def take_setting(launch: Launch, event: Event) -> None:
     """One more fact of the set-up."""
     match event:
-        case EnvironmentVariableSeen():
+        case events.EnvironmentVariableSeen():
             launch.environment[event.name] = event.value
             if event.name not in topologies.NOMINAL_SIZES:
                 return
-        case SoftwareSeen():
+        case events.SoftwareSeen():
             launch.software[event.name] = event.version
             return
-        case ParametersCounted():  # one rank counted its own: the sum over ranks is the model
+        case events.ParametersCounted():  # one rank counted its own: the sum over ranks is the model
             launch.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
             launch.topology.parameters = summed(launch.parameters_by_rank.values())
             return
-        case ArgumentsDumped():
+        case events.ArgumentsDumped():
             if launch.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):
                 launch.arguments = kept(event.values)  # another dump is a critic's
     changed = topologies.apply(launch.topology, event)
@@ -364,4 +350,4 @@ def take_setting(launch: Launch, event: Event) -> None:
 
 def is_known(launch: Launch, event: Event) -> bool:
     """Whether it is a setting that says nothing new: some programs print one again behind each iteration."""
-    return type(event) is ModelSettingLogged and topologies.apply(launch.topology, event) is None
+    return type(event) is events.ModelSettingLogged and topologies.apply(launch.topology, event) is None

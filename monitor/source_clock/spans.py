@@ -4,23 +4,14 @@ from typing import NamedTuple
 
 from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from monitor.source_clock.steps import Steps, number_of
-from parsers.events import (
-    CheckpointLoadStarted,
-    CheckpointSaveStarted,
-    EngineStepLogged,
-    Event,
-    IterationLogged,
-    LogEvent,
-    MemoryReported,
-    TrainerLogged,
-    TrainerProgressed,
-)
+from parsers import events
+from parsers.events import Event, LogEvent
 
 _LAUNCH = 1800.0  # seconds from a launch's first lines to its first dated one, at the most (hang.starting)
-_BEGINNINGS: frozenset[type[Event]] = frozenset({CheckpointSaveStarted, CheckpointLoadStarted})
-_OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {MemoryReported}) - STEP
+_BEGINNINGS: frozenset[type[Event]] = frozenset({events.CheckpointSaveStarted, events.CheckpointLoadStarted})
+_OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {events.MemoryReported}) - STEP
 """Progress of which nobody knows when it was, if the line does not say it;"""
-_TIMELESS = _OPEN | (STEP - {TrainerProgressed, TrainerLogged})
+_TIMELESS = _OPEN | (STEP - {events.TrainerProgressed, events.TrainerLogged})
 """and steps without a time."""
 
 
@@ -55,13 +46,13 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
             steps.begin()
         first = not steps.stepped
         # tqdm draws a bar as it begins; one whose beginning is not there may have begun at any time
-        loose = isinstance(event, TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
+        loose = isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
         says = steps.says(event, following, position, dated)
         known, seconds = says is not None, says or 0.0
         position += seconds
-        is_open = loose or (not known and (kind in _TIMELESS or (kind is TrainerLogged and not steps.bars)))
+        is_open = loose or (not known and (kind in _TIMELESS or (kind is events.TrainerLogged and not steps.bars)))
         took = seconds if first and steps.stepped else 0.0
-        step = kind is IterationLogged or kind is EngineStepLogged
+        step = kind is events.IterationLogged or kind is events.EngineStepLogged
         spans.append(
             Span(seconds, known, is_open, kind in _BEGINNINGS, launch, launch and ended, took, step and seconds > 0)
         )
