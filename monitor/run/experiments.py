@@ -21,11 +21,11 @@ HELD_SECONDS = 120.0
 to the run before, as a restart."""
 _MOST_HELD = 4096
 _IDS_KEPT = 1024
-OPENING = frozenset(
+OPENING: frozenset[type[Event]] = frozenset(
     {events.TopologyLogged, events.EnvironmentVariableSeen, events.SoftwareSeen, events.ModelSettingLogged}
 )
 """What a launch may say before its arguments, beside its milestones."""
-BOUNDS = frozenset(kind.kind for kind in (*OPENING, events.MilestoneReached, events.ArgumentsDumped))
+BOUNDS = {kind.kind for kind in OPENING} | {events.MilestoneReached.kind, events.ArgumentsDumped.kind}
 """Kinds of events that `Experiments.take` must see; the others only while something is held."""
 _ID = "experiment_run_id"
 _MODEL = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "experts")
