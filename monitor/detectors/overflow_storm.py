@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
+from monitor.run.records import plus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
-from monitor.run.totals import plus
 from monitor.statistics.scale_search import ScaleSearch
 from monitor.units import Ratio
 from parsers.events import OverflowSkipped

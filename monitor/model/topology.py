@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from monitor.model import traits
+from monitor.model import arguments
 from parsers import events
 from parsers.dialects import GPT_NEOX
 from parsers.engine.fields import integer, whole
@@ -79,7 +79,7 @@ class Topology:
     """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
     virtual_pipeline_size: int | None = None
     uneven_pipeline: bool | None = None
-    """Layers are laid out by hand, or scheduled in another way (traits.py)."""
+    """Layers are laid out by hand, or scheduled in another way (arguments.py)."""
     other_parallelism: list[str] = field(default_factory=list)
     """Arguments of parallel dimensions that are not counted here."""
     unusual: list[str] = field(default_factory=list)
@@ -152,7 +152,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
-    found = {name: _first(values, spellings) for name, spellings in traits.ARGUMENTS["size"].items()}
+    found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
     told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
     told["own_batch"] = True if "global_batch_size" in told else None
     if _flag(values, "group_query_attention") is False:
@@ -162,7 +162,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     told["glu"] = _glu(values)
     told["output_gate"] = _flag(values, "attention_output_gate")
     if any(value is not None for value in told.values()):
-        told.update(traits.from_arguments(values))
+        told.update(arguments.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
     told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))

@@ -18,12 +18,11 @@ from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
-from monitor.run.records import Memory, Told
+from monitor.run.records import Memory, Told, plus
 from monitor.run.state import RunState
 from monitor.run.steps.engine import fold_engine_step
 from monitor.run.steps.loop import fold_iteration
 from monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
-from monitor.run.totals import plus
 from parsers import events
 from parsers.engine.fields import whole
 from parsers.events import Event, LogEvent

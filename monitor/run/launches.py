@@ -14,10 +14,9 @@ from monitor.model.arguments import kept
 from monitor.run.ending import PLANNED
 from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.records import AttemptEnd, Told
+from monitor.run.records import AttemptEnd, Told, plus, summed
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.steps.sources import Trainer
-from monitor.run.totals import plus, summed
 from parsers import events
 from parsers.dialects import dialect_of
 from parsers.events import Event

@@ -36,13 +36,13 @@ from monitor.run.records import (
     Job,
     Latest,
     Memory,
+    Observed,
     Save,
     Unrestarted,
     Validation,
 )
 from monitor.run.silence import Intervals, Silences
 from monitor.run.steps.copies import Copies, Overflows
-from monitor.run.steps.observed import Observed
 from monitor.run.steps.pace import Histogram, Pace
 from monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
 from monitor.run.steps.watch import Watch

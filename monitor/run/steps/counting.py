@@ -16,13 +16,12 @@ from monitor.run.launches import (
     withdraw,
 )
 from monitor.run.phases import Phase
-from monitor.run.records import Told
+from monitor.run.records import Told, plus
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.pace import likely_interval
 from monitor.run.steps.sources import SourceName, takes_over
 from monitor.run.steps.watch import Pure, pure
-from monitor.run.totals import plus
 from parsers.dialects import BY_NAME
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one

@@ -4,11 +4,10 @@ end, what lies between two steps stands in the stamps of their lines alone (sour
 
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
-from monitor.run.records import Told
+from monitor.run.records import Told, plus
 from monitor.run.saves import note_save
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
-from monitor.run.totals import plus
 from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
 
