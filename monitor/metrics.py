@@ -231,7 +231,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_consumed_samples", "gauge", "Samples consumed (log: `consumed samples`)", (), lambda v: _one(v.state.launch.latest.consumed_samples)),
     Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.launch.latest.consumed_tokens)),
     Metric("megatron_iteration_seconds", "gauge", "Time of the last iteration (log: `elapsed time per iteration`), evaluation and saving taken out", (),
-           lambda v: _one(derived.seconds_per_iteration(v.state))),
+           lambda v: _one(v.state.launch.pure_seconds)),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
     Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _of_timers(critical)),

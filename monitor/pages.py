@@ -27,7 +27,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "phase": state.launch.phase,
         "iteration": latest.iteration,
         "train_iterations": state.launch.train_iterations,
-        "seconds_per_iteration": derived.seconds_per_iteration(state),
+        "seconds_per_iteration": state.launch.pure_seconds,
         "baseline_seconds": state.launch.pace.baseline,
         "normal_seconds": normal(state),
         "slowdown_ratio": slowdown.ratio(state),

@@ -189,8 +189,7 @@ def _weigh(
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
     launch = state.launch
-    verdict = unless_standing(state, _NAME, memory.attempt, found=memory.firing)
-    if verdict is not None:
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=memory.firing):
         return verdict
     reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, launch.log_interval or 1)

@@ -25,14 +25,9 @@ def sequence_length(state: RunState) -> int | None:
     return launch.latest.sequence_length or launch.topology.sequence_length
 
 
-def seconds_per_iteration(state: RunState) -> float | None:
-    """The last iteration's pure time."""
-    return state.launch.pure_seconds
-
-
 def samples_per_second(state: RunState) -> float | None:
     """Batch size over pure time; the printed figure where no batch size is known (gpt-neox, DeepSpeed alone)."""
-    batch, seconds = batch_size(state), seconds_per_iteration(state)
+    batch, seconds = batch_size(state), state.launch.pure_seconds
     if batch and seconds:
         return batch / seconds
     return state.launch.latest.samples_per_second
@@ -53,7 +48,7 @@ def tokens_per_second(state: RunState) -> float | None:
 def computed_tflops(state: RunState) -> tuple[str, float] | None:
     """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
     launch = state.launch
-    seconds = seconds_per_iteration(state)
+    seconds = state.launch.pure_seconds
     if not seconds:
         return None
     return flops.computed_tflops(
@@ -85,7 +80,7 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
     launch = state.launch
     mfu, hfu = launch.latest.mfu, launch.latest.hfu
-    peak, seconds = peak_tflops(state, configured_peak), seconds_per_iteration(state)
+    peak, seconds = peak_tflops(state, configured_peak), state.launch.pure_seconds
     model, hardware = flops.utilisation(launch.topology, seconds, batch_size(state), sequence_length(state), peak)
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 

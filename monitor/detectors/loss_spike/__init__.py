@@ -233,8 +233,7 @@ def _off(
 def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSettings) -> Verdict:
     """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
     spike = memory.spike
-    verdict = unless_standing(state, _NAME, memory.attempt, found=spike is not None)
-    if verdict is not None:
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=spike is not None):
         return verdict
     assert spike is not None
     facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
