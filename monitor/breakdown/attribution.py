@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
+from monitor.model.tables import rows_of
 from monitor.statistics.median import median
 from parsers.declared.builtin import built_in
 from parsers.dialects import BY_NAME
@@ -182,22 +183,7 @@ _PART = {
     "sync": "handing the weights to the generator", "other": "timers of unknown names",
     WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
-_LOOK: dict[Cause, str] = {
-    "compute": "look at clocks, power caps and temperatures of all GPUs, and at CUDA_LAUNCH_BLOCKING",
-    "slow_rank": "look for one slow GPU or node (clocks, ECC, temperature); exclude it at the next restart",
-    "data": "look at the file system of the training data, at its workers and the host's memory",
-    "network": "look at the network: link errors, other jobs on the same switches",
-    "communication": "look at the network and for one slow GPU or node that the others wait for",
-    "optimizer": "look at the host's memory, offloading and the file system under it",
-    "rollout": "look at the length of the responses, the generation engines' batch and cache, and for one that is slow",
-    "reward": "look at the reward model or the service that scores, and at its queue",
-    "logprobs": "look at the batch size of the log probabilities, at offloading, and for one slow GPU or node",
-    "sync": "look at the network between training and generation, and at the transfer of the weights",
-    "checkpoint": "look at the file system of the checkpoints",
-    "outside_timers": "look at what no timer measures: the data loader where none is printed for it, garbage "
-    "collection, logging, other programs on the hosts",
-    "unknown": "look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart",
-}
+_LOOK: dict[Cause, str] = dict(rows_of("monitor.breakdown", "look.csv", tuple[Cause, str]))
 _SCOPE = {
     "all": " on all ranks",
     "one": " on one rank, the others wait for it",

@@ -167,19 +167,9 @@ class Consumed:
 BUCKETS = 1024
 """Buckets of a full track: more than a chart has pixels; 196 kB a run with twelve series."""
 SERIES = (
-    "lm_loss",
-    "grad_norm",
-    "loss_scale",
-    "seconds_per_iteration",
-    "baseline_seconds",
-    "tflops",
-    "memory_bytes",
-    "learning_rate",
-    "global_batch_size",
-    "samples",
-    "tokens",
-    "gpu_hours",
-)
+    "lm_loss", "grad_norm", "loss_scale", "seconds_per_iteration", "baseline_seconds", "tflops", "memory_bytes",
+    "learning_rate", "global_batch_size", "samples", "tokens", "gpu_hours",
+)  # fmt: skip
 """What a row of an iteration holds, in its order."""
 AXES = SERIES[-3:]
 """Of these what had been used up by the iteration: what charts are drawn against, beside iteration and time."""

@@ -33,19 +33,9 @@ RUN_STATES = ("starting", "training", "evaluating", "saving", "hung", "crashed",
 """The label values of `megatron_run_state`; `hung` and `lost` are judgements, the others follow from the phase."""
 
 STATE_OF_PHASE: dict[Phase, str] = {
-    "starting": "starting",
-    "loading": "starting",
-    "first_iteration": "starting",
-    "training": "training",
-    "evaluating": "evaluating",
-    "saving": "saving",
-    "exiting": "training",
-    "finished": "finished",
-    "crashed": "crashed",
-    "rollout": "training",
-    "reward": "training",
-    "logprobs": "training",
-    "sync": "training",
+    **{phase: phase for phase in get_args(Phase)},
+    **dict.fromkeys(("loading", "first_iteration"), "starting"),
+    **dict.fromkeys((*PARTS, "exiting"), "training"),
 }
 
 
@@ -75,41 +65,20 @@ PHASE_AFTER: dict[str, Phase] = {
     "checkpoint_save_started": "saving",
 }
 
-SETUP: frozenset[type[Event]] = frozenset(
-    {
-        events.ArgumentsDumped,
-        events.TopologyLogged,
-        events.ModelSettingLogged,
-        events.SizesTold,
-        events.ParametersCounted,
-        events.MilestoneReached,
-        events.CheckpointLoadStarted,
-        events.CheckpointLoaded,
-        events.CheckpointNotFound,
-        events.TrainerSetting,
-        events.SoftwareSeen,
-    }
-)
-STEP: frozenset[type[Event]] = frozenset(
-    {
-        events.IterationLogged,
-        events.EngineStepLogged,
-        events.TrainerLogged,
-        events.TrainerProgressed,
-        events.OverflowSkipped,
-        events.IterationsSkipped,
-    }
-)
+SETUP: frozenset[type[Event]] = frozenset({
+    events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.SizesTold,
+    events.ParametersCounted, events.MilestoneReached, events.CheckpointLoadStarted, events.CheckpointLoaded,
+    events.CheckpointNotFound, events.TrainerSetting, events.SoftwareSeen,
+})  # fmt: skip
+STEP: frozenset[type[Event]] = frozenset({
+    events.IterationLogged, events.EngineStepLogged, events.TrainerLogged, events.TrainerProgressed,
+    events.OverflowSkipped, events.IterationsSkipped,
+})  # fmt: skip
 EVALUATION: frozenset[type[Event]] = frozenset({events.EvaluationProgressed, events.ValidationLogged})
-SAVE: frozenset[type[Event]] = frozenset(
-    {
-        events.CheckpointSaveStarted,
-        events.CheckpointFileWritten,
-        events.CheckpointSaved,
-        events.CheckpointSaveScheduled,
-        events.MemoryReported,
-    }
-)
+SAVE: frozenset[type[Event]] = frozenset({
+    events.CheckpointSaveStarted, events.CheckpointFileWritten, events.CheckpointSaved,
+    events.CheckpointSaveScheduled, events.MemoryReported,
+})  # fmt: skip
 _MEMORY, _OWN, _PART = events.MemoryReported, events.CustomProgressLogged, events.PartBegan
 _TOKENS = events.GenerationMoved
 _EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
