@@ -176,6 +176,9 @@ def _timers_of(part: str, before: Profile, during: Profile) -> list[tuple[str, f
     return sorted(found, key=lambda item: item[1] - item[2])[:2]
 
 
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
     "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",

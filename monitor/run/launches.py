@@ -303,6 +303,9 @@ def _finished(end: AttemptEnd) -> bool:
     return end.planned and end.failure not in PLANNED
 
 
+# --- what a launch says of itself: layout, arguments, environment, versions -----------------------------------------
+
+
 def stamp_of(event: events.ArgumentsDumped) -> str:
     """What tells one arguments dump from another: they carry no time."""
     return str(zlib.crc32(repr(sorted(event.values.items())).encode()))

@@ -185,6 +185,9 @@ def suspects(state: RunState) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+# --- what a launch adds to the record of the nodes ------------------------------------------------------------------
+
+
 _PACED = 32  # iterations after which a launch's normal pace is its own
 
 

@@ -46,6 +46,9 @@ _STANDING = 1000  # lines after which a level below a spike's is the new normal
 _STEADY_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
 
 
+# --- the life of a spike: how it begins, whether it comes back, what a new launch makes of it -----------------------
+
+
 def begin(
     memory: Memory, step: Step, checkpoint: int | None, kind: str, loss: float | None, norm: float | None,
     settings: LossSpikeSettings,

@@ -26,9 +26,16 @@ from monitor.statistics.levels import Level
 from monitor.statistics.median import deviation, median, median_high
 from parsers.formats.gpu import CLOCK
 
-# A launch held against those before it that are like it.
-
+__all__ = [
+    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
+    "ratio", "update",
+]  # fmt: skip
+_FULL = 1.5  # the sums stop at so many limits
+_TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
+
+
+# --- a launch held against those before it that are like it ---------------------------------------------------------
 
 
 def _layout_of(state: RunState, step: Step) -> str:
@@ -95,14 +102,6 @@ def other_launches(memory: Memory) -> Profile | None:
     return next((segment.profile for segment in reversed(memory.segments[:-1])
                  if here is not None and segment.key == here.key and segment.attempt != here.attempt
                  and segment.profile is not None), None)  # fmt: skip
-
-
-__all__ = [
-    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
-    "ratio", "update",
-]  # fmt: skip
-_FULL = 1.5  # the sums stop at so many limits
-_TRACKS = 6  # batch sizes remembered in a launch
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:

@@ -272,15 +272,13 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 
 
 def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
-    """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `last_iteration_at`."""
-    launch = state.launch
-    if launch.watch.at is None or elapsed is None:
+    """A line of `delta` iterations of `elapsed` seconds came live at `at`. Lines that a launcher held back come in
+    bursts: the silence before was no hang (docs/incident-record.md, "How logs behave", 5).
+    """
+    last, burst = state.launch.watch.at, state.buffering
+    if last is None or elapsed is None:
         return
-    _watch(state, at - launch.watch.at - state.unheard, elapsed * delta)
-
-
-def _watch(state: RunState, gap: float, took: float) -> None:
-    burst = state.buffering
+    gap, took = at - last - state.unheard, elapsed * delta
     if gap > _RATIO * took:
         burst.burst_iterations, burst.burst_seconds, burst.silence_before = 1, took, gap
         return
