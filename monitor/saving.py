@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from monitor.core import Core
-from monitor.core.saved import EARLIER, Saved
+from monitor.core.conversion import EARLIER
+from monitor.core.saved import Saved
 from monitor.incidents import Transition
 from monitor.notifiers.message import message_id
 from monitor.store import Saver, StateNewerError, Store, encode, pause_after

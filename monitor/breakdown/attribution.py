@@ -7,15 +7,12 @@ A log with one rank's timers cannot tell the network from a slow rank elsewhere:
 """
 
 import math
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from msgspec import Struct, field
 
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
-from monitor.model.tables import rows_of
 from monitor.statistics.median import median
-from parsers.declared.builtin import built_in
-from parsers.dialects import BY_NAME
 from parsers.timers import timer
 
 Cause = Literal[
@@ -174,92 +171,3 @@ def _timers_of(part: str, before: Profile, during: Profile) -> list[tuple[str, f
         if old is not None and (WHOLE if row.mixed else row.category) == part and high > old[1]:
             found.append((name, old[1], high))
     return sorted(found, key=lambda item: item[1] - item[2])[:2]
-
-
-# --- in words -------------------------------------------------------------------------------------------------------
-
-
-_PART = {
-    "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
-    "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",
-    "logprobs": "log probabilities and values",
-    "sync": "handing the weights to the generator", "other": "timers of unknown names",
-    WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
-}  # fmt: skip
-_LOOK: dict[Cause, str] = dict(rows_of("monitor.breakdown", "look.csv", tuple[Cause, str]))
-_SCOPE = {
-    "all": " on all ranks",
-    "one": " on one rank, the others wait for it",
-    "some": " on some ranks",
-    "unknown": "",
-}
-
-
-def sentence(found: Attribution) -> str:
-    """What took the added time: `92 % of it in the data loader on all ranks (batch-generator 0.02 s, now 0.23 s)`."""
-    if not found.part:
-        return _unexplained(found)
-    words = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
-    words += _SCOPE[found.scope] if found.rank is None else f" on rank {found.rank}, the others wait for it"
-    if found.cause == "communication":
-        words += ": the network, or a slow rank that the others wait for"
-    if found.part == WHOLE:
-        words += ": compute, the data loader or waiting, --timing-log-level 2 tells which"
-    if found.timers:
-        words += " (" + ", ".join(f"{name} {old:.3g} s, now {new:.3g} s" for name, old, new in found.timers) + ")"
-    return words
-
-
-def _unexplained(found: Attribution) -> str:
-    if found.early:
-        return "too few lines with timers have come yet to say why"
-    if not found.grown:
-        return "the log's timers do not explain it"
-    parts = ", ".join(
-        f"{_PART.get(item.part, item.part)} {100 * item.high / found.added:.0f} %" for item in found.grown[:3]
-    )
-    return f"the log's timers name no single cause: of the added time {parts}"
-
-
-def look(found: Attribution | None) -> str:
-    """What to look at first."""
-    return _LOOK["unknown" if found is None else found.cause]
-
-
-def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any]:
-    """Figures for programs, seconds of one iteration; `cause` is one of a closed set (attribution.Cause)."""
-    if found is None:
-        return {"cause": "unknown"}
-    facts: dict[str, Any] = {"cause": found.cause, "cause_scope": found.scope}
-    if found.rank is not None:
-        facts["cause_rank"] = found.rank
-    if found.part:
-        facts["cause_share"] = round(found.share, 3)
-        facts["cause_timers"] = {name: [round(old, 5), round(new, 5)] for name, old, new in found.timers}
-    if before is not None:
-        facts["breakdown_before"] = {part: round(span.high, 5) for part, span in sorted(before.parts.items())}
-        facts["breakdown_added"] = {item.part: round(item.high, 5) for item in found.grown}
-    return facts
-
-
-_NOT_KNOWN = (
-    "none are known of the program that wrote it; a profile of a few slow iterations (torch.profiler, py-spy) would"
-)
-
-
-def no_timers(dialect: str | None) -> str:
-    """That the log prints no timers, and how the program that wrote it would."""
-    return f"the log prints no timers that would tell why: {_timers(dialect)}"
-
-
-def _timers(dialect: str | None) -> str:
-    known = BY_NAME.get(dialect or "")
-    if known is not None:
-        return known.timers
-    return next((found.timers for found in built_in() if found.name == dialect), "") or _NOT_KNOWN
-
-
-def of_ranks(dialect: str | None) -> str:
-    """The option that tells the ranks apart; empty where the program has none."""
-    known = BY_NAME.get(dialect or "")
-    return f"; {known.timers_of_ranks} tells which" if known is not None and known.timers_of_ranks else ""

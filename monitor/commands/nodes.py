@@ -13,7 +13,8 @@ from rich.table import Table
 
 from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.config import Config
-from monitor.core.saved import EARLIER, Saved
+from monitor.core.conversion import EARLIER
+from monitor.core.saved import Saved
 from monitor.daemon import default_state_directory
 from monitor.nodes.hostlist import compress
 from monitor.nodes.record import Ledger

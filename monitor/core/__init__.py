@@ -9,12 +9,14 @@ is live. At a tick it judges the runs that are due. The rooms:
     ordered.py    the lines of a pushed stream, in their order
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
-    watched.py    what these work on: the rooms below, what happened, what is counted, which run is judged when
+    watched.py    what these work on: the rooms below, and what happened
 
     sources.py    the followed files: reader, proof of the place, read to the end or not
     runs.py       the runs: begin, archive, lose, expire, make room
+    schedule.py   which run is judged when
+    counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
-    saved.py      what a restart needs, and the form that it had before
+    saved.py      what a restart needs
 
     jobs.py       what Slurm is asked of the runs, what of it is believed, what a policy must know of a run's job
     nodes.py      the record of the nodes

@@ -40,7 +40,7 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
 
 @dataclass(slots=True)
 class Run(Judged):
-    """A judged run, when it is judged next (watched.py), and what of it was last shown (view.py)."""
+    """A judged run, when it is judged next (schedule.py), and what of it was last shown (view.py)."""
 
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """(event, source, instant): ends and failures from files that hold no training loop (a job's `.err`), until the

@@ -4,13 +4,15 @@ core is this, and the rooms.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from monitor.config import Config
 from monitor.core.aside import Aside
+from monitor.core.counters import Counters
 from monitor.core.ended import EndedRuns
 from monitor.core.runs import Run, Runs, came_back
 from monitor.core.saved import Saved
+from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
 from monitor.core.view import show
 from monitor.incidents import Transition
@@ -18,112 +20,6 @@ from monitor.judgement import Judge
 from monitor.reading import own_rules
 from monitor.run.records import Experiment
 from monitor.snapshot import MonitorCounts
-from parsers.events import LineDiscarded, LogEvent, Malformed
-
-_INTERVAL = 1.0  # seconds between two looks at all runs
-_CALM_INTERVAL = 15.0  # seconds between two judgements of a run that only trains
-
-
-class Schedule:
-    """Which run is judged when.
-
-    A run that something came for is judged at the next tick, unless its backlog is still read. The others are looked at
-    once a second, for what time alone may change: budgets are of 60 s and more. Of these a run that only trains is
-    judged every 15 s: no detector has asked for more, no incident is open, and no deadline is near.
-    """
-
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self._dirty: dict[str, bool] = {}  # names of the runs that something came for, in the order of their lines
-        self._swept_at = float("-inf")
-
-    def request(self, run: Run) -> None:
-        """Something came for it: it is to be judged at the next tick and shown anew."""
-        run.dirty = True
-        self._dirty[run.state.name] = True
-
-    def names(self, runs: Runs, now: float) -> list[str]:
-        """The runs to be looked at now: all of them once a second, else those that something came for."""
-        if 0.0 <= now - self._swept_at < _INTERVAL:
-            return list(self._dirty)
-        self._swept_at = now
-        return list(runs)
-
-    def take(self, run: Run, now: float) -> bool:
-        """Is it to be judged now? Then it is taken to have been."""
-        requested = self._dirty.pop(run.state.name, False)
-        if not run.state.proven or not (requested or self._is_due(run, now)):
-            return False
-        run.judged_at = now
-        return True
-
-    def forget(self, name: str) -> None:
-        """There is no run of that name."""
-        self._dirty.pop(name, None)
-
-    def _is_due(self, run: Run, now: float) -> bool:
-        idle = now - run.judged_at
-        return not 0.0 <= idle < _INTERVAL and (not 0.0 <= idle < _CALM_INTERVAL or not self._is_calm(run, now))
-
-    def _is_calm(self, run: Run, now: float) -> bool:
-        """It only trains, or is archived: time alone changes nothing yet. A replay does not judge it at all then."""
-        if run.book.open or run.book.pending or any(kind.kept_back for kind in run.book.messages.values()):
-            return False
-        return run.archived or (
-            run.state.live and run.state.launch.phase != "exiting" and now < self._judge.calm_until(run)
-        )
-
-
-_FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
-
-
-class Counters:
-    """Counters of the reading itself: cheap per delivery, brought into MonitorCounts when somebody looks."""
-
-    def __init__(self) -> None:
-        self.counts = MonitorCounts()
-        self._events: Counter[str] = Counter()
-        self._bytes = 0
-        self._read_at: float | None = None
-
-    def add_bytes(self, size: int, read_at: float) -> None:
-        """So many were read at `read_at`, Unix seconds."""
-        self._bytes += size
-        self._read_at = read_at
-
-    def add_events(self, kinds: Sequence[str], entries: Iterable[LogEvent]) -> None:
-        """`kinds`: those of `entries`."""
-        self._events.update(kinds)
-        if _FAULTS.isdisjoint(kinds):
-            return
-        for entry in entries:
-            if isinstance(entry.event, Malformed):
-                self.counts.add("malformed_lines_total", entry.event.rule)
-            elif isinstance(entry.event, LineDiscarded):
-                self.counts.add("lines_total", "too_long")
-
-    def add_lines(self, source: Source) -> None:
-        """What its reader has read since the last call."""
-        lines, matched = source.reader.lines, source.reader.matched_lines
-        known_lines, known_matched = source.counted
-        if lines != known_lines:
-            source.counted = (lines, matched)
-            self.counts.add("lines_total", "matched", by=matched - known_matched)
-            self.counts.add("lines_total", "other", by=(lines - known_lines) - (matched - known_matched))
-
-    def up_to_date(self, sources: Iterable[Source]) -> MonitorCounts:
-        """Everything counted so far."""
-        for source in sources:
-            self.add_lines(source)
-        for kind, count in self._events.items():
-            self.counts.add("events_total", kind, by=count)
-        self._events.clear()
-        if self._read_at is not None:
-            self.counts.add("bytes_total", by=self._bytes)
-            self.counts.set("last_read_timestamp_seconds", self._read_at)
-            self._bytes, self._read_at = 0, None
-        return self.counts
-
 
 _NAMED = 100  # runs that are refused and named in the log
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.breakdown import attribution
+from monitor.breakdown import words
 from monitor.breakdown.attribution import Attribution, attribute
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, recall, stated
@@ -118,7 +118,7 @@ def _where(found: Attribution | None) -> str:
     if found is None or not found.part:
         return ""
     other = "" if found.cause == "compute" else ", which the variable does not lengthen: look for another cause, too"
-    return f"; {attribution.sentence(found)}{other}"
+    return f"; {words.sentence(found)}{other}"
 
 
 def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings) -> Verdict:
@@ -149,7 +149,7 @@ def _firing(
         "cuda_launch_blocking": value,
         "expected_seconds_per_iteration": memory.reference,
         "gpu": gpu,
-        **(attribution.evidence(found, None) if found is not None else {}),
+        **(words.evidence(found, None) if found is not None else {}),
     }
     return firing(_NAME, severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
 

@@ -173,7 +173,7 @@ def _weigh(
     needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
     most = max(reported, counted)
     if most >= needed or memory.frozen:
-        memory.worst = max(memory.worst, most / span, memory.repeats / span if memory.frozen else 0.0)
+        memory.worst = max(memory.worst, most / span, memory.frozen * memory.repeats / span)
         named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
         memory.witness = named if most >= needed else "frozen grad norm"
         if not memory.firing:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from monitor.breakdown import attribution
+from monitor.breakdown import words
 from monitor.breakdown.attribution import attribute
 from monitor.model.arguments import is_place, is_set
 from monitor.reports import formulas
@@ -154,9 +154,7 @@ def _cause(a: Row, b: Row) -> str:
     assert fast.profile is not None
     assert slow.profile is not None
     found = attribute(fast.profile, slow.profile, slow.pipeline_parallel_size)
-    return (
-        f"of what {slow.run} takes longer, {attribution.sentence(found).replace(' of it', '', 1)}" if found.part else ""
-    )
+    return f"of what {slow.run} takes longer, {words.sentence(found).replace(' of it', '', 1)}" if found.part else ""
 
 
 def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:

@@ -13,7 +13,8 @@ import pytest
 from monitor import store as store_module
 from monitor.config import load as load_config
 from monitor.core import Core
-from monitor.core.saved import EARLIER, Saved, SavedSource
+from monitor.core.conversion import EARLIER
+from monitor.core.saved import Saved, SavedSource
 from monitor.daemon import Daemon
 from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from monitor.breakdown import attribution, outside, saves
+from monitor.breakdown import outside, saves, words
 from monitor.detectors.base import Severity, Verdict, duration, firing, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
 from monitor.run.derived import batch_size
@@ -41,10 +41,10 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
     found = memory.window.found
     if found is not None or "cause" not in evidence:
         dialect = state.launch.dialect
-        parts.append(attribution.no_timers(dialect) if found is None else attribution.sentence(found))
+        parts.append(words.no_timers(dialect) if found is None else words.sentence(found))
         apart = found is not None and found.cause == "communication"
-        parts.append(attribution.look(found) + (attribution.of_ranks(dialect) if apart else ""))
-        evidence.update(attribution.evidence(found, memory.window.before))
+        parts.append(words.look(found) + (words.of_ranks(dialect) if apart else ""))
+        evidence.update(words.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
     return _lasting(shift, ratio, summary, evidence, settings, stood=shift.stood)
 
@@ -138,7 +138,7 @@ def before_hang(state: RunState) -> str:
         return ""
     shift, found = memory.shift, memory.window.found
     told = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
-    return f"{told}, {attribution.sentence(found)}" if found is not None and found.part else told
+    return f"{told}, {words.sentence(found)}" if found is not None and found.part else told
 
 
 def level(state: RunState) -> tuple[int, float, float] | None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.core.saved import from_version_2
+from monitor.core.conversion import from_version_2
 from monitor.run.state import Launch, RunState
 
 FILE = Path(__file__).parents[2] / "golden" / "state" / "0.1.0.state"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from monitor.core import Core
-from monitor.core.saved import from_version_2
+from monitor.core.conversion import from_version_2
 from monitor.incidents import Transition
 from monitor.run.silence import Silences
 from tests.lines import line
