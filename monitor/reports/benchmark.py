@@ -94,19 +94,17 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
 
 def _fuller(rows: Sequence[Row]) -> list[str]:
     """K16: memory that falls where the micro batch grows, all else equal."""
-    alike: dict[tuple[Any, ...], list[Row]] = {}
+    alike: dict[tuple[Any, ...], list[tuple[int, int, str]]] = {}
     for row in rows:
         key = configuration(replace(row, micro_batch_size=None))
         if key is not None and row.micro_batch_size and row.memory_bytes:
-            alike.setdefault(key, []).append(row)
+            alike.setdefault(key, []).append((row.micro_batch_size, row.memory_bytes, row.run))
     return [
-        f"{small.run} takes more memory at micro batch {small.micro_batch_size} than {large.run} at "
-        f"{large.micro_batch_size}"
+        f"{run} takes more memory at micro batch {small} than {other} at {large}"
         for group in alike.values()
-        for small in group
-        for large in group
-        if (small.micro_batch_size or 0) < (large.micro_batch_size or 0)
-        and (small.memory_bytes or 0) > (1 + _REPEATS) * (large.memory_bytes or 0)
+        for small, more, run in group
+        for large, less, other in group
+        if small < large and more > (1 + _REPEATS) * less
     ]
 
 
