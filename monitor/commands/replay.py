@@ -55,7 +55,7 @@ def replay(
                 if transition is not None:
                     if everything or not transition.quiet:
                         _say(player, transition, as_json)
-                    failed = failed or (not transition.quiet and RANK[transition.severity] >= worst)
+                    failed |= not transition.quiet and RANK[transition.severity] >= worst
                 elif player.run.state.proven:
                     seen = True
                     _sum_up(player, as_json)

@@ -11,7 +11,7 @@ import msgspec
 
 from monitor.model import topology as topologies
 from monitor.model.arguments import kept
-from monitor.run.ending import PLANNED
+from monitor.run.ending import PLANNED, Evidence
 from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.records import AttemptEnd, Told, plus, summed
@@ -140,7 +140,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     state.after_finish = finished or attempt.training_done or (state.after_finish and not attempt.iterations)
     if finished:
         failure = None  # a warning of a process on its way out
-    cause = "hang" if attempt.hung else failure.failure if failure else "unknown"
+    told = failure or Evidence("silence", state.progress_at or at)
+    cause = "hang" if attempt.hung else told.failure or "unknown"
     planned = finished or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
@@ -150,8 +151,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
         AttemptEnd(
             number=attempt.number,
             failure=cause,
-            message=failure.message[:300] if failure else "",
-            at=max(failure.at, attempt.ending.since or failure.at) if failure else state.progress_at or at,
+            message=told.message[:300],
+            at=max(told.at, attempt.ending.since or told.at) if failure else told.at,
             started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
             iterations=attempt.iterations,
             last_iteration=attempt.last_iteration,
@@ -161,7 +162,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
             culprit=bool(named),
             crashed=died,
             watched=state.live,
-            line=failure.line if failure else "",
+            line=told.line,
         )
     )
     del state.ends[:-_ENDS_KEPT]
