@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from monitor.model.tables import rows_of
 from monitor.nodes.collectives import operation_name
 from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from monitor.run.phases import ENDED
@@ -17,9 +16,6 @@ from parsers.events import Event
 T = TypeVar("T")
 Severity = Literal["info", "warning", "critical"]
 RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
-_ROWS = rows_of("monitor.detectors", "advice.csv", tuple[str, str | None, str])
-ADVICE = {(incident, failure): advice for incident, failure, advice in _ROWS}
-"""(incident, failure or None) -> what a person does first."""
 
 
 class Verdict(Struct, frozen=True):
@@ -82,11 +78,8 @@ class Detector(Struct, frozen=True):
     """How the limit of messages counts it (monitor/incidents.py): a level that returns soon is the same incident;
     `each` is never kept back.
     """
-
-    @property
-    def advice(self) -> str:
-        """What a person does first, in one sentence: a crash has its own by its failure."""
-        return ADVICE[self.name, None]
+    advice: str = ""
+    """What a person does first, in one sentence: a crash has its own by its failure."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:

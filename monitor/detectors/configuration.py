@@ -133,4 +133,5 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return {**shown, "evidence": finding.evidence} if finding.evidence else shown
 
 
-DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS)
+_ADVICE = "correct the arguments and restart early: the sizes in the log contradict each other"
+DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)

@@ -226,4 +226,7 @@ def _leak_text(leak: dict[str, Any]) -> str:
 
 
 _LISTENS = (MemoryReported, FailureSeen)
-DETECTOR = Detector(_NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+_ADVICE = "plan the next restart with a smaller micro batch, more recomputation or more stages; a climb is a leak"
+DETECTOR = Detector(
+    _NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
+)

@@ -187,4 +187,5 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)
+_ADVICE = "stop before the next save and go back to the last checkpoint before it: NaN does not recover"
+DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update, advice=_ADVICE)

@@ -218,4 +218,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")
+_ADVICE = "look whether the loss is still finite; if it goes on, go back and lower the learning rate"
+DETECTOR = Detector(
+    _NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level", advice=_ADVICE
+)
