@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from monitor.config import Config, default_config
+from monitor.core.counters import Counters
 from monitor.core.runs import Run, Runs
 from monitor.core.saved import Saved, SavedSource
+from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
-from monitor.core.watched import Counters, Schedule
 from monitor.follow.context import Registry
 from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.incidents import Incident
