@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from monitor.archive import row_file
-from monitor.archive import workers as readers
+from monitor.archive import tasks as readers
 from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.commands.progress import progress

@@ -1,7 +1,7 @@
 """Open incidents and crashes as short texts: where, what to do, and no series that changes with every scrape."""
 
 from monitor.causes import causes, failure_of
-from monitor.charts.recent import Recent
+from monitor.charts.steady import Recent
 from monitor.config import default_config
 from monitor.core.view import view_of
 from monitor.detectors import DETECTORS

@@ -9,8 +9,7 @@ from typing import Any
 
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence
-from monitor.detectors.hang.budget import Budget, budget, lawful
-from monitor.detectors.hang.settings import HangSettings
+from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
 from monitor.run.phases import ENDED, PARTS

@@ -5,11 +5,9 @@ from msgspec import structs
 from monitor.model import flops
 from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.phases import Moved
-from monitor.run.records import Told
+from monitor.run.records import Told, observe_iteration, plus
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
-from monitor.run.steps.observed import observe_iteration
-from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
 from parsers.events import IterationLogged
 from parsers.timers import BESIDE
