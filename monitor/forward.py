@@ -47,8 +47,8 @@ class Target:
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     user: str = ""
-    password_file: Path | None = None
-    """Read at each push."""
+    secret_file: Path | None = None
+    """The user's password, or a bearer token where there is no user. Read at each push."""
 
 
 @dataclass(slots=True)
@@ -213,10 +213,10 @@ class Forwarder:
         """None if that is done, else seconds after which to try again."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self._target.headers}
         try:
-            if self._target.password_file is not None:
-                password = self._target.password_file.read_text("utf-8").strip("\r\n")
-                token = base64.b64encode(f"{self._target.user}:{password}".encode()).decode()
-                headers["Authorization"] = f"Basic {token}"
+            if self._target.secret_file is not None:
+                secret, user = self._target.secret_file.read_text("utf-8").strip("\r\n"), self._target.user
+                basic = f"Basic {base64.b64encode(f'{user}:{secret}'.encode()).decode()}"
+                headers["Authorization"] = basic if user else f"Bearer {secret}"
             request = urllib.request.Request(self._target.url, body, headers)  # noqa: S310 - the command looked at it
             urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
         except urllib.error.HTTPError as error:

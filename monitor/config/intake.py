@@ -39,6 +39,8 @@ class Auth(Struct, frozen=True, kw_only=True):
 
     basic_auth_users: Mapping[scalars.Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
     """User -> bcrypt hash of the password. Empty: those of `web`, as the page."""
+    bearer_tokens: Mapping[scalars.Name, scalars.Sha256] = msgspec.field(default_factory=scalars.empty)
+    """Who has it -> SHA-256 of the token, which is long and random: what nobody can guess needs no bcrypt."""
 
 
 class Tenants(Struct, frozen=True, kw_only=True):
