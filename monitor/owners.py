@@ -83,6 +83,8 @@ def owner(
                 why = f"the pod's name ({row.operator}), which does not tell its owner: label it megatron-monitor/run"
         if row.by == "label" and form is not None:
             name = form.sub("", name)
+        if not name:
+            continue
         return Owner("/".join(part for part in (namespace, name) if part), row.sure, why)
     return None
 

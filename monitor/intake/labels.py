@@ -14,7 +14,6 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from monitor.config import Config, Watch
-from monitor.config.intake import RUN_OF_LABELS
 from monitor.follow.patterns import may_hold_logs
 from monitor.owners import owner, plain
 from monitor.scalars import one_line
@@ -62,13 +61,13 @@ def run_of(labels: Mapping[str, str], watches: Sequence[Watch]) -> str:
 
 
 def _usual(labels: Mapping[str, str]) -> str:
-    """The owner that the labels or the pod's name tell for sure, else no run: a cluster has many pods. Before it the
-    cluster where that is known: two are never one.
+    """The owner that the labels or the pod's name tell for sure (monitor/owners.py), else no run: a cluster has many
+    pods. Before it the cluster where that is known: two are never one.
     """
     space, pod, container = (_first(labels, names) for names in (_NAMESPACES, _PODS, _CONTAINERS))
     found = owner(labels, space, pod, container)
     if found is None or found.sure != "yes":
-        return _filled(RUN_OF_LABELS, labels)
+        return ""
     cluster = _first(labels, _CLUSTERS)
     return one_line(f"{cluster}/{found.name}").strip("/ ") if found.name else ""
 

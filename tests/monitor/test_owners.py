@@ -102,5 +102,7 @@ def test_the_network_names_runs_by_the_same_table() -> None:
     agent = {"namespace": "ml", "pod": "olmo-worker-3", "container": "pytorch"}
     assert run_of(known({**agent, "training_kubeflow_org_job_name": "olmo"}), ()) == "ml/olmo"
     assert run_of(known({**agent, "cluster": "west"}), ()) == "west/ml/olmo"
-    assert run_of(known({**agent, "container": "main"}), ()) == ""
+    assert run_of(known({**agent, "container": "main", "service_name": "main"}), ()) == ""
+    assert run_of(known({"service.name": "olmo", "service.namespace": "ml"}), ()) == "ml/olmo"
+    assert run_of(known({"service.name": "unknown_service:python", "service.namespace": "ml"}), ()) == ""
     assert run_of(known({**agent, "container": "ray-worker", "ray_io_cluster": "x"}), ()) == ""
