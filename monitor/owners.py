@@ -12,14 +12,29 @@ from typing import Final, Literal, NamedTuple
 
 from monitor.model.tables import rows_of
 
+UNSURE: Final = "unsure"
+"""The label by which a forwarder names the pod of which it cannot tell the owner."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
 _ODD: Final = re.compile(r"\W", re.ASCII)
 _KEY: Final = re.compile(r"\{([^{}]+)\}")
 # /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
 _PATHS: Final = (
-    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/\d+\.log[^/]*$"),
-    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-[0-9a-f]{64}\.log$"),
+    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_(?P<uid>[^_/]+)/(?P<container>[^/]+)/\d+\.log[^/]*$"),
+    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-(?P<uid>)[0-9a-f]{64}\.log$"),
 )
+
+
+_PUSHED: Final = re.compile(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)\.log$")
+
+
+class PodLog(NamedTuple):
+    """Whose output a file is."""
+
+    space: str
+    pod: str
+    container: str
+    uid: str
+    """The pod's; empty where the path does not say it."""
 
 
 class Owner(NamedTuple):
@@ -89,7 +104,19 @@ def owner(
     return None
 
 
+def pod_at(path: str) -> PodLog | None:
+    """The pod whose log lies at `path`; None where the path names none."""
+    match = next((found for form in _PATHS if (found := form.search(path))), None)
+    return PodLog(**match.groupdict()) if match is not None else None
+
+
+def unsure_at(path: str) -> Owner | None:
+    """Of the pod that a forwarder has named in a file of the spool, as it could not tell its owner."""
+    match = _PUSHED.search(path)
+    return owner({}, "", match["pod"], "") if match is not None else None
+
+
 def owner_at(path: str) -> Owner | None:
     """Of the pod whose log lies at `path`, as its name and its container tell; None where the path names no pod."""
-    match = next((found for form in _PATHS if (found := form.search(path))), None)
-    return owner({}, match["space"], match["pod"], match["container"]) if match is not None else None
+    log = pod_at(path)
+    return owner({}, log.space, log.pod, log.container) if log is not None else None

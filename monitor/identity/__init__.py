@@ -20,7 +20,7 @@ from zlib import crc32
 
 from monitor.config import Watch
 from monitor.identity import naming
-from monitor.owners import owner_at
+from monitor.owners import owner_at, unsure_at
 from monitor.run.job import Candidate
 from monitor.slurm import ids
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
@@ -125,7 +125,8 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     if watch is not None and watch.name is not None:
         why = "name"
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        why = "labels" if watch.labels else "name_from"
+        unsure = unsure_at(path) if watch.labels else None
+        why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
     return Named(name, why, pattern)
 
 

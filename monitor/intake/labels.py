@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from monitor.config import Config, Watch
 from monitor.follow.patterns import may_hold_logs
-from monitor.owners import owner, plain
+from monitor.owners import UNSURE, owner, plain
 from monitor.scalars import one_line
 
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
@@ -112,6 +112,8 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
         head = f"[pod/{pod}/{container[:63] if _NAME.fullmatch(container) else 'container'}] "
     if _NAME.fullmatch(node):
         head += f"<14>1 - {node} log - - - "
+    if _NAME.fullmatch(labels.get(UNSURE, "")):
+        digest += f"~{labels[UNSURE][:64]}"
     return Written(run, f"{run}/{carrier}~{digest}", head)
 
 

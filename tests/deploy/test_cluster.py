@@ -34,7 +34,7 @@ Forward = Callable[["Node", int], None]
 def shipped() -> tuple[str, list[str], list[str]]:
     """The configuration of the monitor, its arguments and those of the forwarder."""
     _, config, _, _, judge = documents("monitor.yaml")
-    (forwarders,) = documents("forwarder.yaml")
+    forwarders = documents("forwarder.yaml")[-1]
     (watcher,), (sender,) = (one["spec"]["template"]["spec"]["containers"] for one in (judge, forwarders))
     return config["data"]["config.yaml"], watcher["args"], sender["args"]
 
