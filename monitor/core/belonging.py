@@ -176,7 +176,7 @@ class Belonging:
             if source.member.steps or other.run == source.run or not other.member.steps or self.waits(other):
                 continue
             if identity.relation(source.member, other.member, {}) == "same":
-                self._move(source, other.run, f"same job as {other.path}")
+                self._move(source, other.run, f"same job as {other.name}")
                 if other.member.base == source.member.base:
                     source.member.label = other.member.label
 
@@ -251,7 +251,7 @@ class Belonging:
             return self._part(source, another[0])
         same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
         if same is not None and verdicts[same.name] == "same":
-            source.member.copy_of, source.member.why = same.name, f"copy of {same.path}"
+            source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
             source.waiting = [(entry, at) for entry, at in source.waiting if isinstance(entry.event, _ENDS)]
         elif "unknown" in verdicts.values() and not (last or self._is_overdue(source, now)):
             return []
@@ -320,7 +320,7 @@ class Belonging:
             if near and label != member.key:
                 member.label = f"{label}-{len(near) + 1}"
                 name = experiment_name(member.base, member.label)
-        self._move(source, name, f"{member.why}; it computes at the same time as {other.path}")
+        self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
         opening = [((entry,), at) for entry, at in source.opening]
         due = self._settle(source)
         self.jobs.changed(before)
@@ -333,7 +333,7 @@ class Belonging:
             _log.warning(
                 "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
                 "each is a run of its own",
-                member.pattern, member.base, member.why, other.path, source.path,
+                member.pattern, member.base, member.why, other.name, source.name,
             )  # fmt: skip
 
     def _settle(self, source: Source) -> Due:
@@ -373,7 +373,7 @@ class Belonging:
             elif member.young and identity.relation(member, other.member, self._seen(other)) == "same":
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
-                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.path}")
+                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.name}")
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Of those that wait: what can be decided now."""

@@ -24,6 +24,7 @@ from monitor.owners import owner_at, unsure_at
 from monitor.run.job import Candidate
 from monitor.slurm import ids
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from parsers.redaction import masked_path
 
 JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered
@@ -127,7 +128,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
         unsure = unsure_at(path) if watch.labels else None
         why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
-    return Named(name, why, pattern)
+    return Named(name, why, masked_path(pattern))
 
 
 def owner_of(path: str) -> str:

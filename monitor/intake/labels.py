@@ -17,6 +17,7 @@ from monitor.config import Config, Watch
 from monitor.follow.patterns import may_hold_logs
 from monitor.owners import UNSURE, owner, plain
 from monitor.scalars import one_line
+from parsers.redaction import masked_path
 
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
@@ -103,7 +104,7 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
     """A stream is what one container writes on one of its two outputs, or one file; other labels make none of their
     own. Another tenant's run is another run.
     """
-    run = "/".join(_part(part) for part in f"{tenant}/{run}".split("/") if part)
+    run = "/".join(_part(part) for part in masked_path(f"{tenant}/{run}").split("/") if part)
     pod, container, node = (_first(labels, names) for names in (_PODS, _CONTAINERS, _NODES))
     told = "\0".join([pod, container, node, *(labels.get(name, "") for name in _BESIDE)])
     digest = hashlib.blake2s(f"{tenant}\0{told}".encode("utf-8", "replace"), digest_size=8).hexdigest()
