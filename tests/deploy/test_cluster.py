@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from monitor.system.clock import SystemClock
 from tests.deploy.test_files import documents
 from tests.e2e.conftest import Start
 from tests.lines import line
-from tests.programs import TETHERED, answers, free_port
+from tests.programs import MONITOR, TETHERED, answers, free_port
 
 pytestmark = pytest.mark.e2e
 FAILURE = """Traceback (most recent call last):
@@ -82,7 +81,7 @@ def forward(tmp_path: Path) -> Iterator[Forward]:
         for place, here in places.items():
             assert any(place in argument for argument in arguments), place
             arguments = [argument.replace(place, here) for argument in arguments]
-        running.append(subprocess.Popen([*TETHERED, sys.executable, "-m", "monitor", *arguments]))
+        running.append(subprocess.Popen([*TETHERED, *MONITOR, *arguments]))
 
     yield begin
     for process in running:

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from monitor.intake.labels import followed
 from monitor.serve.auth import Auth
 from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.system.clock import SystemClock
-from tests.programs import TETHERED, wait
+from tests.programs import MONITOR, TETHERED, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +53,7 @@ def forward(tmp_path: Path) -> object:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[bytes]:
-        program = [*TETHERED, sys.executable, "-m", "monitor", "forward", "--state", str(tmp_path / "state")]
+        program = [*TETHERED, *MONITOR, "forward", "--state", str(tmp_path / "state")]
         running.append(subprocess.Popen([*program, *arguments]))
         return running[-1]
 
