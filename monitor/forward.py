@@ -229,7 +229,7 @@ class Forwarder:
         found = owner(written, log.space, log.pod, log.container, complete=labels is not None)
         assert found is not None  # it has a name
         told["run"] = found.name or told["run"]
-        return told | ({UNSURE: log.pod} if found.sure == "no" else {})
+        return told | ({UNSURE: "yes"} if found.sure == "no" else {})
 
     def _deliver(self) -> None:
         """Push the saved batch until it is taken; what can never be read there is given up."""

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from monitor.model.tables import rows_of
 
 UNSURE: Final = "unsure"
-"""The label by which a forwarder names the pod of which it cannot tell the owner."""
+"""The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
 _ODD: Final = re.compile(r"\W", re.ASCII)
 _KEY: Final = re.compile(r"\{([^{}]+)\}")
@@ -24,7 +24,7 @@ _PATHS: Final = (
 )
 
 
-_PUSHED: Final = re.compile(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)\.log$")
+_PUSHED: Final = re.compile(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)(?P<unsure>~?)\.log$")
 
 
 class PodLog(NamedTuple):
@@ -110,10 +110,24 @@ def pod_at(path: str) -> PodLog | None:
     return PodLog(**match.groupdict()) if match is not None else None
 
 
+def in_spool(pod: str, unsure: bool) -> str:
+    """What the name of a stream's file in the spool says of its pod."""
+    return f"~{pod[:64]}{'~' * unsure}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
+
+
 def unsure_at(path: str) -> Owner | None:
-    """Of the pod that a forwarder has named in a file of the spool, as it could not tell its owner."""
+    """Of the pod of a stream in the spool of which its forwarder could not tell the owner."""
     match = _PUSHED.search(path)
-    return owner({}, "", match["pod"], "") if match is not None else None
+    return owner({}, "", match["pod"], "") if match is not None and match["unsure"] else None
+
+
+def pod_of(path: str) -> str | None:
+    """The pod whose output a file, or a stream in the spool, is, if its owner is known."""
+    if (log := pod_at(path)) is not None:
+        found = owner({}, log.space, log.pod, log.container)
+        return None if found is None or found.sure == "no" else f"{log.pod} {log.uid}"
+    match = _PUSHED.search(path)
+    return match["pod"] if match is not None and not match["unsure"] else None
 
 
 def owner_at(path: str) -> Owner | None:

@@ -253,9 +253,18 @@ class Belonging:
         if same is not None and verdicts[same.name] == "same":
             source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
             source.waiting = [(entry, at) for entry, at in source.waiting if isinstance(entry.event, _ENDS)]
+        elif "ranks" in verdicts.values():
+            self._abreast(source)
         elif "unknown" in verdicts.values() and not (last or self._is_overdue(source, now)):
             return []
         return self._settle(source)
+
+    def _abreast(self, source: Source) -> None:
+        """A rank tells in a file of its own what others tell: its first step is none that is computed again."""
+        run, first = self._watched.current(source), min(source.member.early, default=0.0)
+        if run is not None and source.name not in run.state.copies.cursors:
+            run.state.copies.moved(source.name, int(first) - 1, run.state.launch.number)
+            run.state.copies.ranks = True
 
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MOST:
@@ -270,7 +279,8 @@ class Belonging:
         """What `other` tells of whether the stream that waits is a training of its own."""
         member, known = source.member, other.member
         if not identity.differs(member.key, known.key):
-            told = identity.relation(member, known, self._seen(other))
+            mates = identity.are_mates(source.path, member, other.path, known)
+            told = identity.relation(member, known, self._seen(other), mates=mates)
             if told != "another" and not (told == "unknown" and self._is_far(source, other)):
                 return told
         if identity.overlap(member, known):

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from monitor.config import Watch
 from monitor.identity import naming
-from monitor.owners import owner_at, unsure_at
+from monitor.owners import owner_at, pod_of, unsure_at
 from monitor.run.job import Candidate
 from monitor.slurm import ids
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
@@ -33,7 +33,8 @@ _SURE: Final = 2  # steps after which it is believed that two streams tell the s
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
-Verdict: TypeAlias = Literal["same", "another", "unknown"]
+Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
+"""`ranks`: one training, of which each tells the same steps with values of its own."""
 
 
 class Named(NamedTuple):
@@ -186,16 +187,19 @@ def differs(one: str, other: str) -> bool:
     return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
 
 
-def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> Verdict:
-    """Whether two streams tell of one training. `seen`: later steps that `other` told."""
+def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]], *, mates: bool = False) -> Verdict:
+    """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of two pods
+    that one owner has made.
+    """
     equal = unequal = 0
     for number, values in one.early.items():
         known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
         if known:
             alike = any(_same(values, told) for told in known)
             equal, unequal = equal + alike, unequal + (not alike)
-    if unequal >= _SURE and unequal > equal and not _are_ranks(one, other):
-        return "another"
+    if unequal >= _SURE and unequal > equal:
+        ranks = _are_ranks(one, other) or (mates and not are_set_up_apart(one, other))
+        return "ranks" if ranks else "another"
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
@@ -206,6 +210,12 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]])
 def are_set_up_apart(one: Member, other: Member) -> bool:
     """Whether both have told their arguments, and not the same."""
     return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
+
+
+def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
+    """Whether two streams are of two pods that one owner has made, as labels or their names tell for sure."""
+    pods = pod_of(path), pod_of(other_path)
+    return one.base == other.base and None not in pods and pods[0] != pods[1]
 
 
 def _are_ranks(one: Member, other: Member) -> bool:

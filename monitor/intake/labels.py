@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from monitor.config import Config, Watch
 from monitor.follow.patterns import may_hold_logs
-from monitor.owners import UNSURE, owner, plain
+from monitor.owners import UNSURE, in_spool, owner, plain, pod_at
 from monitor.scalars import one_line
 from parsers.redaction import masked_path
 
@@ -113,9 +113,9 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
         head = f"[pod/{pod}/{container[:63] if _NAME.fullmatch(container) else 'container'}] "
     if _NAME.fullmatch(node):
         head += f"<14>1 - {node} log - - - "
-    if _NAME.fullmatch(labels.get(UNSURE, "")):
-        digest += f"~{labels[UNSURE][:64]}"
-    return Written(run, f"{run}/{carrier}~{digest}", head)
+    log = pod_at(labels.get("filename", ""))
+    name = f"{run}/{carrier}~{digest}{in_spool(pod or (log.pod if log is not None else ''), UNSURE in labels)}"
+    return Written(run, name, head)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -114,9 +114,9 @@ def test_labels_name_the_run(server: ApiServer, forwarder: Forwarder) -> None:
     assert {pod: (labels["run"], labels.get("unsure")) for pod, labels in told.items()} == {
         "phi-w-0-3-p9c2z": ("ml/phi", None),
         "gpt-tp4pp": ("ml/gpt-tp4pp", None),
-        "moe-0": ("ml/moe-0", "moe-0"),
+        "moe-0": ("ml/moe-0", "yes"),
         "top-n7": ("ml/mine", None),
-        "ablation-2-k4hdq": ("ml/ablation-2", "ablation-2-k4hdq"),  # gone: 404
+        "ablation-2-k4hdq": ("ml/ablation-2", "yes"),  # gone: 404
     }
     labels_of(forwarder, "phi-w-0-3-p9c2z")
     assert server.asked.count("phi-w-0-3-p9c2z") == 1  # it is kept with the positions

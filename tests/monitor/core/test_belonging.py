@@ -227,3 +227,46 @@ def test_the_monitors_own_job_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> Non
     logs.wait(2)
     assert logs.core.questions(logs.now) == []
     assert logs.pages()["a"]["identity"]["job"] is None  # type: ignore[index]
+
+
+PUSHED = [f"/spool/ml/gpt/n{rank}~{rank:016x}~gpt-{rank}-7cd{rank + 4}n.log" for rank in range(3)]
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize(
+    ("files", "prefix", "runs"),
+    [
+        (PUSHED, "", 1), (["/spool/ml/gpt/a.log", "/spool/ml/gpt/b.log"], "[rank{}]:", 1),
+        (["/spool/ml/gpt/a.log", "/spool/ml/gpt/b.log"], "", 2),
+    ],
+)  # fmt: skip
+def test_ranks_with_a_loss_of_their_own(files: list[str], prefix: str, runs: int, lag: int) -> None:
+    """Of one owner's pods, or by the ranks in their lines: what each tells is a copy, also behind a restart of all, and
+    no progress when only those that lag go on. Without either they are trainings.
+    """
+    logs = Following("runs=[{paths: ['/spool/**/*.log'], name_from: '^/spool/(?P<run>.+)/[^/]+$'}]")
+    for begin, end in ((1, 31), (21, 41)):
+        for turn in range(begin, end + lag + 10):  # nobody writes while they are started again
+            for rank, file in enumerate(files):
+                number = turn - lag * (rank > 0)
+                if begin <= number < end:
+                    logs.write(file, prefix.format(rank) + step(number, 3.0 + rank / 10 + begin / 1000, seconds=1.0))
+            logs.wait(1)
+    assert len(logs.totals()) == runs
+    if runs == 1:
+        assert logs.totals() == {"ml/gpt": 50.0}
+        assert logs.totals("megatron_restarts_total") == {"ml/gpt": 1.0}
+        (told,) = logs.totals("megatron_last_progress_timestamp_seconds").values()
+        assert logs.now - told >= 10 + lag
+
+
+def test_indexes_that_are_trainings_of_their_own() -> None:
+    """Pods of one owner that have printed other arguments."""
+    logs = Following("runs=[{paths: ['/spool/**/*.log'], name_from: '^/spool/(?P<run>.+)/[^/]+$'}]")
+    for rank, file in enumerate(PUSHED):
+        logs.write(file, arguments(lr=rank))
+    for number in range(1, 9):
+        for rank, file in enumerate(PUSHED):
+            logs.write(file, step(number, 3.0 + rank, seconds=1.0))
+        logs.wait(1)
+    assert sorted(logs.totals().values()) == [8.0, 8.0, 8.0]
