@@ -15,6 +15,7 @@ from monitor.model.tables import rows_of
 UNSURE: Final = "unsure"
 """The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
+_LONGEST: Final = 63  # characters of a pod's name; longer ones are cut
 _ODD: Final = re.compile(r"\W", re.ASCII)
 _KEY: Final = re.compile(r"\{([^{}]+)\}")
 # /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
@@ -110,24 +111,56 @@ def pod_at(path: str) -> PodLog | None:
     return PodLog(**match.groupdict()) if match is not None else None
 
 
+def by_host(pod: str, host: str, domain: str) -> str | None:
+    """The owner of a pod whose name does not tell it, by the host name that its program prints, and the subdomain of
+    the hosts of its launch: an Indexed Job calls its hosts by its whole name and the index, a JobSet has its own as the
+    subdomain, pods of a plain Job are hosts of their own names. None where that does not tell either.
+    """
+    end = re.fullmatch(rf"(.+)-{_RANDOM}", pod)
+    if end is None:
+        return None
+    stem, index = end[1], re.fullmatch(r"(.+)-(\d+)", host)
+    if host == pod:
+        return stem
+    if (
+        domain
+        and host == stem
+        and (host == f"{domain}-launcher" or re.fullmatch(rf"{re.escape(domain)}-.+-\d+-\d+", host))
+    ):
+        return domain
+    name, _, number = stem.rpartition("-")
+    cut = len(pod) == _LONGEST and host.startswith(name)
+    if index is None or index[2] != number or not (host == stem or cut):
+        return None
+    return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # else it may be a JobSet's
+
+
+def unsure_pod(path: str) -> str:
+    """The pod whose output a file, or a stream in the spool, is, if its name does not tell its owner."""
+    if (log := pod_at(path)) is not None:
+        found = owner({}, log.space, log.pod, log.container)
+        return log.pod if found is not None and found.sure == "no" else ""
+    match = _PUSHED.search(path)
+    return match["pod"] if match is not None and match["unsure"] else ""
+
+
 def in_spool(pod: str, unsure: bool) -> str:
     """What the name of a stream's file in the spool says of its pod."""
     return f"~{pod[:64]}{'~' * unsure}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
 
 
 def unsure_at(path: str) -> Owner | None:
-    """Of the pod of a stream in the spool of which its forwarder could not tell the owner."""
-    match = _PUSHED.search(path)
-    return owner({}, "", match["pod"], "") if match is not None and match["unsure"] else None
+    """What is known of such a pod."""
+    pod = unsure_pod(path)
+    return owner({}, "", pod, "") if pod else None
 
 
 def pod_of(path: str) -> str | None:
-    """The pod whose output a file, or a stream in the spool, is, if its owner is known."""
+    """The pod whose output a file, or a stream in the spool, is."""
     if (log := pod_at(path)) is not None:
-        found = owner({}, log.space, log.pod, log.container)
-        return None if found is None or found.sure == "no" else f"{log.pod} {log.uid}"
+        return f"{log.pod} {log.uid}"
     match = _PUSHED.search(path)
-    return match["pod"] if match is not None and not match["unsure"] else None
+    return match["pod"] if match is not None else None
 
 
 def owner_at(path: str) -> Owner | None:

@@ -24,6 +24,7 @@ from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     FailureSeen,
+    HostSeen,
     IterationLogged,
     LogEvent,
     ProcessExited,
@@ -63,7 +64,7 @@ class Belonging:
         member = saved or Member("", "")
         if saved is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))
-        if member.base != named.name:  # new, or configured anew
+        if not member.owner and member.base != named.name:  # new, or configured anew
             member.base, member.why, member.pattern = named.name, named.why, named.pattern
             run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
@@ -121,7 +122,7 @@ class Belonging:
         return [(entries, at)] if entries else []
 
     def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
-        member, due = source.member, list[LogEvent]()
+        member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
         for entry in entries:
             event, is_step = entry.event, type(entry.event) in STEP_EVENTS
             self._note_set_up(source, entry)
@@ -139,27 +140,32 @@ class Belonging:
                     self._tells(source)
                 if source.caught_up:
                     source.stepped_at = at
+        found: Due = [((entry,), when) for entry, when in opening] if member.owner == source.run != run else []
+        found += [(due, at)] if due else []
         if self.waits(source):
-            ready = self.look(source, now)
-            return [(due, at), *ready] if due else ready
+            return found + self.look(source, now)
         if member.steps:
             self._gather(source)
-        return [(due, at)] if due else []
+        return found
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
         if event.logged_at is not None:
             member.note_stamp(log_clock(event.logged_at))
-        if isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
+        if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):
+            why, member.base, member.owner = f"the host {member.hosts[0]} that its pod prints", run, run
+            self._take_key(source, identity.Key(run, why))
+            self._move(source, run, why)
+        elif isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
             if not member.believed:
-                self._take_key(source, event.value)
+                self._take_key(source, identity.printed_key(event.value))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
                 self._tells(source)
 
-    def _take_key(self, source: Source, value: str) -> None:
-        member, key = source.member, identity.printed_key(value)
+    def _take_key(self, source: Source, key: identity.Key) -> None:
+        member = source.member
         if not key.id:
             return
         self.jobs.remove(source)
@@ -184,7 +190,7 @@ class Belonging:
         """A delivery of it was folded. The id that was printed before the launch that has begun with it, if one has."""
         entry = begun(source, kinds, self._watched.current(source))
         if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
-            self._take_key(source, entry.event.value)
+            self._take_key(source, identity.printed_key(entry.event.value))
         return entry
 
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
@@ -215,7 +221,6 @@ class Belonging:
         return [entry for entry in entries if source.caught_up and isinstance(entry.event, _ENDS)]
 
     # --- decisions --------------------------------------------------------------------------------------------------
-
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
         """Whether the line may be of another training than the run that it would go to."""
         is_step = type(entry.event) in STEP_EVENTS

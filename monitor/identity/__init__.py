@@ -20,10 +20,10 @@ from zlib import crc32
 
 from monitor.config import Watch
 from monitor.identity import naming
-from monitor.owners import owner_at, pod_of, unsure_at
+from monitor.owners import by_host, owner_at, pod_of, unsure_at, unsure_pod
 from monitor.run.job import Candidate
 from monitor.slurm import ids
-from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from parsers.events import EngineStepLogged, Event, HostSeen, IterationLogged, TrainerLogged, TrainerProgressed
 from parsers.redaction import masked_path
 
 JOB_VARIABLE: Final = "SLURM_JOB_ID"
@@ -87,6 +87,10 @@ class Member:
     """Digests of its first step lines."""
     rank: int | None = None
     """Of its first step line, where that names one."""
+    hosts: tuple[str, str] = ("", "")
+    """Of an unsure pod: its host's name and the subdomain, as its program has printed them."""
+    owner: str = ""
+    """The run that they tell."""
     missing: int = 0
     """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
@@ -212,10 +216,22 @@ def are_set_up_apart(one: Member, other: Member) -> bool:
     return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
 
 
+def owner_by_host(member: Member, path: str, event: HostSeen) -> str:
+    """The run of an unsure pod, if what it has printed by now tells it (monitor/owners.py)."""
+    pod, (host, domain) = unsure_pod(path), member.hosts
+    member.hosts = event.host if event.own else host, event.domain or domain
+    found = by_host(pod, *member.hosts) if pod and not member.label else None
+    return f"{member.base.rpartition('/')[0]}/{found}".lstrip("/") if found else ""
+
+
 def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
     """Whether two streams are of two pods that one owner has made, as labels or their names tell for sure."""
+    if one.base != other.base or any(
+        unsure_pod(at) and not who.owner for at, who in ((path, one), (other_path, other))
+    ):
+        return False
     pods = pod_of(path), pod_of(other_path)
-    return one.base == other.base and None not in pods and pods[0] != pods[1]
+    return None not in pods and pods[0] != pods[1]
 
 
 def _are_ranks(one: Member, other: Member) -> bool:

@@ -270,3 +270,42 @@ def test_indexes_that_are_trainings_of_their_own() -> None:
             logs.write(file, step(number, 3.0 + rank, seconds=1.0))
         logs.wait(1)
     assert sorted(logs.totals().values()) == [8.0, 8.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("pods", "said", "run"),
+    [
+        (
+            ["grid-0-7cdln", "grid-1-q9x2z"],
+            "{host}:41:41 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n",
+            "ml/grid",
+        ),
+        (
+            ["phi-w-0-0-7cdln", "phi-w-1-0-q9x2z"],
+            "export MASTER_ADDR=phi-w-0-0.phi\nexport HOSTNAME={host}\n",
+            "ml/phi",
+        ),
+    ],
+)
+def test_the_host_that_is_printed_tells_the_owner(pods: list[str], said: str, run: str) -> None:
+    """Pods of one owner that their names do not tell are one run from then on, with what was said before, also after a
+    kill; a pod that prints none is one of its own, and says that it is not sure.
+    """
+    logs = Following("runs=[{paths: ['/var/log/pods/*/*/*.log']}]")
+    files = [f"/var/log/pods/ml_{pod}_{number}b7d/main/0.log" for number, pod in enumerate([*pods, "lone-1-k4hdq"])]
+    for file, pod in zip(files, pods, strict=False):
+        logs.write(file, arguments())
+        logs.wait(1)
+        logs.write(file, said.format(host=pod[:-6]))
+    for number in range(1, 9):
+        for rank, file in enumerate(files):
+            logs.write(file, step(number, 3.0 + rank, seconds=1.0))
+        logs.wait(1)
+        if number == 4:
+            logs.killed()
+    assert logs.totals() == {run: 8.0, "ml/lone-1": 8.0}
+    assert logs.totals("megatron_restarts_total")[run] == 0.0
+    info = {one.run: str(one.samples["megatron_run_info"]) for one in logs.core.snapshot(logs.now).runs}
+    assert ("4096" in info[run], "4096" in info["ml/lone-1"]) == (True, False)
+    identity = logs.pages()["ml/lone-1"]["identity"]
+    assert "label it megatron-monitor/run" in str(identity)
