@@ -136,15 +136,6 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     return Named(name, why, masked_path(pattern))
 
 
-def owner_of(path: str) -> str:
-    """`NAMESPACE/OWNER` of the pod whose log lies at `path` (monitor/owners.py); empty where the path names no pod, or
-    one that prints no training's lines. Pods of one Indexed Job or JobSet are of several owners here, as their names
-    cannot tell; which matters only where more than one computes steps.
-    """
-    found = owner_at(path)
-    return found.name if found is not None else ""
-
-
 def key_of(path: str, job_from: str | None) -> Key:
     """What a path alone tells of its job. `job_from`: the operator's pattern, which then is the only one asked."""
     if job_from is not None:
@@ -152,8 +143,8 @@ def key_of(path: str, job_from: str | None) -> Key:
         return Key(found, "slurm.job_from finds it in the path", believed=True) if found else NO_KEY
     if found := ids.own_form(path):
         return Key(found, "its file is called as Slurm calls a job's output")
-    owner = owner_of(path)
-    return Key(owner, "the pod's name, less what its operator adds") if owner else NO_KEY
+    owner = owner_at(path)  # pods of one Indexed Job or JobSet are of several owners here: their names cannot tell
+    return Key(owner.name, "the pod's name, less what its operator adds") if owner and owner.name else NO_KEY
 
 
 def printed_key(value: str) -> Key:
