@@ -248,7 +248,7 @@ class Intake:
             self._hears(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
-        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+        _log.info("source=%s restarted reason=%s proof=%s", source.name, message.reason, message.proof)
 
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:
@@ -260,7 +260,7 @@ class Intake:
         untrained = run is None or not run.state.proven
         if untrained and not source.untrained_logged and source.reader.fed_bytes:
             source.untrained_logged = True
-            _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+            _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -15,6 +15,7 @@ from monitor.config import Watch
 from monitor.follow.patterns import Pattern
 from monitor.owners import owner_at
 from monitor.scalars import compiled
+from parsers.redaction import masked_path
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
@@ -173,6 +174,7 @@ def _tree(pattern: str) -> Pattern:
 
 def _clean(name: str) -> str:
     """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
+    name = masked_path(name)
     replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced or "/"  # only the root has no name, and it is no log

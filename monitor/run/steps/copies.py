@@ -48,6 +48,8 @@ class Copies:
     """Last iterations of launches that write into the same log at the same time."""
     in_a_row: int = 0
     """Lines of rivals since the last one that counted."""
+    ranks: bool = False
+    """Each rank tells the same steps in a file of its own, with values of its own."""
     found: int = 0
     """How often a launch that seemed to be replaced by the present one went on beside it."""
 
@@ -156,7 +158,15 @@ class Copies:
     def saved(self) -> Copies:
         """The part worth keeping over a restart of the daemon."""
         seen = dict(list(self.seen.items())[-SAVED:])
-        return Copies(seen, dict(self.steps), dict(self.cursors), list(self.left), list(self.rivals), found=self.found)
+        return Copies(
+            seen,
+            dict(self.steps),
+            dict(self.cursors),
+            list(self.left),
+            list(self.rivals),
+            found=self.found,
+            ranks=self.ranks,
+        )
 
 
 def _same(one: float | None, other: float | None) -> bool:
