@@ -16,6 +16,7 @@ from typing import Any
 
 from monitor.charts.history import History
 from monitor.charts.steady import Sample
+from monitor.detectors.slowdown.words import level, standing
 from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
@@ -165,6 +166,7 @@ class Replay:
             "restarts": state.restarts,
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(self.run.book.counts.items())),
+            "slowdown": None if (found := level(state)) is None else standing(found),
             "median_seconds_per_iteration": _rounded(self._seconds.median),
             "median_samples_per_second": _rounded(self._samples.median),
             "median_tflops": _rounded(self._tflops.median),

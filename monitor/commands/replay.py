@@ -118,3 +118,5 @@ def _sentence(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{summary['restarts']} restarts, {summary['lost_iterations']} iterations lost"
     told = [f"{count} x {name}" for name, count in summary["incidents"].items()]
     yield f"incidents: {', '.join(told)}" if told else "no incident"
+    if stands := summary.get("slowdown"):
+        yield stands

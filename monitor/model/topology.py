@@ -62,6 +62,8 @@ class Topology:
     moe_ffn_hidden_size: int | None = None
     mtp_layers: int | None = None
     parameters: int | None = None
+    trainable_parameters: int | None = None
+    """As HF Trainer counts them: of an adapter (LoRA) a small part of the model."""
     nominal_parameters: int | None = None
     """What a person calls the model's size: `MSIZE=18` in the trace of a job's script."""
     output_gate: bool | None = None
@@ -216,6 +218,7 @@ def _from_trainer(event: events.TrainerSetting) -> dict[str, Any]:
     field = {
         "instantaneous batch size per device": "micro_batch_size", "total train batch size": "global_batch_size",
         "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
+        "number of trainable parameters": "trainable_parameters",
     }.get(name)  # fmt: skip
     if field is None or not isinstance(event.value, int | float):
         return {}
@@ -249,6 +252,9 @@ _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
 
 def _derive_trainer(new: Topology) -> None:
     """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
+    trained, layers, hidden = new.trainable_parameters, new.layers, new.hidden_size
+    if new.parameters is None and trained and layers and hidden and trained > 6 * layers * hidden**2:
+        new.parameters = trained  # more than half of what the layers have: the model is trained, and no adapter
     context = new.context_parallel_size or 1
     _derive_ranks(new, context)
     if new.data_parallel_size is None:
