@@ -4,6 +4,7 @@ Law: pure. A text is that of the incident's last message, so a series with it as
 somebody is told.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ _LAUNCHED_AGAIN = frozenset({"crash", "crash_loop"})
 
 class Cause(NamedTuple):
     """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`. `brief`: of what and how
-    much, for a title; `command`: what does the advice in Slurm, with the job's own id; `samples`: those to skip.
+    much, for a title; `command`: what does the advice, with the job's own id or pid file; `samples`: those to skip.
     """
 
     incident: str
@@ -76,14 +77,19 @@ def cause_of(told: Transition | Incident) -> Cause:
 
 
 def _command(told: Transition | Incident) -> str:
-    """What does the advice where the run is a job of Slurm's; else "", and where a launch as it is would fail again."""
-    job, evidence = told.job, told.evidence
-    nodes = [name for name in evidence.get("nodes") or evidence.get("common_nodes") or () if is_node_name(name)]
-    if job and told.incident in _ENDED_BY_HAND:
-        stacks = (
-            f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; " if told.incident in _STOPPED else ""
-        )
-        return f"{stacks}scancel {job}"
+    """What does the advice, where the run is a job of Slurm's or its launcher has a pid file; else "", and where a
+    launch as it is would fail again.
+    """
+    job, evidence, stacks, end = told.job, told.evidence, "", ""
+    if job:
+        stacks, end = f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; ", f"scancel {job}"
+    elif told.pid_file:
+        process = f'"$(cat {shlex.quote(told.pid_file)})"'
+        stacks, end = f"py-spy dump --subprocesses --pid {process}; ", f"kill {process}"
+    if told.incident in _ENDED_BY_HAND:
+        return stacks + end if told.incident in _STOPPED else end
+    named = evidence.get("nodes") or evidence.get("common_nodes") or ()
+    nodes = [name for name in named if isinstance(name, str) and is_node_name(name)]
     if job and told.incident in _LAUNCHED_AGAIN and nodes:
         exclude = f"scontrol update JobId={job} ExcNodeList={','.join(nodes)}"
         return f"scontrol requeuehold {job}; {exclude}; scontrol release {job}"

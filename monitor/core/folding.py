@@ -129,6 +129,7 @@ class Folding:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
+            self._watched.runs.find_pid_file(state)
             self._belonging.jobs.changed(source.run)
         if not source.caught_up:
             run.backlog_at = now

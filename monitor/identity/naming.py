@@ -67,6 +67,13 @@ def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
     return _led_by(path, path, watches)
 
 
+def pid_file_of(run: str, path: str, watches: Sequence[Watch]) -> str:
+    """Where the launcher of the run whose log is at `path` leaves its process id; "" where nobody has said."""
+    watch, _ = watch_of(path, watches)
+    template = watch.pid_file if watch is not None else None
+    return (template or "").replace("{run}", run).replace("{log}", _SUFFIX.sub("", path))
+
+
 def stem_of(path: str) -> str:
     """The file's name as both files of a job have it."""
     return _stem(posixpath.basename(path))
