@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from monitor.breakdown.words import LOOK
 from monitor.detectors import DETECTORS
 from monitor.detectors.crash import ADVICE
 from monitor.incidents import Incident, IncidentBook, Transition
@@ -16,6 +17,7 @@ from monitor.run.state import RunState
 
 _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")
+_FASTER = "if nobody meant it, find out what changed"
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
 
@@ -53,6 +55,8 @@ def cause_of(told: Transition | Incident) -> Cause:
     evidence = told.evidence
     failure = str(evidence.get("failure") or "")
     advice = ADVICE.get(failure) if told.incident == "crash" else None
+    if told.incident == "slowdown":
+        advice = LOOK.get(evidence.get("cause", "unknown")) if told.severity != "info" else _FASTER
     phase, node = (told.phase or "").replace("_", " "), _first(evidence, _NODES)
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""

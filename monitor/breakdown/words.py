@@ -2,7 +2,7 @@
 the program that wrote the log. Its options stand with the dialects (parsers/dialects.py, parsers/trainers/*.yaml).
 """
 
-from typing import Any
+from typing import Any, Final
 
 from monitor.breakdown.attribution import Attribution, Cause
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
@@ -16,7 +16,7 @@ _PART = {
     "sync": "handing the weights to the generator", "other": "timers of unknown names",
     WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
-_LOOK: dict[Cause, str] = {
+LOOK: Final[dict[Cause, str]] = {
     "compute": "look at clocks, power caps and temperatures of all GPUs, and at CUDA_LAUNCH_BLOCKING",
     "slow_rank": "look for one slow GPU or node (clocks, ECC, temperature); exclude it at the next restart",
     "data": "look at the file system of the training data, at its workers and the host's memory",
@@ -68,7 +68,7 @@ def _unexplained(found: Attribution) -> str:
 
 def look(found: Attribution | None) -> str:
     """What to look at first."""
-    return _LOOK["unknown" if found is None else found.cause]
+    return LOOK["unknown" if found is None else found.cause]
 
 
 def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any]:

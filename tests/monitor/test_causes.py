@@ -1,11 +1,12 @@
 """Open incidents and crashes as short texts: where, what to do, and no series that changes with every scrape."""
 
-from monitor.causes import causes, failure_of
+from monitor.causes import cause_of, causes, failure_of
 from monitor.charts.recent import Recent
 from monitor.config import default_config
 from monitor.core.view import view_of
 from monitor.detectors import DETECTORS
 from monitor.detectors.crash import ADVICE
+from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.metrics import samples_of
 from monitor.replay import Replay
@@ -55,6 +56,18 @@ def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:
     assert failure is not None
     assert (failure.failure, failure.rank, failure.advice) == ("ecc", "17", ADVICE["ecc"])
     assert failure_of(play(lines).state) is None
+
+
+def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
+    """As its message says; one that is good news blames no node."""
+    for severity, evidence, advice in (
+        ("warning", {"cause": "data"}, "file system of the training data"),
+        ("warning", {"cause": "no such"}, "one slow GPU or node"),
+        ("critical", {}, "one slow GPU or node"),
+        ("info", {"ratio": 0.8}, "find out what changed"),
+    ):
+        told = Transition("r", "slowdown", "firing", severity, 0.0, "x", evidence=evidence)  # type: ignore[arg-type]
+        assert advice in cause_of(told).advice
 
 
 def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
