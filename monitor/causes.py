@@ -8,16 +8,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monitor.breakdown.words import LOOK
-from monitor.detectors import DETECTORS
-from monitor.detectors.crash import ADVICE
+from monitor.advice import advice_for
 from monitor.incidents import Incident, IncidentBook, Transition
 from monitor.nodes.hostlist import is_node_name
 from monitor.run.state import RunState
 
 _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")
-_FASTER = "if nobody meant it, find out what changed"
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
 
@@ -54,9 +51,9 @@ def cause_of(told: Transition | Incident) -> Cause:
     """Of what a message says, or of what an incident is by now."""
     evidence = told.evidence
     failure = str(evidence.get("failure") or "")
-    advice = ADVICE.get(failure) if told.incident == "crash" else None
+    of = failure
     if told.incident == "slowdown":
-        advice = LOOK.get(evidence.get("cause", "unknown")) if told.severity != "info" else _FASTER
+        of = "faster" if told.severity == "info" else str(evidence.get("cause"))
     phase, node = (told.phase or "").replace("_", " "), _first(evidence, _NODES)
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
@@ -69,7 +66,7 @@ def cause_of(told: Transition | Incident) -> Cause:
         _first(evidence, _RANKS),
         node,
         told.summary,
-        advice or DETECTORS[told.incident].advice,
+        advice_for(told.incident, of),
         next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
         ", ".join(text for text in (failure, much, part, node, phase) if text),
         _some(told.gpus),
@@ -135,7 +132,7 @@ def failure_of(state: RunState) -> Cause | None:
         _some(failure.rank),
         _some(failure.node or launch.watchdog_nodes),
         failure.message,
-        ADVICE.get(failure.failure, ADVICE["unknown"]),
+        advice_for("crash", failure.failure),
         failure.line,
     )
 
