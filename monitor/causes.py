@@ -17,8 +17,6 @@ _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
-
-
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
 """While one of these stands, every GPU of the run is idle."""
 _ENDED_BY_HAND = frozenset({"hang", "crash_without_exit", "nan_loss", "divergence"})

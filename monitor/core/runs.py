@@ -137,15 +137,10 @@ class Runs(dict[str, Run]):
                 if state.progress_at is not None and state.launch.progress_clock is not None:
                     run.dated = state.progress_at, state.launch.progress_clock
 
-    def find_pid_file(self, state: RunState) -> None:
-        """By the first of its logs whose entry of the configuration names one."""
-        known = (pid_file_of(state.name, path, self._config.runs) for path in state.sources)
-        state.pid_file = next(filter(None, known), "")
-
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
         run.state.blind_since = None
-        self.find_pid_file(run.state)
+        run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
         self[run.state.name] = run
         return run
 
