@@ -115,13 +115,9 @@ def test_promtool_takes_what_is_shipped(arguments: tuple[str | Path, ...]) -> No
             '  unless on (cluster, run) ALERTS{alertname="MegatronHangDeadlinePassed"',
             '  unless ALERTS{x=""',
         ),
-        ("runs", "ended with its node", " > time() - 3600 or ", " or "),
-        (
-            "runs",
-            "ended with its node",
-            ") - 3600 or run:megatron_hang_deadline_timestamp_seconds:held))",
-            ") - 3600))",
-        ),
+        ("runs", "ended with its node", " > time() - 3600 unless ", " unless "),
+        ("runs", "ended with its node", "or run:megatron_hang_deadline_timestamp_seconds:held\n", "\n"),
+        ("runs", "ended with its node", "run_retention_seconds[1d]) > time()", "run_retention_seconds[1d]) > 0"),
         ("young", "", "timestamp_seconds:held > on () group_left ()", "timestamp_seconds:held < on () group_left ()"),
         ("monitor", "down - not by", "unless ignoring (runs) (", "and ignoring (runs) ("),
         (
