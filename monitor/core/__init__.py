@@ -84,6 +84,7 @@ class Core(Watched):
         super().begin(config, judge)
         self._jobs = Jobs(config.slurm)
         self.hands.configure(config)
+        self.counts.set("run_retention_seconds", config.run_retention)
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
@@ -197,7 +198,7 @@ class Core(Watched):
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
-        return item if run is None else self.hands.announce(run, item, now)
+        return item if run is None or item.status != "firing" else self.hands.announce(run, item, now)
 
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""

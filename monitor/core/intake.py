@@ -132,7 +132,7 @@ class Intake:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
                 if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
-                    run.state.unheard_before = None
+                    run.state.unheard_before = run.dated = None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member

@@ -213,5 +213,4 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 
 
-_ADVICE = "free space and save by hand now: all since the last whole checkpoint is at risk"
-DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)
+DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)

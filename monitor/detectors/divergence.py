@@ -171,7 +171,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     return firing(_NAME, severity, summary, evidence, onset=rise.onset, since=rise.since)
 
 
-_ADVICE = "stop; go back to a checkpoint well before the onset; skip those samples or lower the learning rate"
-DETECTOR = Detector(
-    _NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")

@@ -270,7 +270,4 @@ def _of_gradients(memory: Memory) -> str:
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)
-_ADVICE = "prepare to go back: note the last good checkpoint; at its minimum the run stops or learns nothing"
-DETECTOR = Detector(
-    _NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")

@@ -187,5 +187,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-_ADVICE = "stop before the next save and go back to the last checkpoint before it: NaN does not recover"
-DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update, advice=_ADVICE)
+DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)

@@ -218,7 +218,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-_ADVICE = "look whether the loss is still finite; if it goes on, go back and lower the learning rate"
-DETECTOR = Detector(
-    _NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")

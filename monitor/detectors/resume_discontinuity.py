@@ -299,5 +299,4 @@ def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings)
 
 
 _LISTENS = (IterationsSkipped, ProgramExited)
-_ADVICE = "stop at once: the run does not go on where it was; check --load and the schedule's arguments"
-DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)
+DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, _LISTENS)

@@ -8,7 +8,7 @@ import functools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from monitor.config import Watch
@@ -66,6 +66,13 @@ def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
     """The watch that found `path`, and its pattern: the path itself where none is known."""
     path = posixpath.normpath(path)
     return _led_by(path, path, watches)
+
+
+def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
+    """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
+    known = ((watch_of(path, watches)[0], path) for path in paths)
+    named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
+    return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
 
 def stem_of(path: str) -> str:

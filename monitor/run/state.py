@@ -270,7 +270,8 @@ class RunState:
     experiment: Experiment = field(default_factory=Experiment)
     job: Job | None = None
     """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
-
+    pid_file: str = ""
+    """Where the launcher leaves its process id, as configured; written by the core."""
     beside: str = ""
     """Another job that runs and writes this run, too; written by the core."""
     unrestarted: Unrestarted | None = None

@@ -171,6 +171,5 @@ def _advice(state: RunState, blocking: str | None) -> str:
     return "; ".join(steps)
 
 
-_ADVICE = "take stacks before you kill anything (py-spy dump on every rank), then cancel and restart"
 _ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
-DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS, advice=_ADVICE)
+DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS)

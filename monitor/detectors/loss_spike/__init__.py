@@ -294,6 +294,5 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
     )
 
 
-_ADVICE = "usually nothing: most spikes recover within tens of iterations; note the samples"
 _WORSE = ("nan_loss", "divergence")  # words for the same loss
-DETECTOR = Detector(_NAME, LossSpikeSettings, check, Memory, update, inhibited_by=_WORSE, advice=_ADVICE)
+DETECTOR = Detector(_NAME, LossSpikeSettings, check, Memory, update, inhibited_by=_WORSE)

@@ -263,5 +263,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
     return Verdict(NAME)
 
 
-_ADVICE = "look for one slow GPU or node (clocks, ECC, network) and exclude it at the next restart"
-DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level", advice=_ADVICE)
+DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level")
