@@ -23,6 +23,7 @@ from parsers.events import (
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
 _MAX_DICT = 8000
+_BLANKS, _LONGEST_NAME = 7, 80  # between a bar's name and its figures; characters of a name
 # `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
 _DICT = re.compile(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
@@ -30,10 +31,11 @@ _PAIR = re.compile(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
 _KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
 # ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`
 _BAR = re.compile(
-    r"(?:(?P<name>[^\r\n:|%]{1,80}):[ ]{1,4})?[ ]{0,3}(?P<percent>\d{1,3})%\|[^|]{0,400}\|[ ]{0,4}"
+    r"\d{1,3}%\|[^|]{0,400}\|[ ]{0,4}"
     r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
+_MARKS = re.compile(r"[\r\n:|%]")  # no name of a bar holds one
 # `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
 _SETTING = re.compile(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
 _HEADING = "***** Running training *****"
@@ -108,8 +110,10 @@ def _finite(text: str | None) -> float | None:
 
 def read_bar(line: Line) -> Iterator[Event]:
     """Bars in iterations; bytes, examples and files are not ours."""
-    for match in _BAR.finditer(line.text[-_MAX_BARS:]):
-        rate = match["rate"]
+    text, end = line.text[-_MAX_BARS:], 0
+    for match in _BAR.finditer(text):
+        rate, name = match["rate"], _name_before(text[end : match.start()])
+        end = match.end()
         pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
         yield TrainerProgressed(
             step=int(match["step"]),
@@ -117,9 +121,17 @@ def read_bar(line: Line) -> Iterator[Event]:
             seconds_per_step=pace,
             elapsed_seconds=clock(match["elapsed"]),
             remaining_seconds=clock(match["left"]) if "?" not in match["left"] else None,
-            description=(match["name"] or "").strip(),
+            description=name,
             **line.origin,
         )
+
+
+def _name_before(text: str) -> str:
+    """`Train` of what stands before a bar's figures; empty where no name does."""
+    head = text.rstrip(" ")
+    if not head.endswith(":") or not 0 < len(text) - len(head) <= _BLANKS:
+        return ""
+    return _MARKS.split(head[:-1])[-1][-_LONGEST_NAME:].strip()
 
 
 def read_line(line: Line) -> Iterator[Event]:
