@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pkgutil import get_data
 from typing import Final
 
+from parsers.patterns import lazy
+
 MASK: Final = "***"
 
 
@@ -25,7 +27,7 @@ def _patterns() -> Iterator[tuple[tuple[str, ...], re.Pattern[str]]]:
         pattern = "".join(row["pattern"])
         for name, part in table["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
-        yield tuple(row["words"]), re.compile(pattern)
+        yield tuple(row["words"]), lazy(pattern)
 
 
 _PATTERNS: Final = tuple(_patterns())

@@ -4,7 +4,6 @@ The dict is a Python repr: single quotes, bare nan and inf, and in newer version
 behind a bar on the same physical line. Several nodes draw their own bars and print their own final dicts.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,32 +19,33 @@ from parsers.events import (
     TrainerSetting,
     TrainerSummary,
 )
+from parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
 _MAX_DICT = 8000
 _BLANKS, _LONGEST_NAME = 7, 80  # between a bar's name and its figures; characters of a name
 # `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
-_DICT = re.compile(r"\{'(?:[^{}]{1,8000})\}")
+_DICT = lazy(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
-_PAIR = re.compile(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
+_PAIR = lazy(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
 _KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
 # ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`
-_BAR = re.compile(
+_BAR = lazy(
     r"\d{1,3}%\|[^|]{0,400}\|[ ]{0,4}"
     r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
-_MARKS = re.compile(r"[\r\n:|%]")  # no name of a bar holds one
+_MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
 # `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
-_SETTING = re.compile(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
+_SETTING = lazy(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
 _HEADING = "***** Running training *****"
-_EVALUATES = re.compile(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
+_EVALUATES = lazy(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
 # `Saving model checkpoint to out/checkpoint-500`; without a number it is the model at the end
-_SAVES = re.compile(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
+_SAVES = lazy(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
 # `  Continuing training from global step 465`
-_CONTINUES = re.compile(r"^\s*Continuing training from global step (\d{1,12})\s*$")
+_CONTINUES = lazy(r"^\s*Continuing training from global step (\d{1,12})\s*$")
 # `  train_runtime            = 0:14:55.93`
-_METRIC = re.compile(
+_METRIC = lazy(
     r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
 )
 
