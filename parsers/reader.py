@@ -218,7 +218,10 @@ class SourceReader:
             parts += 1
             out.extend(LogEvent(number, rule, event, shown or segment) for rule, event, shown in self._ask(line, rules))
         found = out[before:]
+        learns = shape is not None and parts == 1 and not self._open and shape.template is None
         if not found:
+            if shape is not None and learns:
+                self._memo.rule_out(shape, raw, lambda other: self._alone(other, rules))
             return
         used = self._memo.used
         if used is not None:
@@ -226,7 +229,7 @@ class SourceReader:
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
-        if parts == 1 and found[0].raw is raw and not self._open and shape is not None and shape.template is None:
+        if shape is not None and learns and found[0].raw is raw:
             answer = [(entry.rule, entry.event) for entry in found]
             if all(self._memo.templated[rule] for rule, _ in answer):
                 self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))

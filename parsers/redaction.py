@@ -17,6 +17,8 @@ from pkgutil import get_data
 from typing import Final
 from zlib import crc32
 
+from parsers.patterns import lazy
+
 MASK: Final = "***"
 
 
@@ -26,7 +28,7 @@ def _patterns() -> Iterator[tuple[tuple[str, ...], re.Pattern[str]]]:
         pattern = "".join(row["pattern"])
         for name, part in table["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
-        yield tuple(row["words"]), re.compile(pattern)
+        yield tuple(row["words"]), lazy(pattern)
 
 
 _PATTERNS: Final = tuple(_patterns())

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from parsers.patterns import lazy
 from parsers.redaction import masked
 
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)"
@@ -42,7 +43,7 @@ TEXT_FORMS: Final = rf"""
     | (?!(?:epoch|iter|iteration|step|stage|rank|phase|zero|batch)-\d)
       (?P<stern_pod>[a-z0-9][a-z0-9.-]{{0,240}}-(?:\d{{1,5}}|[b-df-hj-np-tv-z\d]{{5}}))[ ][a-z][a-z0-9-]{{0,62}}[ ]
 """
-_BARE = re.compile(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
+_BARE = lazy(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
 
 # The key of the line -> keys of which one must stand beside it: programs print JSON of their own
 _BESIDE: Final = {

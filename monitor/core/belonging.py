@@ -112,7 +112,7 @@ class Belonging:
         """The events of a delivery; those that are to be folded now, into the run that the source has then."""
         member = source.member
         if not member.settled:
-            return self._take_unsettled(source, entries, at, now)
+            return self._take_unsettled(source, entries, kinds, at, now)
         if EnvironmentVariableSeen.kind in kinds:
             entries = withhold(source, entries, self._watched.current(source))
         if not STEP_KINDS.isdisjoint(kinds):
@@ -121,9 +121,16 @@ class Belonging:
             entries = self._beyond_copies(source, entries)
         return [(entries, at)] if entries else []
 
-    def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
+    def _take_unsettled(
+        self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
+    ) -> Due:
         member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
-        for entry in entries:
+        set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS), default=-1)
+        for place, entry in enumerate(entries):
+            if member.settled and not member.young and place > set_up and not any(self._rivals(source)):
+                self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
+                due += entries[place:]
+                break
             event, is_step = entry.event, type(entry.event) in STEP_EVENTS
             self._note_set_up(source, entry)
             if self.waits(source) or self._may_be_another(source, entry):

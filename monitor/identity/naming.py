@@ -80,6 +80,7 @@ def stem_of(path: str) -> str:
     return _stem(posixpath.basename(path))
 
 
+@functools.lru_cache(maxsize=256)  # asked for each event near a set-up
 def experiment_name(log: str, label: str) -> str:
     """The name of one of several experiments in the log of the run `log`: the first, without a label, has the log's."""
     return _clean(f"{log}:{label}") if label else log

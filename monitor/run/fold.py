@@ -28,6 +28,8 @@ from parsers.engine.fields import whole
 from parsers.events import Event, LogEvent
 from parsers.timers import BESIDE, PART_OF, timer
 
+_MORE = BESIDE | PART_OF.keys()
+"""Timers that tell more than the time of an iteration's parts."""
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
@@ -38,33 +40,35 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     event = entry.event
     kind = type(event)
     clock = _note_line(state, event, at)
-    launch, counted, before = state.launch, state.iterations_total, state.launch.phase
-    kind_of_silence = launch.silent_work or before
+    launch, counted = state.launch, state.iterations_total
+    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
     moved: Moved = False
     if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
         handler = _HANDLERS.get(kind)
         moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
-    phase = state.launch.phase
-    if isinstance(moved, str) and moved != phase:
+    now = state.launch
+    phase = now.phase
+    if moved.__class__ is str and moved != phase:
+        enter(state, moved, at)
         phase = moved
-        enter(state, phase, at)
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if stepped:
-        state.copies.count(source, state.launch.number)
+        state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        if live and state.launch is launch:  # what a new launch ended did not end in progress
+        if live and now is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, kind_of_silence, event, at)
         _note_progress(state, at, live)
-        if clock is not None or kind in STEP:
-            near = state.launch.stamped_at is not None and (
-                state.iterations_total - state.launch.stamped_at <= (state.launch.log_interval or 1)
-            )
-            state.launch.progress_clock = state.log_clock_last if clock is None and near else clock
-    if state.launch.parts.told and (silence := state.launch.parts.follow(before, phase, event)) > 0:
+        if clock is not None:
+            now.progress_clock = clock
+        elif kind in STEP:
+            stamped = now.stamped_at
+            near = stamped is not None and state.iterations_total - stamped <= (now.log_interval or 1)
+            now.progress_clock = state.log_clock_last if near else None
+    if now.parts.told and (silence := now.parts.follow(before, phase, event)) > 0:
         state.past.silences.learn(before, silence)
 
 
@@ -86,7 +90,8 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
 def _note_progress(state: RunState, at: float, live: bool) -> None:
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0
-    state.live = state.live or live
+    if live:
+        state.live = True
     state.launch.hung, state.unheard_before = False, None
 
 
@@ -211,7 +216,9 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: events.TimersReported, told: Told) -> bool:
-    _take_timers(state, event)
+    state.launch.account.take(event, state.launch.whole_lines)
+    if not PART_OF.keys().isdisjoint(event.timers):
+        state.launch.parts.note_printed(event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.launch.iterations:
@@ -230,21 +237,12 @@ def fold_timers(state: RunState, event: events.TimersReported, at: float) -> boo
     Their stamps and nodes say nothing that the lines beside them do not. False where they tell more; nothing is folded
     then.
     """
-    if state.first_at is None or not state.proven:
-        return False
-    if not BESIDE.isdisjoint(event.timers):
+    if not state.proven or state.first_at is None or not _MORE.isdisjoint(event.timers):
         return False
     if at > state.updated_at:
         state.updated_at = at
-    _take_timers(state, event)
+    state.launch.account.take(event, state.launch.whole_lines)
     return True
-
-
-def _take_timers(state: RunState, event: events.TimersReported) -> None:
-    launch = state.launch
-    launch.account.take(event, launch.whole_lines)
-    if not PART_OF.keys().isdisjoint(event.timers):
-        launch.parts.note_printed(event)
 
 
 def _on_overflow(state: RunState, event: events.OverflowSkipped, _told: Told) -> bool:

@@ -21,7 +21,7 @@ from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.pace import likely_interval
 from monitor.run.steps.sources import SourceName, takes_over
-from monitor.run.steps.watch import Pure, pure
+from monitor.run.steps.watch import pure
 from parsers.dialects import BY_NAME
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
@@ -196,26 +196,27 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
     launch, told = state.launch, report.seconds or 0.0
     if report.passed is None:
         add_seconds(state, told * count)
-    net = Pure(told, True)
+    seconds: float | None = told
+    exact = True
     if launch.watch.inside:
         at = report.told.at - state.unheard if report.told.live else None
-        net = pure(launch.watch.interval(count, told, launch.last_iteration, at), launch.pace.predicted())
-    if net.interruption is not None:
-        validations = launch.validations_since
-        kind, seconds = ("evaluating", net.interruption / validations) if validations else ("saving", net.interruption)
-        state.past.silences.learn(kind, seconds)
-    if net.seconds is None:
+        interval = launch.watch.interval(count, told, launch.last_iteration, at)
+        seconds, exact, within = pure(interval, launch.pace.predicted())
+        if within is not None:
+            validations = launch.validations_since
+            state.past.silences.learn(*(("evaluating", within / validations) if validations else ("saving", within)))
+    if seconds is None:
         return
-    launch.pure_seconds = net.seconds
+    launch.pure_seconds = seconds
     if first:  # warm-up and compilation: shown, never learned from
         return
     batch_size = launch.latest.global_batch_size
-    if net.exact:
-        launch.step_seconds = net.seconds
-        printed = launch.latest.tflops if launch.driver == "iteration" and net.seconds == told else None
-        state.steady.add(batch_size, net.seconds, printed)
-    launch.pace.add(net.seconds, batch_size)
-    state.seconds.add(net.seconds, count)
+    if exact:
+        launch.step_seconds = seconds
+        printed = launch.latest.tflops if launch.driver == "iteration" and seconds == told else None
+        state.steady.add(batch_size, seconds, printed)
+    launch.pace.add(seconds, batch_size)
+    state.seconds.add(seconds, count)
 
 
 def measured(
