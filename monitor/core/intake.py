@@ -192,7 +192,9 @@ class Intake:
         source.reader.skip(late)
         if source.ordered.late:
             self._watched.counts.add("late_lines_total", source.run, by=source.ordered.late)
-            source.ordered.late = 0
+        if source.ordered.again:
+            self._watched.counts.add("duplicate_lines_total", source.run, by=source.ordered.again)
+        source.ordered.late = source.ordered.again = 0
         if not due:
             return
         launch, steps, progress = None, (0, 0), None
