@@ -118,6 +118,7 @@ class Group:
         """Until every partition is judged."""
         name = 'megatron_monitor_kafka_partitions{state="judging"}'
         while sum(page.get(name, 0.0) for page in self.metrics()) < 4:
+            assert all(process is None or process.poll() is None for process in self.processes), "a member has ended"
             time.sleep(0.5)
 
     def end(self) -> None:
@@ -141,7 +142,7 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
     once = [sys.executable, "-m", "monitor", "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
     truth = samples(subprocess.run(once, check=True, capture_output=True, text=True).stdout)
     broker, receiver = Broker(4), Receiver()
-    group = Group(folder, broker, 3, receiver, "detectors.hang.minimum=1h", "message_limit={count: 1000}")
+    group = Group(folder, broker, 3, receiver, "detectors.hang.minimum=1h", "message_limit.messages=1000")
     group.ready()
     done, kills = threading.Event(), Counter[str]()
 

@@ -30,7 +30,7 @@ _GROUP = {
     "auto.offset.reset": "earliest",
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": "6000",  # the least that brokers let be: a member that was killed is given up after it
-    "heartbeat.interval.ms": "1500",
+    "heartbeat.interval.ms": "1000",
     "max.poll.interval.ms": "60000",
     "topic.metadata.refresh.interval.ms": "10000",
     "enable.partition.eof": "true",

@@ -144,6 +144,7 @@ class Shard:
         """
         self._opening.stop()
         self.desk.executor.stop()
+        self.record.lost = self.record.lost or not save
         if self._saver is not None:
             now, save = self.now(), save and self.next >= self._until
             self.desk.deliveries.finish(self.core.outbox, now, _CLOSE if save else 0.0, hand=False)

@@ -154,7 +154,8 @@ class StateRecord:
                 "compression.type": "zstd",
                 "message.max.bytes": str(_LARGEST),
                 "linger.ms": "0",
-            }
+            },
+            logger=_log,  # else librdkafka writes to standard error what `_failed` tells
         )
         self._producer.init_transactions(_TIMEOUT)
         reader = Reader(settings)
@@ -198,9 +199,10 @@ class StateRecord:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"
         _log.warning("kafka: %s", self.trouble)
-        if error.retriable():
+        if error.fatal() or error.retriable():
+            self.lost = error.fatal()
             return
         try:
             self._do(self._producer.abort_transaction)
         except KafkaException as again:
-            self.lost = not again.args[0].retriable()
+            self.lost = again.args[0].fatal() or not again.args[0].retriable()
