@@ -56,7 +56,8 @@ class Ordered:
         """(stamp, line) of those that have waited, in order; and the bytes of those that are left out."""
         lines = self.lines
         if lines and lines[0][3] == inf:
-            lines = self.lines = [(stamp, line, size, min(came, now)) for stamp, line, size, came in lines]
+            since = min(now, *(came for *_, came in lines))  # what was restored came before all that came since
+            lines = self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in lines]
         if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
             return [], 0
         waited = [line[0] for line in lines if now - line[3] >= HOLD] or [

@@ -30,7 +30,7 @@ _GROUP = {
     "auto.offset.reset": "earliest",
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": "6000",  # the least that brokers let be: a member that was killed is given up after it
-    "heartbeat.interval.ms": "1000",
+    "heartbeat.interval.ms": "500",
     "max.poll.interval.ms": "60000",
     "topic.metadata.refresh.interval.ms": "10000",
     "enable.partition.eof": "true",
@@ -92,7 +92,7 @@ class Member:
             self._open(one.partition)
 
     def _open(self, partition: int) -> None:
-        record = StateRecord(self._config.kafka, partition, self._address)
+        record = StateRecord(self._config.kafka, partition, self._address, self._partitions)
         _log.info("kafka: partition %d is ours", partition)
         self._shards[partition] = Shard(self._config, partition, record, self._clock, self._wake, self._links)
 
@@ -158,6 +158,7 @@ class Member:
             place = TopicPartition(self._topic, partition, shard.next)
             self._consumer.seek(place)
             self._consumer.resume([place])
+            _log.info("kafka: partition %d goes on at record %d, epoch %d", partition, shard.next, shard.record.epoch)
 
     def _hand(self, shard: Shard, message: Message) -> None:
         offset, (kind, stamp) = message.offset() or 0, message.timestamp()

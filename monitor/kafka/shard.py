@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _LAPSE = 5.0  # seconds without a word of the partition's leader after which nobody listens; it answers twice a second
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the records may say that it has ended
 _CLOSE = 2.0  # seconds for what notifiers are at when the partition goes to another member
+_BACKLOG = 8 << 20  # bytes that are gathered before the first are handed on
 _FORGOTTEN = 7 * 86400.0  # seconds without a line after which a stream is let go, as in the spool
 _SWEEP = 3600.0
 _NAMED = 20  # records of a partition that are refused and named in the log
@@ -64,10 +65,11 @@ class Shard:
         self._again: dict[str, int] = {}
         self._fed: dict[str, int] = {}  # bytes of each stream that the core was given
         self._lines: dict[str, list[bytes]] = {}
+        self._came: dict[str, float] = {}  # stream -> when the last of these records was written, Unix seconds
         self._keys: dict[str, bytes] = {}  # run -> the key that its records have
         self._turned_at = self._began_at = clock.monotonic()
         self._swept_at = clock.wall()
-        self._named = 0
+        self._size = self._named = 0
         self._deaf = False
         self._unheard = 0.0
         self.next = 0
@@ -190,7 +192,9 @@ class Shard:
             written, carrier, beats = address(stream.labels, "", self._config.runs, settings.heartbeat.label, told)
             if written is not None:
                 named = True
-                self._line_up(offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode())
+                self._line_up(
+                    offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode(), at
+                )
                 if self._keys.setdefault(written.run, key) != key and (self.record.partitions > 1) and not self.refused:
                     self.refused = (
                         f"records of the run {written.run} have several keys, {self._keys[written.run]!r} and {key!r} "
@@ -204,14 +208,16 @@ class Shard:
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
         self._count("taken" if named else "unnamed")
 
-    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes) -> None:
+    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes, came: int) -> None:
         if offset < self._until and offset < self._again.get(name, self._until):
             return
         if name not in self._fed and name not in self._lines:
             self._place.first[name] = offset
+        self._came[name] = came / 1e9
         lines = self._lines.setdefault(name, [])
         for at, text in entries:
             lines += lines_of(at, head, text)
+            self._size += len(text)
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _left_out(self, outcome: str, offset: int, why: str) -> None:
@@ -232,9 +238,12 @@ class Shard:
                 self._fed[name] = 0
                 self.core.handle(Opened(name, name, None, 0, written, False, mount=self._mount), now)
             data = b"".join(lines)
-            self.core.handle(Data(name, self._fed[name], data, written, wall, 0), now)
+            came = min(wall, self._came[name]) if not self.caught_up and self._is_read else wall
+            self.core.handle(Data(name, self._fed[name], data, written, came, 0), now)
             self._fed[name] += len(data)
         self._lines.clear()
+        self._came.clear()
+        self._size = 0
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -245,9 +254,12 @@ class Shard:
     def turn(self) -> None:
         """Hand on what came, judge, save, send."""
         now, clock = self.now(), self._clock.monotonic()
+        if not (self.caught_up or self._is_read or clock - self._began_at > _SETTLE or self._size > _BACKLOG):
+            self._turned_at = clock
+            return  # at first what lies there is read to its end: what can come before a line has come by then
         self._feed(now)
         self._listen(now, clock)
-        if self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until:
+        if self._is_read and self.next >= self._until:
             self._catch_up(now)
         self.desk.judge(now)
         self._turned_at = self._clock.monotonic()
@@ -259,6 +271,11 @@ class Shard:
                 self.desk.deliveries.turn(self.core.outbox, now)
         if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
             self._sweep(now)
+
+    @property
+    def _is_read(self) -> bool:
+        """Was all read that lay there a moment ago?"""
+        return self.heard_at > self._began_at and self._clock.monotonic() - self.heard_at < _LAPSE
 
     def _listen(self, now: float, clock: float) -> None:
         silent_for = max(0.0, clock - self.heard_at)

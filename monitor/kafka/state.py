@@ -23,7 +23,7 @@ _TOPIC = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.1",
     "segment.bytes": str(64 << 20),
-    "max.message.bytes": str(16 << 20),
+    "max.message.bytes": str(_LARGEST),
 }
 
 
@@ -128,13 +128,13 @@ def _found(message: Any) -> Found:
 class StateRecord:
     """The state of one partition, for its owner. `open`, then `write` as a Saver does; each in a thread of its own."""
 
-    def __init__(self, settings: KafkaSettings, partition: int, address: str) -> None:
-        """`address`: where people find this member's page."""
+    def __init__(self, settings: KafkaSettings, partition: int, address: str, partitions: int = 0) -> None:
+        """`address`: where people find this member's page. `partitions`: how many the topic has, if that is known."""
         self._settings, self._partition, self._address = settings, partition, address
         self._producer: Any = None
         self._unfinished: Callable[[float], None] | None = None  # the brokers may have done it, and have not said so
         self.epoch = 0
-        self.partitions = 0
+        self.partitions = partitions
         """How many the topic has."""
         self.lost = False
         """Another member has the partition, or nobody knows: nothing is written any more."""
@@ -144,7 +144,7 @@ class StateRecord:
     def open(self) -> bytes:
         """Fence who was before; what it knew, empty if nothing. KafkaException, StateError."""
         settings, partition = self._settings, self._partition
-        self.partitions = prepare(settings)
+        self.partitions = self.partitions or prepare(settings)
         if partition >= self.partitions:
             raise StateError(f"{settings.topic} has fewer partitions than it had")
         self._producer = Producer(

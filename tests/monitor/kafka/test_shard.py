@@ -63,8 +63,8 @@ class Partition:
         for offset, (key, value) in enumerate(self.records):
             if offset >= self.shard.next and not self.shard.take(offset, key, value, {}, 0):
                 break
+        self.clock.advance(0.01)
         if heard:
-            self.clock.advance(0.01)
             self.shard.heard_at = self.clock.monotonic()
         self.shard.turn()
         self.clock.advance(seconds)
