@@ -6,6 +6,7 @@ only while `take` polls. What blocks (the state of a partition, who has the othe
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 _BATCH = 2000  # records taken at once
-_PEERS = 10.0  # seconds between two looks at who has the other partitions
+_PEERS = 60.0  # seconds between two looks at who has the other partitions: each reads all that they know
+_BALANCED = 5.0  # seconds from a change of ours until the others have theirs
 _AGAIN = 5.0  # seconds until a partition that could not be opened, or was lost though it is ours, is opened again
 _TOLD = 60.0  # seconds for which the page shows an error of the brokers
 _GROUP = {
@@ -41,7 +43,6 @@ _GROUP = {
 }
 _HELP = {
     KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
-    KafkaError._TRANSPORT: "no broker answers at {brokers}",
     KafkaError._RESOLVE: "no address is known of {brokers}",
     KafkaError._AUTHENTICATION: "the brokers do not let us in: see kafka.client (sasl.*)",
     KafkaError._SSL: "TLS with the brokers fails: see kafka.client (ssl.*)",
@@ -83,7 +84,7 @@ class Member:
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Nothing is fetched until it is known from where on: a shard says that when it has read its state."""
-        self._joined = True
+        self._joined, self._look_at = True, self._clock.monotonic() + _BALANCED
         theirs = [TopicPartition(self._topic, one.partition, 0) for one in partitions]
         consumer.incremental_assign(theirs)
         if theirs:
@@ -106,6 +107,7 @@ class Member:
         consumer.incremental_unassign(list(partitions))
 
     def _leave(self, partitions: Sequence[TopicPartition], *, save: bool) -> None:
+        self._look_at = self._clock.monotonic() + _BALANCED
         for one in partitions:
             self._reopen.pop(one.partition, None)
             if one.partition in self._shards:
@@ -141,17 +143,22 @@ class Member:
                 shard.turn()
         for partition in [one for one, at in self._reopen.items() if now >= at]:
             del self._reopen[partition]
-            self._consumer.pause([TopicPartition(self._topic, partition)])
-            self._open(partition)
+            self._anew(partition)
         for found in self._peers.answers():
             self._partitions, self._others = found or (self._partitions, self._others)
         if now >= self._look_at:
             self._look_at = now + _PEERS
             self._peers.ask("who?")
 
+    def _anew(self, partition: int) -> None:
+        if partition in self._shards:
+            self._close(partition, save=True)
+        self._consumer.pause([TopicPartition(self._topic, partition)])
+        self._open(partition)
+
     def _begin(self, partition: int, shard: Shard, now: float) -> None:
         if trouble := shard.look():
-            self._tell(trouble, _TOLD)
+            self._tell(trouble)
             self._close(partition, save=False)
             self._reopen[partition] = now + _AGAIN
         elif shard.open:
@@ -163,7 +170,7 @@ class Member:
     def _hand(self, shard: Shard, message: Message) -> None:
         offset, (kind, stamp) = message.offset() or 0, message.timestamp()
         if offset > shard.next and (low := self._low(shard.partition)) > shard.next:
-            self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread", _TOLD)
+            self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
             self._count("kafka_records_total", "lost", by=low - shard.next)
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
         given: Any = message.headers() or ()
@@ -179,8 +186,13 @@ class Member:
     def _ended(self, message: Message) -> None:
         """All that lies in the partition was handed on."""
         shard = self._shards.get(message.partition() or 0)
-        if shard is not None and shard.open:
-            shard.next = max(shard.next, message.offset() or 0)
+        if shard is None or not shard.open:
+            return
+        if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
+            self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
+            self._anew(shard.partition)
+        else:
+            shard.next = end
             shard.heard_at = self._clock.monotonic()
 
     def _statistics(self, text: str) -> None:
@@ -200,12 +212,15 @@ class Member:
         settings = self._config.kafka
         names = {"brokers": ", ".join(settings.bootstrap), "topic": self._topic, "group": settings.group}
         self._count("kafka_errors_total", error.name())
-        self._tell(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str(), _TOLD)
+        if error.code() == KafkaError._TRANSPORT:
+            return  # one of several; it is said when none is left
+        self._tell(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
 
-    def _tell(self, sentence: str, seconds: float) -> None:
+    def _tell(self, sentence: str) -> None:
+        """In the log, and for a minute on the page."""
         if sentence not in self._told:
             _log.warning("kafka: %s", sentence)
-        self._told[sentence] = self._clock.monotonic() + seconds
+        self._told[sentence] = self._clock.monotonic() + _TOLD
 
     def _look_around(self) -> tuple[int, dict[int, str]] | None:
         """In a thread: how many partitions there are, and who has written the state of each."""
@@ -238,6 +253,12 @@ class Member:
         self._told = {sentence: until for sentence, until in self._told.items() if until > now}
         refused = [shard.refused for shard in self._shards.values() if shard.refused]
         unnamed = next((shard.unnamed for shard in self._shards.values() if shard.unnamed), "")
+        names = Counter(name for shard in self.shards for name in shard.core.runs)
+        refused += [
+            f"the run {name} lies in several partitions: key records by run, and by nothing else (docs/kafka.md)"
+            for name, count in names.items()
+            if count > 1
+        ]
         if unnamed:
             refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/intake.md)")
         return ". ".join(f"Kafka: {one}" for one in (*refused, *self._told))
@@ -282,9 +303,7 @@ class Member:
         """Go on by another configuration: each partition is opened anew."""
         self._config = config
         for partition in list(self._shards):
-            self._close(partition, save=True)
-            self._consumer.pause([TopicPartition(self._topic, partition)])
-            self._open(partition)
+            self._anew(partition)
 
     def close(self) -> None:
         """Leave the group: others take over at once, with what is saved now."""

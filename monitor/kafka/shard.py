@@ -122,6 +122,9 @@ class Shard:
         saved.counts = {}  # those of a process: each begins at 0
         self._instants = Instants(self.core, self._clock, saved)
         self._place = self.core.place = place = saved.place or Place()
+        if place.offset > self.record.end:
+            _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
+            place.offset, place.first = 0, {}
         self._carriers.restore(place.carriers)
         now, wall = self.now(), self._clock.wall()
         for name, position in self.core.restore(saved).items():

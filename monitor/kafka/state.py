@@ -70,7 +70,7 @@ class Reader:
     """Looks for the newest record of any partition. For one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._topic = settings.state_topic
+        self._topic, self._lines = settings.state_topic, str(settings.topic)
         self._consumer = Consumer(
             {
                 **settings.properties(),
@@ -113,6 +113,11 @@ class Reader:
             self._consumer.unassign()
         raise StateError(f"{self._topic} was not read to its end within {_TIMEOUT:.0f} s")
 
+    def end(self, partition: int) -> int:
+        """The offset behind the last record of the topic itself. KafkaException."""
+        place = TopicPartition(self._lines, partition)
+        return int(self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)[1])
+
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
@@ -136,6 +141,8 @@ class StateRecord:
         self.epoch = 0
         self.partitions = partitions
         """How many the topic has."""
+        self.end = 0
+        """Of the topic's partition, when the record was read."""
         self.lost = False
         """Another member has the partition, or nobody knows: nothing is written any more."""
         self.trouble = ""
@@ -144,7 +151,8 @@ class StateRecord:
     def open(self) -> bytes:
         """Fence who was before; what it knew, empty if nothing. KafkaException, StateError."""
         settings, partition = self._settings, self._partition
-        self.partitions = self.partitions or prepare(settings)
+        if partition >= self.partitions:
+            self.partitions = prepare(settings)
         if partition >= self.partitions:
             raise StateError(f"{settings.topic} has fewer partitions than it had")
         self._producer = Producer(
@@ -161,6 +169,7 @@ class StateRecord:
         reader = Reader(settings)
         try:
             found = reader.newest(partition)
+            self.end = reader.end(partition)
         finally:
             reader.close()
         self.epoch = 1 if found is None else found.epoch + 1

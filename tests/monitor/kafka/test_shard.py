@@ -6,6 +6,7 @@ import pytest
 
 from monitor.config import load
 from monitor.kafka.shard import Shard
+from monitor.snapshot import MonitorCounts, RunSnapshot, Snapshot, merged
 from tests.clock import ManualClock
 from tests.kafka_broker import loki
 from tests.lines import line
@@ -19,8 +20,8 @@ class Record:
 
     partitions, lost, trouble = 4, False, ""
 
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = data
+    def __init__(self, data: bytes = b"", end: int = 1000) -> None:
+        self.data, self.end = data, end
 
     def open(self) -> bytes:
         """What was written last."""
@@ -43,7 +44,7 @@ class Partition:
 
     def take_over(self) -> Shard:
         """Another member, which knows what was written."""
-        self.record = Record(self.record.data)
+        self.record = Record(self.record.data, self.record.end)
         self.shard = Shard(
             CONFIG, 0, self.record, self.clock, lambda: None, lambda _: {}  # type: ignore[arg-type]
         )  # fmt: skip
@@ -204,5 +205,37 @@ def test_a_member_that_was_stopped_sends_nothing(partition: Partition) -> None:
 
 def test_what_is_not_saved_is_not_sent(partition: Partition) -> None:
     """However long the brokers are away."""
-    outbox = partition.shard.core.outbox
-    assert outbox.patience == float("inf")
+    assert partition.shard.core.outbox.patience == float("inf")
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(partition: Partition) -> None:
+    """What is known of its runs is gone on with."""
+    for step in range(1, 6):
+        partition.write("tr11", line(step))
+        partition.turn()
+    partition.turns(6)
+    partition.shard.close(save=True)
+    partition.records, partition.record.end = [], 0
+    partition.take_over()
+    assert partition.begun_at == 0
+    for step in range(6, 9):
+        partition.write("tr11", line(step))
+        partition.turn()
+    partition.turns(6)
+    assert partition.iterations("tr11") == 8
+
+
+def test_what_a_process_shows_of_several_cores() -> None:
+    """Counters add up, gauges of the process are its largest; a run that two of them have is shown once."""
+    counts = MonitorCounts()
+    counts.add("lines_total", "read", by=3.0)
+    counts.set("runs", 2.0)
+    counts.set("ready", 1.0)
+    run = RunSnapshot("tr11", {}, {"incidents": [{"incident": "hang"}]})
+    one = Snapshot(at=1.0, runs=(run,), monitor=counts.frozen(), ready=True, behind_seconds=2.0)
+    shown = merged([one, one, Snapshot(at=0.0, ready=False)])
+    assert [found.run for found in shown.runs] == ["tr11"]
+    assert [tuple(found) for found in shown.monitor["megatron_monitor_lines_total"]] == [(("read",), 6.0)]
+    assert shown.monitor["megatron_monitor_runs"][0].value == 4.0
+    assert shown.monitor["megatron_monitor_ready"][0].value == 1.0
+    assert (shown.ready, shown.behind_seconds, len(shown.incidents)) == (False, 2.0, 1)
