@@ -73,7 +73,7 @@ class Member:
             "kafka peers", lambda _: self._look_around(), lambda _, __: None, 1
         )
         self._look_at = float("-inf")
-        self._joined = False
+        self._joined = self._given_up = False
         own = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {address}"}
         self._consumer = Consumer(
             {**own, "group.id": config.kafka.group, "error_cb": self._error, "stats_cb": self._statistics}
@@ -84,7 +84,7 @@ class Member:
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Nothing is fetched until it is known from where on: a shard says that when it has read its state."""
-        self._joined, self._look_at = True, self._clock.monotonic() + _BALANCED
+        self._joined, self._given_up, self._look_at = True, False, self._clock.monotonic() + _BALANCED
         theirs = [TopicPartition(self._topic, one.partition, 0) for one in partitions]
         consumer.incremental_assign(theirs)
         if theirs:
@@ -102,7 +102,8 @@ class Member:
         consumer.incremental_unassign(list(partitions))
 
     def _lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """The group gave us up: others have these, perhaps for long."""
+        """The group gave us up, or the brokers do not answer: others have these, perhaps for long."""
+        self._given_up = True
         self._leave(partitions, save=False)
         consumer.incremental_unassign(list(partitions))
 
@@ -259,6 +260,10 @@ class Member:
             for name, count in names.items()
             if count > 1
         ]
+        if self._given_up:
+            refused.append(
+                "nothing was heard of the brokers for 6 s: our runs are judged by other members, or by nobody"
+            )
         if unnamed:
             refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/intake.md)")
         return ". ".join(f"Kafka: {one}" for one in (*refused, *self._told))
@@ -267,7 +272,7 @@ class Member:
     def members(self) -> dict[str, list[int]]:
         """Page of each member that has partitions -> which."""
         found: dict[str, list[int]] = {}
-        for partition in range(max(self._partitions, *self._shards, *self._others, -1, -1) + 1):
+        for partition in sorted({*range(self._partitions), *self._shards, *self._others}):
             own = partition in self._shards
             address = self._address if own else self._others.get(partition, "")
             if own or address != self._address:
