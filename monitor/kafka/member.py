@@ -57,15 +57,16 @@ class Member:
     """Made from a configuration; `take` as often as the loop turns, then `close`."""
 
     def __init__(self, config: Config, clock: Clock, wake: Callable[[], None], links: Links, address: str) -> None:
-        """`address`: where people find this member's page. Raises ConfigError's kin: KafkaException for a property that
-        librdkafka does not know, OSError for a file of `client_files`.
+        """`address`: where people find this member's page. KafkaException for a property that librdkafka does not know,
+        OSError for a file of `client_files`.
         """
         self._config, self._clock, self._wake, self._links, self._address = config, clock, wake, links, address
         self._topic = str(config.kafka.topic)
         self._shards: dict[int, Shard] = {}
         self._reopen: dict[int, float] = {}
         self._told: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
-        self._gone = MonitorCounts()  # counted by shards that are not ours any more
+        self.gone = MonitorCounts()
+        """Counted by shards that are not ours any more."""
         self._counts: dict[tuple[str, ...], float] = {}
         self._partitions = 0
         self._others: dict[int, str] = {}
@@ -118,7 +119,7 @@ class Member:
         for name, series in self._shards.pop(partition).close(save=save).values.items():
             if name.endswith("_total"):
                 for labels, value in series.items():
-                    self._gone.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
+                    self.gone.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
         _log.info("kafka: partition %d is ours no more", partition)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -298,11 +299,6 @@ class Member:
         for (name, *labels), value in self._counts.items():
             if name != "kafka_lag" or int(labels[0]) in self._shards:
                 counts.set(name, value, *labels)
-
-    @property
-    def gone(self) -> MonitorCounts:
-        """Counted by shards that are not ours any more."""
-        return self._gone
 
     def configure(self, config: Config) -> None:
         """Go on by another configuration: each partition is opened anew."""

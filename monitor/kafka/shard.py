@@ -170,14 +170,15 @@ class Shard:
         """The next record, written at Unix nanosecond `at`. False: it is refused, and so is all behind it."""
         if offset < self.next or self.refused:
             return not self.refused
-        if not key and (self.record.partitions > 1) and not self._keys:
+        several = self.record.partitions > 1
+        if not key and several and not (self._keys or self._fed):
             self.refused = (
                 f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset {offset}):"
                 " key them by run, so that one partition has all lines of a run (docs/kafka.md)"
             )
             return False
         self.next = offset + 1
-        if value is None or (not key and (self.record.partitions > 1)):
+        if value is None or (not key and several):
             self._left_out("unkeyed" if value else "empty", offset, "it has no key" if value else "it is empty")
         else:
             try:
@@ -198,7 +199,7 @@ class Shard:
                 self._line_up(
                     offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode(), at
                 )
-                if self._keys.setdefault(written.run, key) != key and (self.record.partitions > 1) and not self.refused:
+                if self._keys.setdefault(written.run, key) != key and self.record.partitions > 1 and not self.refused:
                     self.refused = (
                         f"records of the run {written.run} have several keys, {self._keys[written.run]!r} and {key!r} "
                         f"(offset {offset}): key them by run, and by nothing else (docs/kafka.md)"

@@ -166,6 +166,11 @@ def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> No
     assert partition.shard.counts == {"taken": 5, "unkeyed": 1, "undecodable": 1, "empty": 1, "unnamed": 1}
     assert (partition.iterations("tr11"), partition.shard.refused) == (5, "")
     assert partition.shard.unnamed == "no labels"
+    partition.shard.close(save=True)
+    partition.take_over()
+    partition.write("tr11", line(7), key=None)  # the next member knows that the topic has keys
+    partition.turns(4)
+    assert partition.shard.refused == ""
 
 
 def test_plain_lines_are_of_the_run_that_their_key_names(partition: Partition) -> None:
