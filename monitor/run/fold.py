@@ -176,7 +176,7 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
     kind = type(event)
     if isinstance(event, EvaluationProgressed) and not (event.done or event.finished):
         return before
-    if kind in EVALUATION:
+    if kind in EVALUATION or (isinstance(event, TrainerLogged) and event.eval_loss is not None):
         return "evaluating"
     if kind in STEP:
         return before if before not in ("evaluating", "saving") else None

@@ -11,6 +11,7 @@ from typing import Any
 from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
+    CheckpointFileWritten,
     CheckpointLoaded,
     CheckpointSaveStarted,
     EvaluationProgressed,
@@ -40,6 +41,7 @@ _HEADING = "***** Running training *****"
 _EVALUATES = re.compile(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
 # `Saving model checkpoint to out/checkpoint-500`; without a number it is the model at the end
 _SAVES = re.compile(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
+_WRITES = "Writing model shards"
 # `  Continuing training from global step 465`
 _CONTINUES = re.compile(r"^\s*Continuing training from global step (\d{1,12})\s*$")
 # `  train_runtime            = 0:14:55.93`
@@ -107,8 +109,16 @@ def _finite(text: str | None) -> float | None:
 
 
 def read_bar(line: Line) -> Iterator[Event]:
-    """Bars in iterations; bytes, examples and files are not ours."""
+    """Bars in iterations; bytes, examples and files are not ours. That of the files of a checkpoint is all that
+    transformers 5 says of a save where its log level is not changed (modeling_utils.py).
+    """
     for match in _BAR.finditer(line.text[-_MAX_BARS:]):
+        if match["name"] == _WRITES:
+            if match["step"] == "0":
+                yield CheckpointSaveStarted(iteration=None, **line.origin)
+            else:
+                yield CheckpointFileWritten(**line.origin)
+            continue
         rate = match["rate"]
         pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
         yield TrainerProgressed(

@@ -73,6 +73,9 @@ class TracebackGatherer:
         if bare in _CHAINS and "told" in writer:
             writer["root"] = writer.pop("told")
             return [], True, False
+        if writer.get("code") and text.startswith("    "):
+            return [], True, False  # a program's own words tell nothing of how it ended
+        writer["code"] = bare.startswith('File "')
         if "script" not in writer and (match := _FILE.match(text)):
             writer["script"] = match[1]
         if text.rstrip().endswith(_TOP_LEVEL):

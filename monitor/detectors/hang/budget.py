@@ -227,6 +227,8 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
 def _training(state: RunState, settings: HangSettings) -> Budget:
     """Between two lines of the loop, as its pace predicts."""
     launch, predicted = state.launch, state.launch.pace.predicted()
+    if predicted is None and launch.log_interval is not None:
+        predicted = launch.watch.stamps.most  # no stretch was long enough yet to tell the pace
     if predicted is None:
         return _second_line(state, settings)
     gap = predicted * (_interval(state) or 1)
@@ -247,6 +249,8 @@ def _second_line(state: RunState, settings: HangSettings) -> Budget:
     """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
     launch, known = state.launch, _interval(state)
     first = launch.first_iteration_seconds
+    if first is None and launch.driver == "trainer" and len(state.past.silences.values("training")) >= _FEW:
+        return _unnumbered(state, settings)
     if first is None:
         seconds = max(settings.minimum, settings.first_iteration)
         return Budget(seconds, None, "no iteration time known yet", settings.first_late)
@@ -261,6 +265,14 @@ def _second_line(state: RunState, settings: HangSettings) -> Budget:
     most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
     seconds = max(settings.minimum, min(5 * expected, most))
     return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
+
+
+def _unnumbered(state: RunState, settings: HangSettings) -> Budget:
+    """Dicts of HF Trainer without a bar or heading: no line tells the step, and its evaluations are silent."""
+    reports = _learned(state, settings, "training", settings.factor, "gap between two reports")
+    evaluations = _learned(state, settings, "evaluating", settings.factor, "evaluation seen")
+    first = Budget(max(settings.minimum, settings.evaluating), None, "first default for evaluating")
+    return _longer(reports or first, evaluations or first)
 
 
 def _silently_at_work(state: RunState, settings: HangSettings, training: Budget) -> Budget:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from monitor.charts.steady import Sample
 from monitor.run.steps.between import Between
-from monitor.run.steps.stopwatch import Stopwatch
+from parsers.events import TrainerProgressed
 
 SourceName = Literal["iteration", "trainer", "engine"]
 PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
@@ -31,17 +31,17 @@ class Trainer:
     """Its heading or one of its dicts was seen: a bar may be the training's."""
     supposed: bool = False
     """Neither was seen: a bar that goes on for minutes is taken for the training's."""
-    first: tuple[int, int, float] | None = None
-    """(step, total, elapsed) of the first drawing of a bar that may be the training's."""
+    began: TrainerProgressed | None = None
+    """The first drawing of a bar that may be the training's."""
     epochs: float | None = None
     """That are planned: a dict may name its epoch alone."""
     total: int | None = None
     bar: tuple[int, int] | None = None
-    """(step, total) of the last progress bar: a dict may not name its step."""
+    """(step, total) of the last progress bar that may be the training's: a dict may not name its step."""
+    drawn: tuple[int, int] | None = None
+    """The same of the last one that is not."""
     elapsed: float | None = None
     """Seconds since its start that the training's bar showed last."""
-    lap: Stopwatch = field(default_factory=Stopwatch)
-    """By the time since the start that the bar shows: the rate that it shows is a running mean."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from monitor.run.evidence import pass_by
 from monitor.run.launches import withdraw
-from monitor.run.phases import Moved, Phase
+from monitor.run.phases import ENDED, Moved, Phase
 from monitor.run.records import Told, Validation
 from monitor.run.saves import end_save
 from monitor.run.state import Launch, RunState
@@ -36,7 +36,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
         return False
     state.proven = True
     launch.train_iterations = event.total
-    return _step(state, _timed(launch, event, told))
+    return _step(state, _timed(state, event, told))
 
 
 def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
@@ -45,8 +45,10 @@ def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
     within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
         return _evaluates(state, event, at)
-    moves = event.step > 0 and trainer.bar != (event.step, event.total)
-    trainer.bar = event.step, event.total
+    moves = event.step > 0 and trainer.drawn != (event.step, event.total)
+    trainer.drawn = event.step, event.total
+    if event.description.lower() in _OF_TRAINING:
+        trainer.bar = trainer.drawn
     return moves and state.proven and launch.phase in _BEFORE
 
 
@@ -60,36 +62,33 @@ def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
     """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
     trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
     """
-    trainer, elapsed, first = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.first
+    trainer, elapsed, began = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.began
     if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
         return
-    if first is None or first[1] != event.total or elapsed < first[2]:
-        trainer.first = event.step, event.total, elapsed
+    if began is None or began.total != event.total or elapsed < (began.elapsed_seconds or 0.0):
+        trainer.began = event
         return
     if elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
     trainer = (withdraw(state) if trainer.supposed else state.launch).trainer
     trainer.supposed, trainer.total = True, event.total
-    began = structs.replace(event, step=first[0], elapsed_seconds=first[2])
-    fold_trainer_progress(state, began, structs.replace(told, at=told.at - (elapsed - first[2])))
+    fold_trainer_progress(state, began, structs.replace(told, at=told.at - (elapsed - (began.elapsed_seconds or 0.0))))
 
 
-def _timed(launch: Launch, event: TrainerProgressed, told: Told) -> Report:
+def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
     """The bar's step and what it took: by the time since the start, which it shows in whole seconds. The rate that it
     shows is a running mean, and 0.00s/it no time yet: it tells what the first step took, nothing of the others.
     """
-    trainer, rate = launch.trainer, event.seconds_per_step or None
+    launch, trainer, rate = state.launch, state.launch.trainer, event.seconds_per_step or None
     elapsed, last = event.elapsed_seconds, launch.last_iteration
     if elapsed is None or (last is not None and event.step <= last):
         return Report(event.step, rate, told)
     passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not launch.watch.inside else 0.0
-    alone = trainer.lap.iteration == last
-    lap = trainer.lap.lap(event.step, elapsed, disturbed=launch.watch.inside, alone=alone, stamped=False)
+    seconds, steps = measured(state, event.step, elapsed, None)
     trainer.elapsed = elapsed
     if last is None:
         done = event.step - launch.loaded if launch.loaded is not None else 0
         return Report(event.step, elapsed / done if done > 0 else rate, told)  # the rate counts what it passed over
-    seconds, steps = lap if lap is not None else (None, None)
     return Report(event.step, seconds, told, steps, max(0.0, passed))
 
 
@@ -135,10 +134,18 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         return launch.ending.state == "crashed" or _evaluating(launch, over=launch.training_done)
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
+    uncounted, began = launch.last_iteration is None, trainer.began
     _take_values(launch, event)
+    if (
+        uncounted and began is not None and began.total == trainer.total
+    ):  # drawn before it was known to be the training's
+        fold_trainer_progress(state, began, told)
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
-    if step is None or step <= (launch.last_iteration or 0):
+    if step is None:  # neither bar nor heading: the loop goes on, nobody knows where
+        end_save(state)
+        return launch.phase in ENDED or "training"
+    if step <= (launch.last_iteration or 0):
         return True  # the bar before it has counted
     seconds, steps = event.seconds_per_step, None
     if seconds is None and trainer.bar is None:

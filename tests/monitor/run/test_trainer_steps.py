@@ -186,3 +186,38 @@ def test_a_loop_that_prints_its_bar_alone_may_evaluate_at_the_end_of_an_epoch(la
     """Of five epochs of 200 steps; five minutes behind any other step are a hang."""
     drawn = [(at + 300.0 * (at > 6.0 * last), line) for at, line in bars(1000, 6.0, last=230)]
     assert kinds(play(drawn))[:1] == told
+
+
+def test_a_bar_of_fast_steps_between_evaluations_has_a_pace() -> None:
+    """No heading, 3 steps a second, an evaluation each 40 steps: no stretch is as long as whole seconds need, several
+    are. The steps before the first dict count; while the pace is unknown, silence is measured by the most a step takes.
+    """
+    drawn, begin = [], 0.0
+    for first in range(0, 160, 40):
+        for step in range(first + 1, first + 41):
+            ran = int(begin + 0.3 * (step - first))
+            line = f"\r {step * 100 // 160:2d}%|#  | {step}/160 [{ran // 60:02d}:{ran % 60:02d}<00:40,  3.20it/s]\r"
+            drawn.append((begin + 0.3 * (step - first), line))
+            if step == 5:
+                drawn.append((begin + 1.5, "\n{'loss': '4.466', 'grad_norm': '1.054', 'epoch': '0.01'}\n"))
+        begin += 12.0
+        drawn += [(begin + 0.2 * batch, bar(batch, 10, 0.2)) for batch in range(1, 11)]
+        begin += 2.0
+        drawn.append((begin, f"\n{{'eval_loss': '4.46', 'eval_runtime': '2.0', 'epoch': '{(first + 40) / 1000}'}}\n"))
+    played = play(drawn)
+    assert (played.state.iterations_total, kinds(played)) == (160, [])
+    assert played.state.launch.pure_seconds == pytest.approx(0.3, rel=0.07)
+    stands = play([item for item in drawn if item[0] < 22.0], after=300.0)
+    assert (stands.kinds(), stands.firing("hang").time - drawn[0][0] < 100.0) == ({"hang"}, True)
+
+
+def test_the_bar_of_a_checkpoints_files_is_a_save_and_no_training() -> None:
+    """Version 5 without bars of its own: the dicts name neither step nor total, an evaluation is silent."""
+    lines = [(5.0 * i, f"{{'loss': '4.4', 'grad_norm': '1.0', 'epoch': '{i / 100}'}}\n") for i in range(1, 41)]
+    shards = "\nWriting model shards:   0%|          | 0/1 [00:00<?, ?it/s]"
+    shards += "\rWriting model shards: 100%|##########| 1/1 [00:00<00:00,  7.37it/s]\n"
+    lines += [(101.0, shards), (141.0, "{'eval_loss': '4.4', 'eval_runtime': '40.0', 'epoch': '0.2'}\n")]
+    played = play(sorted(lines), after=5400.0)
+    assert (played.state.iterations_total, played.state.launch.train_iterations) == (0, None)
+    assert played.state.past.checkpoints.saves == 1
+    assert played.firing("hang").time - 200.0 < 300.0
