@@ -105,7 +105,7 @@ def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -
     partition.shard.close(save=False)
     partition.record = Record(kept)  # kill -9: the later ones came nowhere
     partition.take_over()
-    assert 20 < partition.begun_at < len(partition.records)
+    assert 0 < partition.begun_at < len(partition.records)
     partition.turns(8)
     assert partition.iterations("tr11") == 30
     assert partition.shard.core.runs["tr11"].state.launch.number == 0
