@@ -20,7 +20,7 @@ from monitor.detectors.slowdown.words import level, standing
 from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.run import derived, goodput
+from monitor.run import derived
 from monitor.run.evidence import settle
 from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.log_clock import log_clock
@@ -170,7 +170,7 @@ class Replay:
             "median_seconds_per_iteration": _rounded(self._seconds.median),
             "median_samples_per_second": _rounded(self._samples.median),
             "median_tflops": _rounded(self._tflops.median),
-            **goodput.figures(state, seconds),
+            **derived.figures(state, seconds),
         }
         return {name: value for name, value in fields.items() if value is not None}
 

@@ -6,6 +6,7 @@ The settings of a detector, a notifier or an output stand in its own file; here 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from msgspec import Meta, Struct
 
 from monitor import scalars
 from monitor.config.intake import IntakeSettings
+from monitor.config.kafka import KafkaSettings
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
@@ -51,7 +53,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs; `**` crosses directories."""
     labels: Mapping[str, str] = msgspec.field(default_factory=scalars.empty)
-    """In place of paths, streams that are pushed (`intake`): label -> glob, all must match."""
+    """In place of paths, streams that are pushed (`intake`, `kafka`): label -> glob, all must match."""
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
     """All sources of these paths are this one run. Of labels: a template, `{a|b}` is the first of these labels that
@@ -59,6 +61,10 @@ class Watch(Struct, frozen=True, kw_only=True):
     """
     name_from: scalars.Regex | None = None
     """A regular expression searched in the path; its group `run` is the name."""
+    pid_file: str | None = None
+    """Where the launcher leaves its process id, on its own host: a template of the run's name, `{run}`, and of its
+    log's path without suffix, `{log}`. Messages name it in their command where no job of Slurm is known.
+    """
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
@@ -72,6 +78,12 @@ class Watch(Struct, frozen=True, kw_only=True):
             yield "name_from", "stands beside name, which already names the run"
         if self.name_from is not None and "run" not in scalars.compiled(self.name_from).groupindex:
             yield "name_from", "has no named group run, as in (?P<run>[^/]+)"
+        unknown = set(re.findall(r"{.*?}", self.pid_file or "")) - {"{run}", "{log}"}
+        if unknown or self.pid_file == "":
+            yield (
+                "pid_file",
+                "is a path with {run} or {log} in it" + "".join(f", not {name}" for name in sorted(unknown)),
+            )
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
@@ -193,6 +205,8 @@ class Config(Struct, frozen=True, kw_only=True):
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""
+    kafka: KafkaSettings = KafkaSettings()
+    """Logs that lie in a topic, shared by several monitors; off unless it names brokers."""
     flight_recorder: tuple[FilePath, ...] = ()
     """Globs of PyTorch's flight recorder dumps, `{run}` for the run's name: read when a run hangs. None: not read."""
     slurm: SlurmSettings = SlurmSettings()
@@ -215,6 +229,11 @@ class Config(Struct, frozen=True, kw_only=True):
     more has none; 0: no run has any."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    @property
+    def empty(self) -> bool:
+        """Is there nothing to follow?"""
+        return not (self.runs or self.intake.listen or self.kafka.bootstrap)
+
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
         known = {notifier.name for notifier in self.notifiers}
@@ -222,7 +241,7 @@ class Config(Struct, frozen=True, kw_only=True):
             for name in (name for action in policy.actions for name in getattr(action, "to", ())):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
-        if self.intake.listen is None:
+        if self.intake.listen is None and not self.kafka.bootstrap:
             for index, watch in enumerate(self.runs):
                 if watch.labels:
                     yield (

@@ -85,7 +85,7 @@ class Intake:
             case Copied():
                 source.marker.feed(message)
             case CaughtUp() if source.ordered is not None and source.ordered.lines:
-                source.ordered.settles_at = now + HOLD
+                source.ordered.settles_at = min(now, source.ordered.lines[-1][3]) + HOLD
             case CaughtUp():
                 self._caught_up(source, now)
             case Gone():
@@ -132,7 +132,7 @@ class Intake:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
                 if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
-                    run.state.unheard_before = None
+                    run.state.unheard_before = run.dated = None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member
@@ -149,7 +149,8 @@ class Intake:
             self._folding.drop(name)
 
     def _data(self, source: Source, message: Data, now: float) -> None:
-        entries = source.feed(message, now)
+        at = min(message.at - self._watched.wall_offset, now)
+        entries = source.feed(message, at)
         self._watched.counters.add_bytes(len(message.data), message.at)
         if source.ordered is not None:
             self._holding.add(source.name)
@@ -157,7 +158,6 @@ class Intake:
             return
         # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
         # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
-        at = min(message.at - self._watched.wall_offset, now)
         if source.caught_up:
             at = source.read_at = max(at, source.read_at, self.hearing.heard_again.get(source.mount, at))
         else:
@@ -192,7 +192,9 @@ class Intake:
         source.reader.skip(late)
         if source.ordered.late:
             self._watched.counts.add("late_lines_total", source.run, by=source.ordered.late)
-            source.ordered.late = 0
+        if source.ordered.again:
+            self._watched.counts.add("duplicate_lines_total", source.run, by=source.ordered.again)
+        source.ordered.late = source.ordered.again = 0
         if not due:
             return
         launch, steps, progress = None, (0, 0), None
@@ -248,7 +250,7 @@ class Intake:
             self._hears(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
-        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+        _log.info("source=%s restarted reason=%s proof=%s", source.name, message.reason, message.proof)
 
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:
@@ -260,7 +262,7 @@ class Intake:
         untrained = run is None or not run.state.proven
         if untrained and not source.untrained_logged and source.reader.fed_bytes:
             source.untrained_logged = True
-            _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+            _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -25,6 +25,7 @@ from monitor.serve.exchange import Limits, Reply, Request, text_reply
 from monitor.serve.server import HttpServer
 from monitor.snapshot import MonitorCounts
 from monitor.system.clock import Clock
+from parsers.redaction import masked
 
 _log = logging.getLogger(__name__)
 
@@ -196,12 +197,10 @@ class Door:
     def _take(self, push: Push, tenant: str) -> None:
         now, heard = self._clock.wall(), dict[str, tuple[float, bool]]()
         for stream in push.streams:
-            plain = naming.known(stream.labels)
-            carrier = naming.carrier_of(plain, tenant, self._settings.heartbeat.label)
-            beats = bool(carrier) and naming.is_heartbeat(plain)
-            run = "" if beats else naming.run_of(plain, self._watches)
-            if run:
-                self._write(stream, naming.written(plain, run, tenant, carrier), tenant, now)
+            label = self._settings.heartbeat.label
+            written, carrier, beats = naming.address(stream.labels, tenant, self._watches, label)
+            if written is not None:
+                self._write(stream, written, tenant, now)
             elif not beats:
                 self._count_unnamed(stream, tenant)
             if carrier and stream.entries:
@@ -231,7 +230,8 @@ class Door:
     def _count_unnamed(self, stream: Stream, tenant: str) -> None:
         with self._lock:
             self._counts["intake_lines_total", "unnamed"] += len(stream.entries)
-            told = ", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items()))[:300] or "no labels"
+            told = masked(", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items())))[:300]
+            told = told or "no labels"
             known = told in self._unnamed
             if known or len(self._unnamed) < _UNNAMED:
                 self._unnamed[told] = self._clock.monotonic()

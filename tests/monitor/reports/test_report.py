@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from monitor.cli import main
-from monitor.reports.comparability import warnings
+from monitor.reports.benchmark import warnings
 from monitor.reports.rows import Row
 from monitor.simulate import Fault, Scenario, timeline, write
 
