@@ -23,13 +23,16 @@ from monitor.scalars import url_of
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
+@click.option("--kubernetes", is_flag=True, help="Ask the API server whose a pod is: needs `get` of pods.")
 @click.option("--tenant", help="X-Scope-OrgID.")
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
     paths: tuple[str, ...], to: str, labels: tuple[str, ...], excludes: tuple[str, ...], carrier: str | None,
-    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None, state: Path | None,
+    heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
+    token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
@@ -51,6 +54,8 @@ def forward(
         fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
+    if user is not None and token_file is not None:
+        fail("--user and --token-file: one of them", code=2)
     try:
         url = url_of(to)
     except ValueError as error:
@@ -61,12 +66,13 @@ def forward(
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
         name = hashlib.blake2s("\0".join([url, *found]).encode("utf-8", "replace"), digest_size=6).hexdigest()
         state = Path(base) / "megatron-monitor" / f"forward-{name}"
-    target = Target(url, {"X-Scope-OrgID": tenant} if tenant else {}, user or "", password_file)
+    target = Target(url, {"X-Scope-OrgID": tenant} if tenant else {}, user or "", password_file or token_file)
     start_logging(default_config())
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        forwarder = Forwarder(watches, target, {name: text for name, _, text in pairs}, state, SystemClock(), beat)
+        told, clock = {name: text for name, _, text in pairs}, SystemClock()
+        forwarder = Forwarder(watches, target, told, state, clock, beat, kubernetes=kubernetes)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,13 +8,14 @@ import functools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from monitor.config import Watch
 from monitor.follow.patterns import Pattern
 from monitor.owners import owner_at
 from monitor.scalars import compiled
+from parsers.redaction import masked_path
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
@@ -65,6 +66,13 @@ def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
     """The watch that found `path`, and its pattern: the path itself where none is known."""
     path = posixpath.normpath(path)
     return _led_by(path, path, watches)
+
+
+def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
+    """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
+    known = ((watch_of(path, watches)[0], path) for path in paths)
+    named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
+    return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
 
 def stem_of(path: str) -> str:
@@ -174,6 +182,7 @@ def _tree(pattern: str) -> Pattern:
 
 def _clean(name: str) -> str:
     """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
+    name = masked_path(name)
     replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced or "/"  # only the root has no name, and it is no log

@@ -91,9 +91,9 @@ def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator
     )  # fmt: skip
 
 
-def _of_termination(_event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """A launcher ended the other processes: the run is over, whatever the reason was."""
-    yield Evidence("terminated", at, line=text, after=after)
+def _of_termination(event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """A launcher ended the other processes, or the program takes its leave: the run is over, whatever the reason."""
+    yield Evidence("left" if event.by_itself else "terminated", at, line=text, after=after)
 
 
 def _of_end(event: ProgramExited | TrainerSummary, at: float, text: str, after: int) -> Iterator[Evidence]:

@@ -190,7 +190,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hf.setting",
         (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
-         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ", b"train_runtime  ",
+         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ",
+         b"trainable parameters = ", b"train_runtime  ",
          b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
         read_setting,
     ),
