@@ -12,23 +12,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from monitor.config import Config, ConfigError
-from monitor.core.sources import unmatched
+from monitor.core import Core
+from monitor.core.sources import unmatched, watches
+from monitor.desk import Desk
 from monitor.dumps import DumpReader
-from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.intake.labels import followed
 from monitor.live import LiveCore
-from monitor.saving import Saving
 from monitor.serve.latest import Latest
 from monitor.serve.tls import TlsError
 from monitor.services import Services, StartError
 from monitor.slurm.client import SlurmClient
-from monitor.snapshot import Snapshot
+from monitor.snapshot import Snapshot, merged
 from monitor.store import StateInUseError, StateNewerError
 from monitor.system.clock import Clock, SystemClock
 from monitor.system.systemd import ServiceManager
@@ -36,15 +37,20 @@ from parsers.redaction import masked_path
 
 __all__ = ["Daemon", "ReloadError", "StartError", "default_state_directory", "serve"]
 
+if TYPE_CHECKING:
+    from monitor.kafka.member import Member
+
 _log = logging.getLogger(__name__)
 
 _WAIT = 0.5  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
+_POLL = 0.1  # seconds that it waits for records of a topic, so that what else comes need not wait for them
 _STATUS_SECONDS = 1.0  # between two lines for systemd
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
 _FOUND = 2.0  # seconds until it is said which patterns find nothing
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
 _STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
+_DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration replaces, in a thread of its own
 
 
 class ReloadError(Exception):
@@ -81,7 +87,6 @@ class Daemon:
         self.clock = clock or SystemClock()
         self._live = LiveCore(_followed(config), self.clock)
         self._core = self._live.core
-        self._core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
         self._configure = configure
         self._stopping = threading.Event()
         self._at_once = threading.Event()
@@ -89,10 +94,10 @@ class Daemon:
         first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
         self._latest = Latest(first, self._live.wake)
         self._services: Services | None = None
-        self._saving = Saving(self._core, self.clock, self._live.wake)
+        self._desk = Desk(self._core, config, self.clock, self._live.wake, self._links)
+        self._member: Member | None = None
         self._slurm = SlurmClient(config.slurm, self.clock)
         self._dumps = DumpReader(self.clock)
-        self._executor = Executor(config.slurm, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._found_by = self._began_at + _FOUND
@@ -108,10 +113,10 @@ class Daemon:
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
         config = self._core.config
-        self._services = Services(config, self._latest, self.clock, lambda: self._turned_at, self._live.wake)
+        self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
         directory = _state_directory(self.config, self.address)
         try:
-            saved = self._saving.load(directory)
+            saved = self._desk.saving.load(directory)
         except StateInUseError as error:
             self._services.stop_server()
             raise StartError(f"{error}; give this one a state_dir of its own (--set state_dir=DIR)") from error
@@ -121,15 +126,30 @@ class Daemon:
                 f"{error}; run the version that wrote it, or give this one a state_dir of its own "
                 "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
             ) from error
-        self._services.deliveries.accepted = self._saving.accepted
-        self._executor.directory = directory / "stacks"
+        self._desk.executor.directory = directory / "stacks"
         if (door := self._services.door) is not None:
             self._live.carriers, door.on_new = door.heard, self._live.search
         self._note_reload(successful=True)
         self._services.start()
         self._live.start(saved)
-        self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
+        self._desk.start(self.config)
+        if config.kafka.bootstrap:
+            self._member = self._join(config)
+            self._services.notes.append(lambda: self._member.notice if self._member is not None else "")
         self._manager.ready()
+
+    def _join(self, config: Config) -> "Member":
+        """As one of the group that shares the topic. Raises StartError."""
+        assert self._services is not None
+        try:
+            from monitor.kafka.member import Member
+
+            address = self._services.page_url or f"http://{self.address}/"
+            return Member(config, self.clock, self._live.wake, self._links, address)
+        except ImportError as error:
+            raise StartError(f"kafka: {error}; install megatron-monitor[kafka]") from error
+        except Exception as error:
+            raise StartError(f"kafka: {error}") from error
 
     def run(self) -> None:
         """Turn the loop until `stop`; then save and end every thread."""
@@ -154,8 +174,7 @@ class Daemon:
         """
         now = self._live.now()
         self._core.flush(now)
-        for transition in self._core.tick(now + _SETTLE):
-            self._report(transition, now)
+        self._desk.judge(now, now + _SETTLE)
         lines = sum(source.reader.lines for source in self._core.sources.values())
         _log.info("the input has ended after %d lines: %s", lines, self._status())
         self.stop()
@@ -169,13 +188,13 @@ class Daemon:
         if self._reload_asked.is_set():
             self._reload_asked.clear()
             self._reload()
-        now = self._live.take(0.0 if self._latest.wanted else wait)
+        now = self._live.take(0.0 if self._latest.wanted or self._member is not None else wait)
+        if self._member is not None:
+            self._member.take(0.0 if self._latest.wanted else min(wait, _POLL))
         began = self.clock.monotonic()
         self._ask_slurm(now)
         self._look_at_dumps(now)
-        for transition in self._core.tick(now):
-            self._report(transition, now)
-        self._act(now)
+        self._desk.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._was_ready and 0.0 < self._found_by <= began:
             self._found_by = 0.0
@@ -184,60 +203,52 @@ class Daemon:
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
-        self._saving.turn(now)
-        if self._services is not None and (self._was_ready or began - self._began_at >= _SETTLE):
-            self._services.deliveries.turn(self._core.outbox, now)
+        self._desk.saving.turn(now)
+        if self._was_ready or began - self._began_at >= _SETTLE:
+            self._desk.deliveries.turn(self._core.outbox, now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
             self._status_at = self._turned_at
             self._manager.status(self._status())
 
+    def _cores(self, now: float) -> list[tuple[Core, float]]:
+        """That of what is followed here, and those of the partitions that are ours; each with its instant."""
+        shards = self._member.shards if self._member is not None else ()
+        return [(self._core, now), *((shard.core, shard.now()) for shard in shards)]
+
     def _ask_slurm(self, now: float) -> None:
         for answers in self._slurm.answers():
             for answer in answers:
-                self._core.answered(answer, now)
-        if self._slurm.available and (questions := self._core.questions(now)):
-            self._slurm.ask(questions)
-
-    def _act(self, now: float) -> None:
-        """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
-        hands, executor = self._core.hands, self._executor
-        for done in executor.answers():
-            if (what := hands.settle(done, now)) is not None:
-                self._core.counts.add("actions_total", *what)
-        for transition, to in self._core.act(now):
-            self._report(transition, now, to)
-        if hands.changed:
-            hands.changed, self._core.changed = False, True
-            self._saving.at_once()
-        for order in hands.orders():
-            executor.ask(order)
+                for core, at in self._cores(now):
+                    core.answered(answer, at)
+        if self._slurm.available:
+            questions = [one for core, at in self._cores(now) for one in core.questions(at)]
+            if questions:
+                self._slurm.ask(questions)
 
     def _look_at_dumps(self, now: float) -> None:
         for read in self._dumps.answers():
-            self._core.dumps_read(read)
-        for asked in self._core.dumps_to_read(now):
-            self._dumps.ask(asked)
+            for core, _ in self._cores(now):
+                core.dumps_read(read)
+        for core, at in self._cores(now):
+            for asked in core.dumps_to_read(at):
+                self._dumps.ask(asked)
 
-    def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
-        level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
-        _log.log(
-            level, "run=%s incident=%s status=%s severity=%s %s",
-            transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
-        )  # fmt: skip
-        if not transition.quiet and self._services is not None:
-            linked = dataclasses.replace(transition, links=self._services.links(transition))
-            receivers = self._services.deliveries.receivers(transition) if to is None else to
-            self._core.outbox.owe(linked, receivers, now)
-            self._saving.at_once()
+    def _links(self, message: Transition) -> dict[str, str]:
+        return self._services.links(message) if self._services is not None else {}
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def _show(self, now: float, *, pages: bool) -> None:
         """A snapshot for whoever asked; `pages` if one of them wants more than figures."""
         self._count(now)
-        snapshot = self._core.snapshot(now, pages=pages)
+        snapshots = [core.snapshot(at, pages=pages) for core, at in self._cores(now)]
+        if self._member is not None:
+            gone = Snapshot(at=0.0, monitor=self._member.gone.frozen(), ready=True)
+            snapshots[0] = dataclasses.replace(snapshots[0], members=self._member.members)
+            snapshots.append(gone)
+        snapshot = merged(snapshots)
         if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
             old = self._latest.last
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
@@ -250,6 +261,8 @@ class Daemon:
         counts = self._core.counts
         if self._services is not None:
             self._services.count(counts)
+        if self._member is not None:
+            self._member.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
         counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self._live.mounts())))
         counts.clear("mount_info")
@@ -259,15 +272,20 @@ class Daemon:
 
     def _status(self) -> str:
         """A line for `systemctl status`."""
-        runs = [run for run in self._core.runs.values() if run.state.proven]
+        cores = [core for core, _ in self._cores(0.0)]
+        runs = [run for core in cores for run in core.runs.values() if run.state.proven]
         incidents = sum(len(run.book.open) for run in runs)
-        state = f"{len(runs)} runs, {len(self._core.sources)} files, {incidents} open incidents"
+        state = f"{len(runs)} runs, {sum(len(core.sources) for core in cores)} files, {incidents} open incidents"
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _searched(self) -> bool:
         """Was every mount that answers searched once?"""
         mounts = self._live.mounts()
-        return bool(mounts) and all(one.mount in self._core.scanned or one.busy_seconds > _HUNG for one in mounts)
+        if self._member is not None and not self._member.ready:
+            return False
+        return bool(mounts or not watches(self._core.config)) and all(
+            one.mount in self._core.scanned or one.busy_seconds > _HUNG for one in mounts
+        )
 
     # --- configuration ----------------------------------------------------------------------------------------------
 
@@ -288,21 +306,22 @@ class Daemon:
     def _apply(self, config: Config) -> None:
         """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
         assert self._services is not None
-        for key in ("listen", "state_dir", "intake.listen", "intake.spool"):
+        for key in ("listen", "state_dir", "intake.listen", "intake.spool", "kafka"):
             if attrgetter(key)(config) != attrgetter(key)(self.config):
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
-        if not config.runs and config.intake.listen is None:
+        if config.empty:
             raise ReloadError("runs: there is nothing to follow")
         prepared = self._services.prepare(config)
         self._live.stop(_STOP_SECONDS)
         self._show(self._live.now(), pages=True)  # what is shown until all of it is back
+        self._desk.configure(config, self.config, _DELIVER_SECONDS)
         self.config = config
         self._services.apply(_followed(config), prepared)
-        self._core.outbox.receivers(notifier.name for notifier in config.notifiers)
         self._slurm.stop()
         self._slurm = SlurmClient(config.slurm, self.clock)
-        self._executor.settings = config.slurm
         self._live.reconfigure(_followed(config))
+        if self._member is not None:
+            self._member.configure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
 
@@ -315,11 +334,12 @@ class Daemon:
         """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
         assert self._services is not None
         began = self.clock.monotonic()
-        self._saving.at_once()  # first: whoever ends it while it waits loses nothing
+        self._desk.saving.at_once()  # first: whoever ends it while it waits loses nothing
         over = "over" if self.config.ends_with_job else "live"
         self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
         if self.config.ends_with_job:
-            self._core.end_runs()
+            for core, _ in self._cores(0.0):
+                core.end_runs()
         self._services.write_last()
         until = began + self.config.stop_wait
         while not self._at_once.is_set() and self.clock.monotonic() < min(until, self._services.awaited_until(began)):
@@ -327,23 +347,18 @@ class Daemon:
 
     def _close(self) -> None:
         self._manager.stopping()
-        now, outbox = self._live.now(), self._core.outbox
-        self._saving.save_last(now)  # first: whatever hangs below, this is done
+        now = self._live.now()
+        if self._member is not None:
+            self._member.close()
+        self._desk.saving.save_last(now)  # first: whatever hangs below, this is done
         self._slurm.stop()
         self._dumps.stop()
-        self._executor.stop()
+        self._desk.executor.stop()
         self._live.stop(_STOP_SECONDS)
+        self._desk.finish(now, _STOP_SECONDS)
         if self._services is not None:
-            self._services.deliveries.finish(outbox, now, _STOP_SECONDS)
-            if outbox.changed:  # what was delivered is not sent again
-                self._saving.save_last(now)
             self._services.stop()
-        self._saving.release()
-
-
-def _printable(text: str) -> str:
-    """A log's text may hold escapes that a terminal obeys."""
-    return "".join(char if char.isprintable() else "�" for char in text)
+        self._desk.saving.release()
 
 
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:

@@ -38,6 +38,8 @@ class Deliveries:
         self._clock, self._wake, self._chance = clock, wake, chance
         self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
         """Called with each message that a receiver has taken, in its thread, before anything else is done."""
+        self.may_send: Callable[[], bool] = lambda: True
+        """Asked before each message, in the notifier's thread."""
         self._reports: queue.SimpleQueue[tuple[str, Sequence[Tried]]] = queue.SimpleQueue()
         self._lanes = [_Lane(notifier, clock, self) for notifier in notifiers]
 
@@ -64,14 +66,16 @@ class Deliveries:
         for lane in before:
             threading.Thread(target=lane.finish, args=(until,), name="old notifier", daemon=True).start()
 
-    def finish(self, outbox: Outbox, now: float, seconds: float) -> None:
-        """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed.
+    def finish(self, outbox: Outbox, now: float, seconds: float, *, hand: bool = True) -> None:
+        """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed. Without `hand`
+        only what is being tried: another daemon goes on.
 
         A thread that hangs in its receiver is left behind: it ends with the process.
         """
         until = self._clock.monotonic() + seconds
         self._settle(outbox, now)
-        self._hand(outbox, now, last=True)
+        if hand:
+            self._hand(outbox, now, last=True)
         for lane in self._lanes:
             lane.finish(until)
         self._settle(outbox, now)
@@ -141,7 +145,7 @@ class _Lane:
         for owed in batch:
             now = self._clock.monotonic()
             over = results and now - began >= _SLICE and self._until == float("inf")
-            if over or "later" in results or now >= self._until or self._stopping:
+            if over or "later" in results or now >= self._until or self._stopping or not self._deliveries.may_send():
                 break
             results.append(self._try(owed.message))
         results += ["untried"] * (len(batch) - len(results))

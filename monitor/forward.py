@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -42,15 +43,48 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries
 _HOPELESS = frozenset({400, 413, 415})
 
 
+class Target(Protocol):
+    """Where batches go."""
+
+    url: str
+    keyed: bool
+    """By run: a heartbeat goes the way of each run's lines."""
+
+    def push(self, body: bytes) -> float | None:
+        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
+        ...
+
+
 @dataclass
-class Target:
-    """Where it goes, and as whom."""
+class Intake:
+    """A monitor's intake, and as whom we push."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     user: str = ""
     secret_file: Path | None = None
     """The user's password, or a bearer token where there is no user. Read at each push."""
+    keyed = False
+
+    def push(self, body: bytes) -> float | None:
+        """None: taken, or never will be."""
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self.headers}
+        try:
+            if self.secret_file is not None:
+                secret = self.secret_file.read_text("utf-8").strip("\r\n")
+                basic = f"Basic {base64.b64encode(f'{self.user}:{secret}'.encode()).decode()}"
+                headers["Authorization"] = basic if self.user else f"Bearer {secret}"
+            request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command looked at it
+            urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
+        except urllib.error.HTTPError as error:
+            said = error.read(200).decode("utf-8", "replace").strip()
+            _log.warning("push refused: %d %s", error.code, said)
+            later = error.headers.get("Retry-After", "0")
+            return None if error.code in _HOPELESS else float(later) if later.isdigit() else 0.0
+        except (OSError, http.client.HTTPException) as error:
+            _log.warning("push failed: %s", error)
+            return 0.0
+        return None
 
 
 @dataclass(slots=True)
@@ -186,12 +220,11 @@ class Forwarder:
         self._forgotten.clear()
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
         if self._clock.monotonic() >= self._beat_at and not (blocked or self._stopping.is_set()):
-            beat = {
-                "stream": {**self._carrier, "heartbeat": "forward"},
-                "values": [(str(int(self._clock.wall() * 1e9)), "alive")],
-            }
+            runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
+            beat, values = {**self._carrier, "heartbeat": "forward"}, [(str(int(self._clock.wall() * 1e9)), "alive")]
+            beats = [{"stream": beat | {"run": run}, "values": values} for run in runs]
             self._beat_at = self._clock.monotonic() + self._every
-            self._push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
+            self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Opened):
@@ -235,29 +268,9 @@ class Forwarder:
         """Push the saved batch until it is taken; what can never be read there is given up."""
         pause = 0.2
         while self._progress.batch and not self._stopping.is_set():
-            wait = self._push(self._progress.batch)
+            wait = self._target.push(self._progress.batch)
             if wait is None:
                 self._progress.batch = b""
             else:
                 pause = min(_LONGEST_PAUSE, 2 * pause)
                 self._stopping.wait(max(wait, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - so that not all come at once
-
-    def _push(self, body: bytes) -> float | None:
-        """None if that is done, else seconds after which to try again."""
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self._target.headers}
-        try:
-            if self._target.secret_file is not None:
-                secret, user = self._target.secret_file.read_text("utf-8").strip("\r\n"), self._target.user
-                basic = f"Basic {base64.b64encode(f'{user}:{secret}'.encode()).decode()}"
-                headers["Authorization"] = basic if user else f"Bearer {secret}"
-            request = urllib.request.Request(self._target.url, body, headers)  # noqa: S310 - the command looked at it
-            urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
-        except urllib.error.HTTPError as error:
-            said = error.read(200).decode("utf-8", "replace").strip()
-            _log.warning("push refused: %d %s", error.code, said)
-            later = error.headers.get("Retry-After", "0")
-            return None if error.code in _HOPELESS else float(later) if later.isdigit() else 0.0
-        except (OSError, http.client.HTTPException) as error:
-            _log.warning("push failed: %s", error)
-            return 0.0
-        return None

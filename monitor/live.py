@@ -26,6 +26,26 @@ _PACE = 0.1  # seconds between two turns that take messages, unless somebody ask
 _JUMP = 5.0  # seconds that the wall clock was set by, to be worth a line and a count
 
 
+class Instants:
+    """The time of one core."""
+
+    def __init__(self, core: Core, clock: Clock, saved: Saved | None = None) -> None:
+        """It goes on from the saved instants."""
+        self._core = core
+        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.at)
+        core.wall_offset = self._steady.offset
+
+    def now(self) -> float:
+        """The instant. The core learns of a wall clock that was set."""
+        step = self._steady.look()
+        if step:
+            self._core.wall_offset = self._steady.offset
+        if abs(step) > _JUMP:
+            _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", step)
+            self._core.counts.add("clock_jumps_total")
+        return self._steady.now()
+
+
 class LiveCore:
     """Made from a configuration; `start`, then `take` or `look` as often as wanted, then `stop`. All but `wake` for one
     thread.
@@ -35,7 +55,7 @@ class LiveCore:
         """Raises ConfigError."""
         self.clock = clock or SystemClock()
         self.core = Core(config)
-        self._steady = SteadyClock(self.clock)
+        self._instants = Instants(self.core, self.clock)
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
         self._drained_at = float("inf")  # instant at which nothing was left in the inbox
@@ -48,8 +68,7 @@ class LiveCore:
         positions: dict[str, Position] = {}
         if saved is not None:
             positions = self.core.restore(saved)
-            self._steady = SteadyClock(self.clock, saved.wall_offset, saved.at)
-            self.core.wall_offset = self._steady.offset
+            self._instants = Instants(self.core, self.clock, saved)
         self._follow(positions)
 
     def stop(self, seconds: float) -> None:
@@ -121,14 +140,8 @@ class LiveCore:
         return self.core.snapshot(self.now())
 
     def now(self) -> float:
-        """The instant. The core learns of a wall clock that was set."""
-        step = self._steady.look()
-        if step:
-            self.core.wall_offset = self._steady.offset
-        if abs(step) > _JUMP:
-            _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", step)
-            self.core.counts.add("clock_jumps_total")
-        return self._steady.now()
+        """The instant."""
+        return self._instants.now()
 
     def mounts(self) -> tuple[MountStatus, ...]:
         """How each reader does, from memory."""
@@ -141,7 +154,7 @@ class LiveCore:
             idle_interval=follow.idle_interval,
             discovery_interval=follow.discovery_interval,
         )
-        self._follower = Follower(
-            watches(self.core.config), positions, self._inbox, settings=settings, clock=self.clock
-        )
+        if not (wanted := watches(self.core.config)):
+            return  # all comes by a topic
+        self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)
         self._follower.start()

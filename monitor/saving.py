@@ -62,6 +62,10 @@ class Saving:
                 saved.owed[name] = [one for one in waiting if _note(name, one.message) not in accepted]
         return saved
 
+    def keep(self, saver: Saver) -> None:
+        """What is saved goes there: another one knows what was there."""
+        self._saver = saver
+
     def accepted(self, receiver: str, message: Transition) -> None:
         """The receiver has it: killed before the next save, the daemon does not send it again. From any thread."""
         if self._store is not None and not self._stuck:

@@ -1,6 +1,6 @@
-"""What the daemon serves and sends, each on threads of its own: HTTP, outputs, notifications.
+"""What the daemon serves and writes, each on threads of its own: HTTP, pushed logs, outputs.
 
-They read Snapshots and are given transitions; none of them sees the core.
+They read Snapshots; none of them sees the core.
 """
 
 import logging
@@ -11,7 +11,6 @@ from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 from monitor.config import Config, host_and_port
-from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
 from monitor.intake.door import Door
 from monitor.outputs import Outputs
@@ -27,7 +26,6 @@ from monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
-_DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration replaces, in a thread of its own
 
 
 class StartError(Exception):
@@ -57,14 +55,11 @@ Secured: TypeAlias = tuple[Tls | None, Auth | None]
 class Services:
     """Made from a configuration; bound to its address at once."""
 
-    def __init__(
-        self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float], wake: Callable[[], None]
-    ) -> None:
-        """`turned`: monotonic second of the loop's last turn; `wake` makes it turn. Raises StartError, ConfigError."""
+    def __init__(self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float]) -> None:
+        """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
         self._config = config
         self._latest = latest
         self._clock = clock
-        self.deliveries = Deliveries(config.notifiers, clock, wake)
         host, port = host_and_port(config.listen)
         try:
             secured = _secured(config)
@@ -79,10 +74,13 @@ class Services:
                 "Choose another address with --listen"
             ) from error
         self._app = app
+        self.notes: list[Callable[[], str]] = []
+        """What every page begins with besides, if it is not empty."""
         self.door: Door | None = None
         """Where agents push; None: nobody can."""
         if config.intake.listen is not None:
-            self.door = self._opened(config.intake.listen)
+            self.door = door = self._opened(config.intake.listen)
+            self.notes.append(lambda: door.unnamed)
         self._secure(secured)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
@@ -149,8 +147,7 @@ class Services:
         return found
 
     def start(self) -> None:
-        """Begin to answer, write and send."""
-        self.deliveries.start()
+        """Begin to answer and write."""
         self._server.start()
         if self.door is not None:
             self.door.server.start()
@@ -164,7 +161,7 @@ class Services:
         counts.set("http_connections", self._server.connections)
         if self.door is not None:
             self.door.count(counts)
-            self._app.notice = ". ".join(filter(None, [self._notice, self.door.unnamed]))
+        self._app.notice = ". ".join(filter(None, [self._notice, *(note() for note in self.notes)]))
         counts.clear("page_info")
         if (page := self.page_url) is not None:
             counts.set("page_info", 1.0, page)
@@ -176,8 +173,6 @@ class Services:
     def apply(self, config: Config, prepared: Secured) -> None:
         """Go on by another configuration."""
         before, self._config = self._config, config
-        if config.notifiers != before.notifiers:
-            self.deliveries.replace(config.notifiers, _DELIVER_SECONDS)
         if config.web != before.web or config.intake.auth != before.intake.auth:
             self._secure(prepared if config.web != before.web else (self._server.tls, self._server.auth))
         if self.door is not None:

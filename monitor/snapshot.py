@@ -1,6 +1,7 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -91,6 +92,8 @@ class Snapshot:
     nodes_in_all: int = 0
     launches: int = 0
     """In the record of the nodes."""
+    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of the group that shares a topic: page of each -> its partitions."""
     ended: tuple[RunSnapshot, ...] = ()
     """Runs whose series have left, as they were shown last: for the page alone."""
 
@@ -98,3 +101,35 @@ class Snapshot:
     def all_runs(self) -> tuple[RunSnapshot, ...]:
         """What the page shows."""
         return self.runs + self.ended
+
+
+_SUMMED = frozenset(f"megatron_monitor_{name}" for name in ("runs", "sources", "bytes_behind", "notifications_owed"))
+
+
+def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Those of several cores as one; of a run that is in two of them the first."""
+    first, *others = snapshots
+    if not others:
+        return first
+    runs: dict[str, RunSnapshot] = {}
+    for run in (run for one in snapshots for run in one.runs):
+        runs.setdefault(run.run, run)
+    ended = {run.run: run for one in snapshots for run in one.ended if run.run not in runs}
+    series: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, samples in (item for one in snapshots for item in one.monitor.items()):
+        known = series.setdefault(name, {})
+        for labels, value in samples:
+            before = known.get(labels, 0.0)
+            known[labels] = before + value if name.endswith("_total") or name in _SUMMED else max(before, value)
+    return replace(
+        first,
+        runs=tuple(run for _, run in sorted(runs.items())),
+        monitor={name: tuple(Sample(*one) for one in known.items()) for name, known in series.items()},
+        incidents=tuple(incident for run in (*runs.values(), *ended.values()) for incident in run.page["incidents"]),
+        ended=tuple(ended.values()),
+        ready=all(one.ready for one in snapshots),
+        behind_seconds=max(one.behind_seconds for one in snapshots),
+        nodes=tuple(node for one in snapshots for node in one.nodes),
+        nodes_in_all=sum(one.nodes_in_all for one in snapshots),
+        launches=sum(one.launches for one in snapshots),
+    )

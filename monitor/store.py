@@ -19,7 +19,7 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -227,10 +227,18 @@ def _check_owner(found: os.stat_result) -> None:
         raise OSError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})")
 
 
+class Keeps(Protocol):
+    """Where a state is written to: the disk, or a topic."""
+
+    def write(self, data: bytes) -> bool:
+        """False: it is not there."""
+        ...
+
+
 class Saver:
     """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
 
-    def __init__(self, store: Store, written: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
         """`written` is called in the saver's thread after each try."""
         self._store = store
         self._written = written

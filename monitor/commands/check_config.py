@@ -28,7 +28,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         fail(*(f"{file}: {problem}" for problem in problems), code=2)
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
-    if not config.runs and config.intake.listen is None:
+    if config.empty:
         click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
     dialects = [dialect for several in config.dialects for dialect in several]
     for dialect in dialects:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -15,10 +16,18 @@ from monitor.follow.patterns import Watch, absolute
 from monitor.follow.streams import STDIN
 from monitor.scalars import url_of
 
+if TYPE_CHECKING:
+    from monitor.forward import Target
+
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH_OR_GLOB...")
-@click.option("--to", required=True, metavar="URL", help="A monitor's intake, e.g. http://monitor:9844.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="URL",
+    help="A monitor's intake, http://monitor:9844, or a topic, kafka://broker:9092/topic.",
+)
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On every line, e.g. run=tr11.")
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
@@ -28,11 +37,12 @@ from monitor.scalars import url_of
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
+@click.option("--kafka", "properties", multiple=True, metavar="NAME=VALUE", help="A property of librdkafka.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
     paths: tuple[str, ...], to: str, labels: tuple[str, ...], excludes: tuple[str, ...], carrier: str | None,
     heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
-    token_file: Path | None, state: Path | None,
+    token_file: Path | None, properties: tuple[str, ...], state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
@@ -45,7 +55,7 @@ def forward(
     """
     from monitor.commands.run import start_logging
     from monitor.config import default_config
-    from monitor.forward import PATH, Forwarder, Target
+    from monitor.forward import Forwarder
     from monitor.store import StateInUseError, StateUnreadableError
     from monitor.system.clock import SystemClock
 
@@ -56,17 +66,13 @@ def forward(
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
         fail("--user and --token-file: one of them", code=2)
-    try:
-        url = url_of(to)
-    except ValueError as error:
-        fail(f"--to {to}: {error}", code=2)
-    url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
+    secret_file = password_file or token_file
+    target = _topic(to, properties) if to.startswith("kafka://") else _intake(to, tenant, user or "", secret_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     if state is None:
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-        name = hashlib.blake2s("\0".join([url, *found]).encode("utf-8", "replace"), digest_size=6).hexdigest()
+        name = hashlib.blake2s("\0".join([target.url, *found]).encode("utf-8", "replace"), digest_size=6).hexdigest()
         state = Path(base) / "megatron-monitor" / f"forward-{name}"
-    target = Target(url, {"X-Scope-OrgID": tenant} if tenant else {}, user or "", password_file or token_file)
     start_logging(default_config())
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
@@ -78,3 +84,31 @@ def forward(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: forwarder.stop())
     forwarder.run()
+
+
+def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Target":
+    from monitor.forward import PATH, Intake
+
+    try:
+        url = url_of(to)
+    except ValueError as error:
+        fail(f"--to {to}: {error}", code=2)
+    url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
+    return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, secret_file)
+
+
+def _topic(to: str, properties: tuple[str, ...]) -> "Target":
+    from monitor.config.kafka import KafkaSettings
+
+    brokers, _, topic = to.removeprefix("kafka://").partition("/")
+    if not (brokers and topic):
+        fail(f"--to {to}: expected kafka://HOST:PORT/TOPIC", code=2)
+    pairs = dict(one.partition("=")[::2] for one in properties)
+    try:
+        from monitor.kafka.producing import Topic
+
+        return Topic(to, KafkaSettings(bootstrap=tuple(brokers.split(",")), topic=topic, client=pairs))
+    except ImportError as error:
+        fail(f"{error}; install megatron-monitor[kafka]")
+    except Exception as error:  # noqa: BLE001 - librdkafka's own, of a property that it does not know
+        fail(f"--kafka: {error}", code=2)

@@ -45,7 +45,7 @@ def _run(
     config_file: Path | None, overrides: tuple[str, ...], paths: tuple[str, ...], name: str | None, *, once: bool
 ) -> None:
     config = configured(config_file, overrides, paths, name)
-    if not config.runs and (once or config.intake.listen is None):
+    if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.dialects:

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from monitor import scalars
 from monitor.config.intake import IntakeSettings
+from monitor.config.kafka import KafkaSettings
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
@@ -52,7 +53,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs; `**` crosses directories."""
     labels: Mapping[str, str] = msgspec.field(default_factory=scalars.empty)
-    """In place of paths, streams that are pushed (`intake`): label -> glob, all must match."""
+    """In place of paths, streams that are pushed (`intake`, `kafka`): label -> glob, all must match."""
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
     """All sources of these paths are this one run. Of labels: a template, `{a|b}` is the first of these labels that
@@ -204,6 +205,8 @@ class Config(Struct, frozen=True, kw_only=True):
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""
+    kafka: KafkaSettings = KafkaSettings()
+    """Logs that lie in a topic, shared by several monitors; off unless it names brokers."""
     flight_recorder: tuple[FilePath, ...] = ()
     """Globs of PyTorch's flight recorder dumps, `{run}` for the run's name: read when a run hangs. None: not read."""
     slurm: SlurmSettings = SlurmSettings()
@@ -226,6 +229,11 @@ class Config(Struct, frozen=True, kw_only=True):
     more has none; 0: no run has any."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    @property
+    def empty(self) -> bool:
+        """Is there nothing to follow?"""
+        return not (self.runs or self.intake.listen or self.kafka.bootstrap)
+
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
         known = {notifier.name for notifier in self.notifiers}
@@ -233,7 +241,7 @@ class Config(Struct, frozen=True, kw_only=True):
             for name in (name for action in policy.actions for name in getattr(action, "to", ())):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
-        if self.intake.listen is None:
+        if self.intake.listen is None and not self.kafka.bootstrap:
             for index, watch in enumerate(self.runs):
                 if watch.labels:
                     yield (

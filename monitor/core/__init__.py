@@ -47,7 +47,7 @@ from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
-from monitor.core.saved import Saved, SavedSource
+from monitor.core.saved import Place, Saved, SavedSource
 from monitor.core.view import count_sources, show_all
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
@@ -74,6 +74,8 @@ class Core(Watched):
         self.proof = Proof()
         self.hands = Hands(config, lambda run: self.proof.facts(run, self.sources, self.config))
         self._over = False
+        self.place: Place | None = None
+        """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
         super().__init__(config, judge or Judge(config), charts=charts)
@@ -280,6 +282,7 @@ class Core(Watched):
         saved.owed = self.outbox.save()
         saved.hands = self.hands.record
         saved.ended = dict(self.ended.by_name)
+        saved.place = self.place
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             if source.waiting:  # none of its steps is in a run yet: it is read again

@@ -85,7 +85,7 @@ class Intake:
             case Copied():
                 source.marker.feed(message)
             case CaughtUp() if source.ordered is not None and source.ordered.lines:
-                source.ordered.settles_at = now + HOLD
+                source.ordered.settles_at = min(now, source.ordered.lines[-1][3]) + HOLD
             case CaughtUp():
                 self._caught_up(source, now)
             case Gone():
@@ -149,7 +149,8 @@ class Intake:
             self._folding.drop(name)
 
     def _data(self, source: Source, message: Data, now: float) -> None:
-        entries = source.feed(message, now)
+        at = min(message.at - self._watched.wall_offset, now)
+        entries = source.feed(message, at)
         self._watched.counters.add_bytes(len(message.data), message.at)
         if source.ordered is not None:
             self._holding.add(source.name)
@@ -157,7 +158,6 @@ class Intake:
             return
         # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
         # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
-        at = min(message.at - self._watched.wall_offset, now)
         if source.caught_up:
             at = source.read_at = max(at, source.read_at, self.hearing.heard_again.get(source.mount, at))
         else:
@@ -192,7 +192,9 @@ class Intake:
         source.reader.skip(late)
         if source.ordered.late:
             self._watched.counts.add("late_lines_total", source.run, by=source.ordered.late)
-            source.ordered.late = 0
+        if source.ordered.again:
+            self._watched.counts.add("duplicate_lines_total", source.run, by=source.ordered.again)
+        source.ordered.late = source.ordered.again = 0
         if not due:
             return
         launch, steps, progress = None, (0, 0), None

@@ -29,8 +29,12 @@ class Ordered:
     """Bytes of the file that `lines` are."""
     last: bytes = b""
     """The stamp of the last line that was let go."""
+    let_go: set[bytes] = field(default_factory=set)
+    """and the lines of that stamp: one that comes again is no other."""
     late: int = 0
     """Lines that came too late, until somebody counts them."""
+    again: int = 0
+    """Lines that came twice, the same."""
     settles_at: float | None = None
     """When the lines that stood in the file at first have had their time."""
 
@@ -49,10 +53,11 @@ class Ordered:
         self.size, self.partial = 0, b""
 
     def due(self, now: float) -> tuple[list[tuple[bytes, bytes]], int]:
-        """(stamp, line) of those that have waited, in order; and the bytes of those that came too late."""
+        """(stamp, line) of those that have waited, in order; and the bytes of those that are left out."""
         lines = self.lines
         if lines and lines[0][3] == inf:
-            lines = self.lines = [(stamp, line, size, min(came, now)) for stamp, line, size, came in lines]
+            since = min(now, *(came for *_, came in lines))  # what was restored came before all that came since
+            lines = self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in lines]
         if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
             return [], 0
         waited = [line[0] for line in lines if now - line[3] >= HOLD] or [
@@ -63,19 +68,28 @@ class Ordered:
         self.lines = [line for line in lines if line[0] > ready]
         taken = sum(line[2] for line in found)
         self.size -= taken
-        due = [(stamp, line) for stamp, line, _, _ in found if stamp >= self.last]
-        self.late += len(found) - len(due)
-        late = sum(size for stamp, _, size, _ in found if stamp < self.last)
+        due, left_out, known = list[tuple[bytes, bytes]](), 0, self.let_go
+        for stamp, line, size, _ in found:
+            if stamp < self.last or line in known:
+                left_out += size
+                self.again += stamp >= self.last
+                self.late += stamp < self.last
+            else:
+                due.append((stamp, line))
+                known.add(line)
         self.last = max(ready, self.last)
-        return due, late
+        self.let_go = {line for line in known if line.startswith(self.last)}
+        return due, left_out
 
     def save(self) -> dict[str, Any]:
         """Plain values; secrets are masked, as in all that is kept."""
         lines = [[masked(line.decode("utf-8", "replace")), size] for _, line, size, _ in self.lines]
-        return {"lines": lines, "last": self.last.decode("ascii", "replace")}
+        let_go = [masked(line.decode("utf-8", "replace")) for line in self.let_go]
+        return {"lines": lines, "last": self.last.decode("ascii", "replace"), "let_go": let_go}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on where `save` was called: what waited waits anew, from the next call of `due` on."""
         texts = [(str(text).encode(), int(size)) for text, size in saved["lines"]]
         self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
         self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()
+        self.let_go = {str(text).encode() for text in saved.get("let_go", ())}

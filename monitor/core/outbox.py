@@ -89,6 +89,8 @@ class Outbox:
         """The number of the newest message."""
         self.saved = 0
         """Messages up to this number are in the state file."""
+        self.patience = _UNSAVED
+        """Seconds after which a message is sent that is not saved."""
         self.changed = False
         """Something was accepted or given up since the flag was last cleared."""
         self.outcomes: dict[tuple[str, Outcome], int] = {}
@@ -128,7 +130,7 @@ class Outbox:
         blocked: set[tuple[str, str]] = set()
         chosen: list[Owed] = []
         for owed in lane.waiting.values():
-            if owed.number > self.saved and now - owed.since < _UNSAVED and not last:
+            if owed.number > self.saved and now - owed.since < self.patience and not last:
                 break
             key = owed.message.run, owed.message.incident
             if key in blocked or (now < owed.due and not last):

@@ -34,6 +34,20 @@ class SavedSource:
 
 
 @dataclass(slots=True)
+class Place:
+    """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
+
+    offset: int = 0
+    first: dict[str, int] = field(default_factory=dict)
+    """Streams of which it was not decided which run they are of -> the record that each began with. One that is not
+    among the sources saved here is read again from there."""
+    written: dict[str, float] = field(default_factory=dict)
+    """When each stream was last written to, Unix seconds."""
+    carriers: dict[str, float] = field(default_factory=dict)
+    """Until when each agent that sends heartbeats was heard, Unix seconds."""
+
+
+@dataclass(slots=True)
 class Saved:
     """What the state file holds."""
 
@@ -51,6 +65,8 @@ class Saved:
     """What policies have done."""
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else."""
+    place: Place | None = None
+    """Of a partition; None: it is that of a daemon's own files."""
 
     @property
     def positions(self) -> dict[str, Position]:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +35,8 @@ class Heard(NamedTuple):
 class Carriers:
     """Told by the threads that take pushes, asked by the loop."""
 
-    def __init__(self, path: Path, every: float) -> None:
-        """`path` is where they are kept, `every` seconds between two heartbeats."""
+    def __init__(self, path: Path | None, every: float) -> None:
+        """`path` is where they are kept (None: elsewhere), `every` seconds between two heartbeats."""
         self._path, self._late = path, _OVERDUE * every
         self._lock = threading.Lock()
         self._heard: dict[str, float] = {}
@@ -45,9 +46,18 @@ class Carriers:
 
     def load(self) -> None:
         """Those that were known. What cannot be read is none."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            self._heard = msgspec.json.decode(self._path.read_bytes(), type=dict[str, float])
-            self._beating = set(self._heard)
+        if self._path is not None:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, float]))
+
+    def restore(self, heard: Mapping[str, float]) -> None:
+        """These were known."""
+        self._heard, self._beating = dict(heard), set(heard)
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """What is to be known over a restart: until when those that beat were heard."""
+        return {name: self._heard[name] for name in self._beating}
 
     def note(self, carrier: str, until: float, now: float, *, heartbeat: bool) -> None:
         """It was heard at `now`, and told what had been until then by its own clock (Unix seconds)."""
@@ -77,7 +87,9 @@ class Carriers:
         for name in [name for name, at in self._heard.items() if now - at > _FORGOTTEN]:
             del self._heard[name]
             self._beating.discard(name)
+        if self._path is None:
+            return
         with contextlib.suppress(OSError):
             temporary = self._path.with_suffix(".new")
-            temporary.write_bytes(msgspec.json.encode({name: self._heard[name] for name in self._beating}))
+            temporary.write_bytes(msgspec.json.encode(self.kept))
             os.replace(temporary, self._path)

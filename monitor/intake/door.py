@@ -197,12 +197,10 @@ class Door:
     def _take(self, push: Push, tenant: str) -> None:
         now, heard = self._clock.wall(), dict[str, tuple[float, bool]]()
         for stream in push.streams:
-            plain = naming.known(stream.labels)
-            carrier = naming.carrier_of(plain, tenant, self._settings.heartbeat.label)
-            beats = bool(carrier) and naming.is_heartbeat(plain)
-            run = "" if beats else naming.run_of(plain, self._watches)
-            if run:
-                self._write(stream, naming.written(plain, run, tenant, carrier), tenant, now)
+            label = self._settings.heartbeat.label
+            written, carrier, beats = naming.address(stream.labels, tenant, self._watches, label)
+            if written is not None:
+                self._write(stream, written, tenant, now)
             elif not beats:
                 self._count_unnamed(stream, tenant)
             if carrier and stream.entries:

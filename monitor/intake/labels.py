@@ -41,6 +41,26 @@ class Written(NamedTuple):
     """Between the time and the text of each line: who wrote it, in a form that parsers/wrappers.py reads."""
 
 
+class Address(NamedTuple):
+    """Whose lines they are, and who carries them."""
+
+    written: Written | None
+    """None: they name no run that is to be watched."""
+    carrier: str
+    """Empty: nobody says so."""
+    beats: bool
+    """They are its heartbeats."""
+
+
+def address(labels: Mapping[str, str], tenant: str, watches: Sequence[Watch], label: str, key: str = "") -> Address:
+    """Of lines with these labels; `label` names their agent. `key`: the run where they name none themselves."""
+    plain = known(labels)
+    carrier = carrier_of(plain, tenant, label)
+    beats = bool(carrier) and is_heartbeat(plain)
+    run = "" if beats else run_of(plain, watches) or (run_of({**plain, "run": key}, watches) if key else "")
+    return Address(written(plain, run, tenant, carrier) if run else None, carrier, beats)
+
+
 def known(labels: Mapping[str, str]) -> dict[str, str]:
     """By the plain form of each name; empty values are none."""
     return {

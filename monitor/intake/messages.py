@@ -61,7 +61,7 @@ def loki_json(body: bytes) -> Push:
         raise WireError(str(error)) from error
     push = Push()
     for one in pushed.streams:
-        stream = Stream(_bounded(one.stream))
+        stream = Stream(bounded(one.stream))
         for value in one.values:
             try:
                 at, text = value[0], value[1]
@@ -81,7 +81,7 @@ def loki_protobuf(body: bytes) -> Push:
         stream = Stream({})
         for name, value in fields(one):
             if name == 1 and isinstance(value, bytes):
-                stream.labels = _bounded(_loki_labels(value.decode("utf-8", "replace")))
+                stream.labels = bounded(_loki_labels(value.decode("utf-8", "replace")))
             elif name == 2 and isinstance(value, bytes):
                 seconds = nanos = 0
                 text = b""
@@ -203,12 +203,13 @@ def _add(
     key = tuple(labels.items())
     stream = streams.get(key)
     if stream is None:
-        stream = streams[key] = Stream(_bounded(labels))
+        stream = streams[key] = Stream(bounded(labels))
         push.streams.append(stream)
     stream.entries.append((at, text))
 
 
-def _bounded(labels: Mapping[str, str]) -> dict[str, str]:
+def bounded(labels: Mapping[str, str]) -> dict[str, str]:
+    """As many labels, each as long, as are looked at."""
     return {name[:_LABEL_CHARACTERS]: text[:_LABEL_CHARACTERS] for name, text in list(labels.items())[:_LABELS]}
 
 

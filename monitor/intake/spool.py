@@ -169,7 +169,7 @@ class _File:
         fresh = self._descriptor < 0 and self._open()
         lines, known = [], 0
         for at, text in entries:
-            for line in _lines(at, head, text):
+            for line in lines_of(at, head, text):
                 key = hash(line)
                 if key in self._keys:
                     known += 1
@@ -240,8 +240,10 @@ def _cut(path: Path) -> None:
             stream.truncate(end)
 
 
-def _lines(at: int, head: bytes, text: bytes) -> list[bytes]:
-    """Those of an entry; each has a nanosecond of its own, so that they are told apart and stay in order."""
+def lines_of(at: int, head: bytes, text: bytes) -> list[bytes]:
+    """Those of an entry of that Unix nanosecond, as they lie in a file; each has a nanosecond of its own, so that they
+    are told apart and stay in order.
+    """
     pieces = [text]
     if text.startswith(b'{"'):
         pieces = apart(text, _LONGEST, f"{_second(at // 10**9).decode()}.{at % 10**9:09d}Z") or pieces

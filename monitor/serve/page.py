@@ -84,13 +84,23 @@ def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
     runs = snapshot.all_runs
     body = filled(
-        "index", summary=escape(summary(snapshot)), incidents=_incidents(list(snapshot.incidents), now, ""),
+        "index", summary=escape(summary(snapshot)), members=_members(snapshot), incidents=_incidents(list(snapshot.incidents), now, ""),
         no_none=_hidden(snapshot.incidents), no_runs=_hidden(not runs), labels=escape(json.dumps(LABELS)),
         columns=",".join(FLEET), no_empty=_hidden(runs),
         heads="".join(f"<th scope=col data-key={key}>{escape(LABELS[key])}" for key in FLEET),
         rows="".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
     )  # fmt: skip
     return document("megatron-monitor", "", "fleet.js", body)
+
+
+def _members(snapshot: Snapshot) -> str:
+    """The others of the group that shares a topic: their runs stand on their pages."""
+    shown = []
+    for address, partitions in snapshot.members.items():
+        name, of = escape(address) or "nobody", ", ".join(map(str, partitions))
+        link = f"<a href='{name}'>{name}</a>" if address.startswith(("http://", "https://")) else name
+        shown.append(f"{link} partition{'s' if len(partitions) > 1 else ''} {of}")
+    return f"<p class=soft>Shared through Kafka: {'; '.join(shown)}</p>" if shown else ""
 
 
 _RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news

@@ -98,7 +98,8 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
         runs = each_run(ordered, lambda run: fleet_run(run.page, now, columns))
     else:
         runs = each_run(ordered, lambda run: live_run(run.page, now))
-    return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
+    more = {"members": snapshot.members} if snapshot.members else {}
+    return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs, **more})
 
 
 def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:

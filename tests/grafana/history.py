@@ -183,6 +183,11 @@ class Daemon:
         for name in ("duplicate_lines_total", "late_lines_total"):
             counts.set(name, max(0.0, since - 9000) / 60, "pushed")
         counts.set("carriers", 3.0, "heard")
+        counts.set("kafka_members", 2.0)
+        counts.set("kafka_partitions", 2.0, "judging")
+        counts.set("kafka_lag", 3.0, "0")
+        counts.set("kafka_records_total", since * 2.0, "taken")
+        counts.set("kafka_errors_total", float(since > 16000), "_TRANSPORT")
         counts.set("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, "ESTALE")
         counts.set("malformed_lines_total", float(int(since // 7000)), "megatron.iteration")
 

@@ -1,0 +1,90 @@
+"""A core at its desk: its transitions become messages that are owed, saved, then sent; its policies' orders are done.
+
+The daemon has one for all that it follows, and one for each partition of a Kafka topic while that is its own.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from monitor.config import Config
+from monitor.core import Core
+from monitor.deliveries import Deliveries
+from monitor.hands.executor import Executor
+from monitor.incidents import Transition
+from monitor.saving import Saving
+from monitor.system.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+Links = Callable[[Transition], Mapping[str, str]]
+
+
+class Desk:
+    """For the loop's thread. Instants are those of its core."""
+
+    def __init__(self, core: Core, config: Config, clock: Clock, wake: Callable[[], None], links: Links) -> None:
+        """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
+        self.core, self._links = core, links
+        core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
+        self.saving = Saving(core, clock, wake)
+        self.deliveries = Deliveries(config.notifiers, clock, wake)
+        self.deliveries.accepted = self.saving.accepted
+        self.executor = Executor(config.slurm, clock, wake)
+
+    def _names(self, config: Config) -> None:
+        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
+
+    def start(self, config: Config) -> None:
+        """What is owed by what was restored can be sent from now on."""
+        self._names(config)
+        self.deliveries.start()
+
+    def configure(self, config: Config, before: Config, seconds: float) -> None:
+        """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
+        if config.notifiers != before.notifiers:
+            self.deliveries.replace(config.notifiers, seconds)
+        self._names(config)
+        self.executor.settings = config.slurm
+
+    def judge(self, now: float, until: float | None = None) -> None:
+        """Judge what is due (`until`: as at that instant); outcomes of policies in, messages and orders out. A step is
+        handed out once the state says that it is begun.
+        """
+        for transition in self.core.tick(now if until is None else until):
+            self._report(transition, now)
+        hands, executor = self.core.hands, self.executor
+        for done in executor.answers():
+            if (what := hands.settle(done, now)) is not None:
+                self.core.counts.add("actions_total", *what)
+        for transition, to in self.core.act(now):
+            self._report(transition, now, to)
+        if hands.changed:
+            hands.changed, self.core.changed = False, True
+            self.saving.at_once()
+        for order in hands.orders():
+            executor.ask(order)
+
+    def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
+        level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
+        _log.log(
+            level, "run=%s incident=%s status=%s severity=%s %s",
+            transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
+        )  # fmt: skip
+        if not transition.quiet:
+            linked = dataclasses.replace(transition, links=dict(self._links(transition)))
+            receivers = self.deliveries.receivers(transition) if to is None else to
+            self.core.outbox.owe(linked, receivers, now)
+            self.saving.at_once()
+
+    def finish(self, now: float, seconds: float) -> None:
+        """Send once more what is owed, within so many seconds; what was delivered is not sent again."""
+        self.deliveries.finish(self.core.outbox, now, seconds)
+        if self.core.outbox.changed:
+            self.saving.save_last(now)
+
+
+def _printable(text: str) -> str:
+    """A log's text may hold escapes that a terminal obeys."""
+    return "".join(char if char.isprintable() else "�" for char in text)

@@ -1,0 +1,314 @@
+"""A monitor as one of its group: its partitions, each a Shard, and what of the others the page should know.
+
+All of it in the loop's thread: librdkafka fetches and keeps the group's session in threads of its own, and calls back
+only while `take` polls. What blocks (the state of a partition, who has the others) is asked in other threads.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from monitor.config import Config
+from monitor.desk import Links
+from monitor.kafka.shard import Shard
+from monitor.kafka.state import Reader, StateError, StateRecord, prepare
+from monitor.snapshot import MonitorCounts
+from monitor.system.asking import Asking
+from monitor.system.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+_BATCH = 2000  # records taken at once
+_PEERS = 60.0  # seconds between two looks at who has the other partitions: each reads all that they know
+_BALANCED = 5.0  # seconds from a change of ours until the others have theirs
+_AGAIN = 5.0  # seconds until a partition that could not be opened, or was lost though it is ours, is opened again
+_TOLD = 60.0  # seconds for which the page shows an error of the brokers
+_GROUP = {
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "earliest",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": "6000",  # the least that brokers let be: a member that was killed is given up after it
+    "heartbeat.interval.ms": "500",
+    "max.poll.interval.ms": "60000",
+    "topic.metadata.refresh.interval.ms": "10000",
+    "enable.partition.eof": "true",
+    "statistics.interval.ms": "1000",
+    "fetch.wait.max.ms": "500",
+    "queued.max.messages.kbytes": "16384",
+    "isolation.level": "read_committed",
+}
+_HELP = {
+    KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
+    KafkaError._RESOLVE: "no address is known of {brokers}",
+    KafkaError._AUTHENTICATION: "the brokers do not let us in: see kafka.client (sasl.*)",
+    KafkaError._SSL: "TLS with the brokers fails: see kafka.client (ssl.*)",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic {topic} does not exist",
+    KafkaError._UNKNOWN_TOPIC: "the topic {topic} does not exist",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "we may not read {topic}: allow READ and DESCRIBE",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "we may not join the group {group}: allow READ on it",
+}
+
+
+class Member:
+    """Made from a configuration; `take` as often as the loop turns, then `close`."""
+
+    def __init__(self, config: Config, clock: Clock, wake: Callable[[], None], links: Links, address: str) -> None:
+        """`address`: where people find this member's page. KafkaException for a property that librdkafka does not know,
+        OSError for a file of `client_files`.
+        """
+        self._config, self._clock, self._wake, self._links, self._address = config, clock, wake, links, address
+        self._topic = str(config.kafka.topic)
+        self._shards: dict[int, Shard] = {}
+        self._reopen: dict[int, float] = {}
+        self._told: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
+        self.gone = MonitorCounts()
+        """Counted by shards that are not ours any more."""
+        self._counts: dict[tuple[str, ...], float] = {}
+        self._partitions = 0
+        self._others: dict[int, str] = {}
+        self._peers: Asking[str, tuple[int, dict[int, str]] | None] = Asking(
+            "kafka peers", lambda _: self._look_around(), lambda _, __: None, 1
+        )
+        self._look_at = float("-inf")
+        self._joined = self._given_up = False
+        own = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {address}"}
+        self._consumer = Consumer(
+            {**own, "group.id": config.kafka.group, "error_cb": self._error, "stats_cb": self._statistics}
+        )
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Nothing is fetched until it is known from where on: a shard says that when it has read its state."""
+        self._joined, self._given_up, self._look_at = True, False, self._clock.monotonic() + _BALANCED
+        theirs = [TopicPartition(self._topic, one.partition, 0) for one in partitions]
+        consumer.incremental_assign(theirs)
+        if theirs:
+            consumer.pause(theirs)
+        for one in theirs:
+            self._open(one.partition)
+
+    def _open(self, partition: int) -> None:
+        record = StateRecord(self._config.kafka, partition, self._address, self._partitions)
+        _log.info("kafka: partition %d is ours", partition)
+        self._shards[partition] = Shard(self._config, partition, record, self._clock, self._wake, self._links)
+
+    def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._leave(partitions, save=True)
+        consumer.incremental_unassign(list(partitions))
+
+    def _lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """The group gave us up, or the brokers do not answer: others have these, perhaps for long."""
+        self._given_up = True
+        self._leave(partitions, save=False)
+        consumer.incremental_unassign(list(partitions))
+
+    def _leave(self, partitions: Sequence[TopicPartition], *, save: bool) -> None:
+        self._look_at = self._clock.monotonic() + _BALANCED
+        for one in partitions:
+            self._reopen.pop(one.partition, None)
+            if one.partition in self._shards:
+                self._close(one.partition, save=save)
+
+    def _close(self, partition: int, *, save: bool) -> None:
+        for name, series in self._shards.pop(partition).close(save=save).values.items():
+            if name.endswith("_total"):
+                for labels, value in series.items():
+                    self.gone.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
+        _log.info("kafka: partition %d is ours no more", partition)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def take(self, wait: float) -> None:
+        """Take what came within `wait` seconds, and let every shard have its turn."""
+        try:
+            for message in self._consumer.consume(_BATCH, wait):
+                if (error := message.error()) is not None:
+                    self._ended(message) if error.code() == KafkaError._PARTITION_EOF else self._error(error)
+                elif (shard := self._shards.get(message.partition() or 0)) is not None and shard.open:
+                    self._hand(shard, message)
+        except KafkaException as error:
+            self._error(error.args[0])
+        now = self._clock.monotonic()
+        for partition, shard in list(self._shards.items()):
+            if not shard.open:
+                self._begin(partition, shard, now)
+            elif shard.record.lost:
+                self._close(partition, save=False)
+                self._reopen[partition] = now + _AGAIN
+            else:
+                shard.turn()
+        for partition in [one for one, at in self._reopen.items() if now >= at]:
+            del self._reopen[partition]
+            self._anew(partition)
+        for found in self._peers.answers():
+            self._partitions, self._others = found or (self._partitions, self._others)
+        if now >= self._look_at:
+            self._look_at = now + _PEERS
+            self._peers.ask("who?")
+
+    def _anew(self, partition: int) -> None:
+        if partition in self._shards:
+            self._close(partition, save=True)
+        self._consumer.pause([TopicPartition(self._topic, partition)])
+        self._open(partition)
+
+    def _begin(self, partition: int, shard: Shard, now: float) -> None:
+        if trouble := shard.look():
+            self._tell(trouble)
+            self._close(partition, save=False)
+            self._reopen[partition] = now + _AGAIN
+        elif shard.open:
+            place = TopicPartition(self._topic, partition, shard.next)
+            self._consumer.seek(place)
+            self._consumer.resume([place])
+            _log.info("kafka: partition %d goes on at record %d, epoch %d", partition, shard.next, shard.record.epoch)
+
+    def _hand(self, shard: Shard, message: Message) -> None:
+        offset, (kind, stamp) = message.offset() or 0, message.timestamp()
+        if offset > shard.next and (low := self._low(shard.partition)) > shard.next:
+            self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
+            self._count("kafka_records_total", "lost", by=low - shard.next)
+        at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
+        given: Any = message.headers() or ()
+        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in given}
+        if not shard.take(offset, message.key(), message.value(), headers, at):
+            self._consumer.pause([TopicPartition(self._topic, shard.partition)])
+            _log.error("kafka: %s", shard.refused)
+
+    def _low(self, partition: int) -> int:
+        known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        return known[0] if known else 0
+
+    def _ended(self, message: Message) -> None:
+        """All that lies in the partition was handed on."""
+        shard = self._shards.get(message.partition() or 0)
+        if shard is None or not shard.open:
+            return
+        if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
+            self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
+            self._anew(shard.partition)
+        else:
+            shard.next = end
+            shard.heard_at = self._clock.monotonic()
+
+    def _statistics(self, text: str) -> None:
+        """Once a second, from memory: when the leader of each partition was last heard, and where its log ends."""
+        told: dict[str, Any] = json.loads(text)
+        leaders = {one["nodeid"]: one for one in told["brokers"].values()}
+        for name, one in told["topics"].get(self._topic, {}).get("partitions", {}).items():
+            shard, leader = self._shards.get(int(name)), leaders.get(one["leader"])
+            if shard is None:
+                continue
+            end = max(one["hi_offset"], 0)
+            self._counts["kafka_lag", name] = max(0, end - shard.next) if shard.open else end
+            if leader is not None and leader["state"] == "UP" and shard.open and shard.next >= end:
+                shard.heard_at = max(shard.heard_at, self._clock.monotonic() - leader["rxidle"] / 1e6)
+
+    def _error(self, error: KafkaError) -> None:
+        settings = self._config.kafka
+        names = {"brokers": ", ".join(settings.bootstrap), "topic": self._topic, "group": settings.group}
+        self._count("kafka_errors_total", error.name())
+        if error.code() == KafkaError._TRANSPORT:
+            return  # one of several; it is said when none is left
+        self._tell(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
+
+    def _tell(self, sentence: str) -> None:
+        """In the log, and for a minute on the page."""
+        if sentence not in self._told:
+            _log.warning("kafka: %s", sentence)
+        self._told[sentence] = self._clock.monotonic() + _TOLD
+
+    def _look_around(self) -> tuple[int, dict[int, str]] | None:
+        """In a thread: how many partitions there are, and who has written the state of each."""
+        try:
+            count, reader = prepare(self._config.kafka), Reader(self._config.kafka)
+            try:
+                found = {partition: reader.newest(partition) for partition in range(count)}
+            finally:
+                reader.close()
+        except (KafkaException, StateError, OSError):
+            return None  # who opens a partition tells of it
+        return count, {partition: one.address for partition, one in found.items() if one is not None}
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> list[Shard]:
+        """Those that judge."""
+        return [shard for _, shard in sorted(self._shards.items()) if shard.open]
+
+    @property
+    def ready(self) -> bool:
+        """Is all read that is ours?"""
+        return self._joined and all(shard.caught_up or shard.refused for shard in self._shards.values())
+
+    @property
+    def notice(self) -> str:
+        """What people should know; empty where all is well."""
+        now = self._clock.monotonic()
+        self._told = {sentence: until for sentence, until in self._told.items() if until > now}
+        refused = [shard.refused for shard in self._shards.values() if shard.refused]
+        unnamed = next((shard.unnamed for shard in self._shards.values() if shard.unnamed), "")
+        names = Counter(name for shard in self.shards for name in shard.core.runs)
+        refused += [
+            f"the run {name} lies in several partitions: key records by run, and by nothing else (docs/kafka.md)"
+            for name, count in names.items()
+            if count > 1
+        ]
+        if self._given_up:
+            refused.append(
+                "nothing was heard of the brokers for 6 s: our runs are judged by other members, or by nobody"
+            )
+        if unnamed:
+            refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/intake.md)")
+        return ". ".join(f"Kafka: {one}" for one in (*refused, *self._told))
+
+    @property
+    def members(self) -> dict[str, list[int]]:
+        """Page of each member that has partitions -> which."""
+        found: dict[str, list[int]] = {}
+        for partition in sorted({*range(self._partitions), *self._shards, *self._others}):
+            own = partition in self._shards
+            address = self._address if own else self._others.get(partition, "")
+            if own or address != self._address:
+                found.setdefault(address, []).append(partition)
+        return found
+
+    def _count(self, name: str, *labels: str, by: float = 1.0) -> None:
+        self._counts[(name, *labels)] = self._counts.get((name, *labels), 0.0) + by
+
+    def count(self, counts: MonitorCounts) -> None:
+        """Into `counts`: this member's share, and what became of the records."""
+        for shard in self._shards.values():
+            for outcome, many in shard.counts.items():
+                self._count("kafka_records_total", outcome, by=many)
+            shard.counts.clear()
+        states = [
+            "refused" if shard.refused else "judging" if shard.open else "opening" for shard in self._shards.values()
+        ]
+        for state in ("judging", "opening", "refused"):
+            counts.set("kafka_partitions", states.count(state), state)
+        counts.set("kafka_members", len([one for one in self.members if one]))
+        counts.clear("kafka_lag")
+        for (name, *labels), value in self._counts.items():
+            if name != "kafka_lag" or int(labels[0]) in self._shards:
+                counts.set(name, value, *labels)
+
+    def configure(self, config: Config) -> None:
+        """Go on by another configuration: each partition is opened anew."""
+        self._config = config
+        for partition in list(self._shards):
+            self._anew(partition)
+
+    def close(self) -> None:
+        """Leave the group: others take over at once, with what is saved now."""
+        for partition in list(self._shards):
+            self._close(partition, save=True)
+        self._peers.stop()
+        self._consumer.close()

@@ -1,0 +1,330 @@
+"""One partition while it is ours: its records become messages of a core of its own, as those of a follower do.
+
+A stream is what it is in the intake: the same labels, lines and order (core/ordered.py); its path is that of no file,
+`/kafka/TOPIC/RUN/...`. Silence counts only while the partition was heard: its leader answers, and all that
+lies there has been read.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+
+from confluent_kafka import KafkaException
+
+from monitor.config import Config
+from monitor.core import Core
+from monitor.core.conversion import EARLIER
+from monitor.core.saved import Place, Saved
+from monitor.desk import Desk, Links
+from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
+from monitor.intake.carriers import Carriers
+from monitor.intake.labels import Address, address, followed
+from monitor.intake.spool import lines_of
+from monitor.intake.wire import TooLargeError, WireError
+from monitor.kafka.records import push_of
+from monitor.kafka.state import StateError, StateRecord
+from monitor.live import Instants
+from monitor.snapshot import MonitorCounts
+from monitor.store import Saver, StateNewerError, StateUnreadableError, decode
+from monitor.system.asking import Asking
+from monitor.system.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+_LAPSE = 5.0  # seconds without a word of the partition's leader after which nobody listens; it answers twice a second
+_SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the records may say that it has ended
+_CLOSE = 2.0  # seconds for what notifiers are at when the partition goes to another member
+_ADDRESSES = 4096  # sets of labels whose run is remembered: to tell it takes a tenth of a millisecond
+_BACKLOG = 8 << 20  # bytes that are gathered before the first are handed on
+_FORGOTTEN = 7 * 86400.0  # seconds without a line after which a stream is let go, as in the spool
+_SWEEP = 3600.0
+_NAMED = 20  # records of a partition that are refused and named in the log
+
+
+class Shard:
+    """Opened in a thread of its own; all else is for the loop's thread."""
+
+    def __init__(
+        self, config: Config, partition: int, record: StateRecord, clock: Clock,
+        wake: Callable[[], None], links: Links,
+    ) -> None:  # fmt: skip
+        """`record` is where the state lies."""
+        self._directory = f"/kafka/{config.kafka.topic}"
+        self._config, self._clock, self._wake = followed(config, self._directory), clock, wake
+        self.partition, self.record = partition, record
+        self._mount = f"kafka:{config.kafka.topic}/{partition}"
+        self.core = Core(self._config)
+        self.desk = Desk(self.core, config, clock, wake, links)
+        self._instants = Instants(self.core, clock)
+        self._carriers = Carriers(None, config.intake.heartbeat.every)
+        self._opening: Asking[int, bytes | str] = Asking(
+            f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
+        )
+        self._opening.ask(partition)
+        self._saver: Saver | None = None
+        self._place = Place()
+        self._until = 0  # records before it are in what was restored, but for those of the streams in `_again`
+        self._again: dict[str, int] = {}
+        self._fed: dict[str, int] = {}  # bytes of each stream that the core was given
+        self._lines: dict[str, list[bytes]] = {}
+        self._came: dict[str, float] = {}  # stream -> when the last of these records was written, Unix seconds
+        self._keys: dict[str, bytes] = {}  # run -> the key that its records have
+        self._turned_at = self._began_at = clock.monotonic()
+        self._swept_at = clock.wall()
+        self._size = self._named = 0
+        self._deaf = False
+        self._address = lru_cache(_ADDRESSES)(self._addressed)
+        self._unheard = 0.0
+        self.next = 0
+        """The record to read next."""
+        self.heard_at = clock.monotonic()
+        """When all had been read that lay there, monotonic seconds."""
+        self.caught_up = False
+        """It was read to its end once."""
+        self.refused = ""
+        """Why it is not read any further; a person has to do something."""
+        self.unnamed = ""
+        """Labels of lines that name no run."""
+        self.counts: dict[str, int] = {}
+        """Records by what became of them, until somebody takes them."""
+
+    # --- begin and end ----------------------------------------------------------------------------------------------
+
+    def _opened(self) -> bytes | str:
+        """In the thread: what was known, or why that cannot be told now."""
+        try:
+            return self.record.open()
+        except (KafkaException, StateError, OSError) as error:
+            told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            return f"partition {self.partition} cannot be taken: {told}"
+
+    def look(self) -> str:
+        """Has it been opened by now? Then `next` is the record to read. Why it cannot be, if so."""
+        for found in self._opening.answers():
+            if isinstance(found, str):
+                return found
+            saved = Saved()
+            try:
+                # Here, not in the thread: msgspec crashes where two threads at once decode a type for the first time.
+                saved = decode(found, Saved, EARLIER) if found else saved
+            except StateNewerError as error:
+                return f"the state of partition {self.partition} cannot be read: {error}; update this member"
+            except StateUnreadableError as error:
+                _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, error)
+                self.core.counts.add("state_rebuilds_total")
+            self._begin(saved)
+        return ""
+
+    @property
+    def open(self) -> bool:
+        """Is it known where to read on?"""
+        return self._saver is not None
+
+    def _begin(self, saved: Saved) -> None:
+        """Go on where it was written."""
+        saved.counts = {}  # those of a process: each begins at 0
+        self._instants = Instants(self.core, self._clock, saved)
+        self._place = self.core.place = place = saved.place or Place()
+        if place.offset > self.record.end:
+            _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
+            place.offset, place.first = 0, {}
+        self._carriers.restore(place.carriers)
+        now, wall = self.now(), self._clock.wall()
+        for name, position in self.core.restore(saved).items():
+            written = place.written.get(name, wall)
+            self.core.handle(
+                Opened(name, name, position, position.offset, written, True, position.offset, mount=self._mount), now
+            )
+            self._fed[name] = position.offset
+        self._again = {name: at for name, at in place.first.items() if name not in self._fed}
+        self._until = place.offset
+        self.next = min([place.offset, *self._again.values()])
+        self.core.outbox.patience = float("inf")
+        self._saver = Saver(self.record, self._wake)
+        self.desk.saving.keep(self._saver)
+        self.desk.deliveries.may_send = self._is_ours
+        self.desk.start(self._config)
+        self._began_at = self.heard_at = self._clock.monotonic()
+
+    def close(self, *, save: bool) -> MonitorCounts:
+        """It goes to another member; `save`: as it is now, else that one reads again what came since. What was counted
+        here.
+        """
+        self._opening.stop()
+        self.desk.executor.stop()
+        self.record.lost = self.record.lost or not save
+        if self._saver is not None:
+            now, save = self.now(), save and self.next >= self._until
+            self.desk.deliveries.finish(self.core.outbox, now, _CLOSE if save else 0.0, hand=False)
+            if save:
+                self._feed(now)
+                self._prune()
+                self.desk.saving.save_last(now)
+            self._saver.end()
+        return self.core.counted()
+
+    def _is_ours(self) -> bool:
+        """A member that was stopped for longer than it takes to be given up sends nothing before it knows better."""
+        return self._clock.monotonic() - self._turned_at < _LAPSE and not self.record.lost
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None, headers: dict[str, str], at: int) -> bool:
+        """The next record, written at Unix nanosecond `at`. False: it is refused, and so is all behind it."""
+        if offset < self.next or self.refused:
+            return not self.refused
+        several = self.record.partitions > 1
+        if not key and several and not (self._keys or self._fed):
+            self.refused = (
+                f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset {offset}):"
+                " key them by run, so that one partition has all lines of a run (docs/kafka.md)"
+            )
+            return False
+        self.next = offset + 1
+        if value is None or (not key and several):
+            self._left_out("unkeyed" if value else "empty", offset, "it has no key" if value else "it is empty")
+        else:
+            try:
+                self._take(offset, key or b"", value, headers, at)
+            except (WireError, TooLargeError) as error:
+                self._left_out("undecodable", offset, str(error))
+        self._place.offset = max(self._place.offset, self.next)
+        return not self.refused
+
+    def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int) -> None:
+        wall, named = self._clock.wall(), False
+        told = key.decode("utf-8", "replace")
+        told = told if told.isprintable() else ""  # a digest names no run
+        for stream in push_of(value, headers, at).streams:
+            written, carrier, beats = self._address(tuple(stream.labels.items()), told)
+            if written is not None:
+                named = True
+                self._line_up(
+                    offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode(), at
+                )
+                if self._keys.setdefault(written.run, key) != key and self.record.partitions > 1 and not self.refused:
+                    self.refused = (
+                        f"records of the run {written.run} have several keys, {self._keys[written.run]!r} and {key!r} "
+                        f"(offset {offset}): key them by run, and by nothing else (docs/kafka.md)"
+                    )
+            named = named or beats
+            if carrier and stream.entries:
+                until = max(entry for entry, _ in stream.entries) / 1e9
+                self._carriers.note(carrier, min(until, wall), wall, heartbeat=beats)
+            if not named:
+                self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
+        self._count("taken" if named else "unnamed")
+
+    def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
+        return address(dict(labels), "", self._config.runs, self._config.intake.heartbeat.label, key)
+
+    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes, came: int) -> None:
+        if offset < self._until and offset < self._again.get(name, self._until):
+            return
+        if name not in self._fed and name not in self._lines:
+            self._place.first[name] = offset
+        self._came[name] = came / 1e9
+        lines = self._lines.setdefault(name, [])
+        for at, text in entries:
+            lines += lines_of(at, head, text)
+            self._size += len(text)
+            self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
+
+    def _left_out(self, outcome: str, offset: int, why: str) -> None:
+        self._count(outcome)
+        self._named += 1
+        if self._named <= _NAMED:
+            _log.warning("kafka: %s offset %d is left out: %s", self._mount, offset, why)
+
+    def _count(self, outcome: str) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+
+    def _feed(self, now: float) -> None:
+        """What came since the last call, to the core."""
+        wall = self._clock.wall()
+        for name, lines in self._lines.items():
+            written = self._place.written[name]
+            if name not in self._fed:
+                self._fed[name] = 0
+                self.core.handle(Opened(name, name, None, 0, written, False, mount=self._mount), now)
+            data = b"".join(lines)
+            came = min(wall, self._came[name]) if not self.caught_up and self._is_read else wall
+            self.core.handle(Data(name, self._fed[name], data, written, came, 0), now)
+            self._fed[name] += len(data)
+        self._lines.clear()
+        self._came.clear()
+        self._size = 0
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The instant of its core."""
+        return self._instants.now()
+
+    def turn(self) -> None:
+        """Hand on what came, judge, save, send."""
+        now, clock = self.now(), self._clock.monotonic()
+        if not (self.caught_up or self._is_read or clock - self._began_at > _SETTLE or self._size > _BACKLOG):
+            self._turned_at = clock
+            return  # at first what lies there is read to its end: what can come before a line has come by then
+        self._feed(now)
+        self._listen(now, clock)
+        if self._is_read and self.next >= self._until:
+            self._catch_up(now)
+        self.desk.judge(now)
+        self._turned_at = self._clock.monotonic()
+        if self.next >= self._until:  # what is read again is in no state yet
+            self._again.clear()
+            self._prune()
+            self.desk.saving.turn(now)
+            if self.caught_up or clock - self._began_at >= _SETTLE:
+                self.desk.deliveries.turn(self.core.outbox, now)
+        if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
+            self._sweep(now)
+
+    @property
+    def _is_read(self) -> bool:
+        """Was all read that lay there a moment ago?"""
+        return self.heard_at > self._began_at and self._clock.monotonic() - self.heard_at < _LAPSE
+
+    def _listen(self, now: float, clock: float) -> None:
+        silent_for = max(0.0, clock - self.heard_at)
+        if silent_for > _LAPSE:
+            self._deaf = True
+        elif self._deaf:
+            self._deaf = False
+            self.core.handle(Unheard(self._mount, self._unheard, self._clock.wall()), now)
+        self._unheard = silent_for
+        heard = self._carriers.heard(self._clock.wall())
+        silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
+        self.core.listen({self._mount: now - silent_for} if self._deaf else {}, silent, heard.beating, now)
+        self.core.read_until = now - (silent_for if self._deaf else 0.0)
+        for state, many in heard.states.items():
+            self.core.counts.set("carriers", many, state)
+
+    def _catch_up(self, now: float) -> None:
+        wall = self._clock.wall()
+        for source in list(self.core.sources.values()):
+            if not source.caught_up and (source.ordered is None or source.ordered.settles_at is None):
+                self.core.handle(CaughtUp(source.name, wall), now)
+        if not self.caught_up:
+            self.caught_up = True
+            self.core.handle(Scanned(self._mount, "kafka", "poll", wall), now)
+
+    def _prune(self) -> None:
+        """What need not be read again: streams of which it is decided whose they are."""
+        for name in [name for name in self._place.first if name not in self._again]:
+            source = self.core.sources.get(name)
+            if source is None or source.member.settled or source.failed:
+                del self._place.first[name]
+        self._place.carriers = self._carriers.kept
+
+    def _sweep(self, now: float) -> None:
+        self._swept_at = wall = self._clock.wall()
+        old = [name for name, at in self._place.written.items() if wall - at > _FORGOTTEN]
+        for name in old:
+            self.core.handle(Gone(name, wall), now)
+            del self._place.written[name]
+            self._fed.pop(name, None)
+        if old:
+            self.core.handle(Scanned(self._mount, "kafka", "poll", wall, forgotten=tuple(old)), now)

@@ -1,0 +1,217 @@
+"""The state of one partition: the newest record of its partition in the state topic, which only its owner writes.
+
+Who begins (`init_transactions`) fences whoever had the partition before: that one's next record is refused. A record
+says its epoch besides: one more than the record that it was made of. The highest epoch counts, whatever lies behind it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from monitor.config.kafka import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT = 10.0  # seconds of a call to a broker
+_LARGEST = 64 << 20  # bytes of a record
+_BEHIND = 4  # offsets before the end at which the newest record is looked for first: a transaction takes two
+_TOPIC = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.bytes": str(64 << 20),
+    "max.message.bytes": str(_LARGEST),
+}
+
+
+class Found(NamedTuple):
+    """The newest record of a partition."""
+
+    value: bytes
+    epoch: int
+    address: str
+    """The page of who wrote it."""
+
+
+class StateError(Exception):
+    """The state topic cannot be used: what is wrong, and what to do."""
+
+
+def prepare(settings: KafkaSettings) -> int:
+    """How many partitions the topic has. The state topic is made if it is not there. StateError, KafkaException."""
+    admin, topic = AdminClient({**settings.properties()}), str(settings.topic)
+    known = admin.list_topics(timeout=_TIMEOUT).topics  # asked for by name, a topic may be made by that
+    if topic not in known:
+        raise StateError(f"the topic {topic} does not exist: make it, with a partition for each member at least")
+    count = len(known[topic].partitions)
+    if settings.state_topic not in known:
+        made = admin.create_topics([NewTopic(settings.state_topic, num_partitions=count, config=_TOPIC)])
+        try:
+            made[settings.state_topic].result(_TIMEOUT)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError._UNSUPPORTED_FEATURE):
+                raise StateError(
+                    f"the topic {settings.state_topic} cannot be made ({error.args[0].str()}): make it yourself, with "
+                    f"{count} partitions and cleanup.policy=compact"
+                ) from error
+        return count
+    if (have := len(known[settings.state_topic].partitions)) < count:
+        raise StateError(
+            f"the topic {settings.state_topic} has {have} partitions, {topic} has {count}: give both the same number"
+        )
+    return count
+
+
+class Reader:
+    """Looks for the newest record of any partition. For one thread."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._topic, self._lines = settings.state_topic, str(settings.topic)
+        self._consumer = Consumer(
+            {
+                **settings.properties(),
+                "group.id": f"{settings.group}.state",  # nothing is committed, but librdkafka wants one
+                "enable.auto.commit": "false",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": "true",
+                "fetch.wait.max.ms": "50",
+                "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": str(_LARGEST),
+                "receive.message.max.bytes": str(2 * _LARGEST),
+            }
+        )
+
+    def newest(self, partition: int) -> Found | None:
+        """None: there is none yet. KafkaException."""
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_TIMEOUT)
+        behind = _BEHIND
+        while True:
+            begin = max(low, high - behind)
+            found = self._highest(partition, begin) if high > low else None
+            if found is not None or begin <= low:
+                return found
+            behind *= 8  # records of transactions that came to nothing
+
+    def _highest(self, partition: int, begin: int) -> Found | None:
+        self._consumer.assign([TopicPartition(self._topic, partition, begin)])
+        found = None
+        try:
+            while (message := self._consumer.poll(_TIMEOUT)) is not None:
+                error = message.error()
+                if error is None:
+                    one = _found(message)
+                    found = one if found is None or one.epoch >= found.epoch else found
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(error)
+        finally:
+            self._consumer.unassign()
+        raise StateError(f"{self._topic} was not read to its end within {_TIMEOUT:.0f} s")
+
+    def end(self, partition: int) -> int:
+        """The offset behind the last record of the topic itself. KafkaException."""
+        place = TopicPartition(self._lines, partition)
+        return int(self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)[1])
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+
+def _found(message: Any) -> Found:
+    headers: Mapping[str, bytes] = dict(message.headers() or ())
+    epoch = headers.get("epoch", b"0")
+    address = headers.get("address", b"").decode("utf-8", "replace")
+    return Found(message.value() or b"", int(epoch) if epoch.isdigit() else 0, address)
+
+
+class StateRecord:
+    """The state of one partition, for its owner. `open`, then `write` as a Saver does; each in a thread of its own."""
+
+    def __init__(self, settings: KafkaSettings, partition: int, address: str, partitions: int = 0) -> None:
+        """`address`: where people find this member's page. `partitions`: how many the topic has, if that is known."""
+        self._settings, self._partition, self._address = settings, partition, address
+        self._producer: Any = None
+        self._unfinished: Callable[[float], None] | None = None  # the brokers may have done it, and have not said so
+        self.epoch = 0
+        self.partitions = partitions
+        """How many the topic has."""
+        self.end = 0
+        """Of the topic's partition, when the record was read."""
+        self.lost = False
+        """Another member has the partition, or nobody knows: nothing is written any more."""
+        self.trouble = ""
+        """Why the last record was not written."""
+
+    def open(self) -> bytes:
+        """Fence who was before; what it knew, empty if nothing. KafkaException, StateError."""
+        settings, partition = self._settings, self._partition
+        if partition >= self.partitions:
+            self.partitions = prepare(settings)
+        if partition >= self.partitions:
+            raise StateError(f"{settings.topic} has fewer partitions than it had")
+        self._producer = Producer(
+            {
+                **settings.properties(),
+                "transactional.id": f"{settings.group}.{settings.topic}.{partition}",
+                "compression.type": "zstd",
+                "message.max.bytes": str(_LARGEST),
+                "linger.ms": "0",
+            },
+            logger=_log,  # else librdkafka writes to standard error what `_failed` tells
+        )
+        self._producer.init_transactions(_TIMEOUT)
+        reader = Reader(settings)
+        try:
+            found = reader.newest(partition)
+            self.end = reader.end(partition)
+        finally:
+            reader.close()
+        self.epoch = 1 if found is None else found.epoch + 1
+        known = b"" if found is None else found.value
+        if not self.write(known):  # under our epoch: who wakes up later is behind it; and the others see who has it
+            raise StateError(self.trouble)
+        return known
+
+    def write(self, data: bytes) -> bool:
+        """A new generation. False: the brokers would not have it, and nothing of it is there."""
+        if self.lost:
+            return False
+        producer, headers = self._producer, {"epoch": str(self.epoch), "address": self._address}
+        try:
+            if self._unfinished is not None:
+                self._do(self._unfinished)
+            producer.begin_transaction()
+            producer.produce(
+                self._settings.state_topic, data, str(self._partition), partition=self._partition, headers=headers
+            )
+            self._do(producer.commit_transaction)
+        except KafkaException as error:
+            self._failed(error.args[0])
+            return False
+        self.trouble = ""
+        return True
+
+    def _do(self, call: Callable[[float], None]) -> None:
+        self._unfinished = call
+        call(_TIMEOUT)
+        self._unfinished = None
+
+    def _failed(self, error: KafkaError) -> None:
+        """What was begun is done later, or undone; where that is not possible, somebody else has the partition."""
+        self.trouble = f"the state of partition {self._partition} was not saved: {error.str()}"
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"
+        _log.warning("kafka: %s", self.trouble)
+        if error.fatal() or error.retriable():
+            self.lost = error.fatal()
+            return
+        try:
+            self._do(self._producer.abort_transaction)
+        except KafkaException as again:
+            self.lost = again.args[0].fatal() or not again.args[0].retriable()

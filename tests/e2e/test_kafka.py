@@ -1,0 +1,161 @@
+"""Members as processes on a real broker, and our forwarder before them: kill -9 of one, another goes on."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message
+
+from monitor.config.kafka import KafkaSettings
+from monitor.kafka.producing import Topic
+from monitor.kafka.state import Reader, StateRecord
+from tests.kafka_broker import broker, loki, produce
+from tests.lines import line
+from tests.programs import TETHERED, free_port, get, slack, wait
+
+pytestmark = pytest.mark.e2e
+PARTITIONS = 4
+RUNS = [f"run{number}" for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a broker with a topic for each test."""
+    with broker(logs=PARTITIONS, unkeyed=PARTITIONS, fenced=PARTITIONS, pushed=PARTITIONS) as found:
+        yield found
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen[bytes]]]]:
+    """Starts members; gives the address of the page and the process."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(address: str, topic: str, told: Path) -> tuple[str, subprocess.Popen[bytes]]:
+        page = f"127.0.0.1:{free_port()}"
+        write = ["sh", "-c", f"cat >> {told}; echo >> {told}"]
+        kafka = {"bootstrap": [address], "topic": topic, "group": topic, "state_topic": f"{topic}-state"}
+        settings = [
+            f"kafka={json.dumps(kafka)}",
+            f"state_dir={tmp_path / page.rpartition(':')[2]}", "stop_wait=0s",
+            f"notifiers={json.dumps([{'type': 'command', 'name': 'file', 'command': write}])}",
+        ]  # fmt: skip
+        options = [part for setting in settings for part in ("--set", setting)]
+        with (tmp_path / "members.log").open("ab") as log:
+            running.append(
+                subprocess.Popen(
+                    [*TETHERED, sys.executable, "-m", "monitor", "run", "--listen", page, *options], stderr=log
+                )
+            )
+        return page, running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def series(page: str, name: str) -> dict[str, float]:
+    """By the metric's last label, of a member; nothing of one that does not answer."""
+    try:
+        text = get(f"http://{page}/metrics")
+    except OSError:
+        return {}
+    found = re.findall(rf'^{name}\{{(?:.*,)?\w+="([^"]*)"\}} (\S+)$', text, re.MULTILINE)
+    return {label: float(value) for label, value in found}
+
+
+def test_one_member_is_killed_and_the_other_goes_on(
+    address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], tmp_path: Path
+) -> None:
+    """Every run is judged by one of the two; then by the one that is left, within 15 s; each iteration counts once and
+    each crash is told once. The page names both.
+    """
+    told = tmp_path / "told"
+    first, killed = member(address, "logs", told)
+    second, _ = member(address, "logs", told)
+    pages = (first, second)
+    judging = "megatron_monitor_kafka_partitions"
+    wait(lambda: [series(page, judging).get("judging") for page in pages] == [2.0, 2.0], 40.0, "two partitions each")
+
+    def write(step: int, text: str = "") -> None:
+        at = time.time_ns()
+        texts = [(at, line(step, seconds=0.5).rstrip("\n")), *([(at + 1, text)] if text else [])]
+        produce(address, "logs", [(run, loki({"run": run}, texts)) for run in RUNS])
+
+    for step in range(1, 21):
+        write(step)
+    wait(lambda: all(series(page, "megatron_iteration") for page in pages), 20.0, "both have runs")
+    wait(lambda: f"http://{second}/" in get(f"http://{first}/"), 40.0, "the page names the other member")
+    before = series(first, "megatron_iteration")
+    killed.kill()
+    write(21, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def gone_on() -> bool:
+        found = series(second, "megatron_iteration")
+        return all(found.get(run) == 21 for run in before)
+
+    seconds = wait(gone_on, 30.0, "taken over")
+    assert 0 < len(before) < len(RUNS)
+    assert seconds < slack(15.0)
+    wait(lambda: series(second, "megatron_iterations_total") == dict.fromkeys(RUNS, 21.0), 20.0, "each once")
+    wait(lambda: told.exists() and len(told.read_text().split("\n\n")) >= 1, 20.0, "told")
+    messages = [json.loads(text) for text in told.read_text().splitlines() if text.strip()]
+    ids = [message["id"] for message in messages]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_topic_without_keys_is_refused(
+    address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], tmp_path: Path
+) -> None:
+    """With a sentence on the page; the member stays up."""
+    produce(address, "unkeyed", [(None, line(step).encode()) for step in range(20)])
+    page, _ = member(address, "unkeyed", tmp_path / "told")
+    wait(lambda: series(page, "megatron_monitor_kafka_partitions").get("refused", 0.0) > 0, 40.0, "refused")
+    assert "have no keys" in get(f"http://{page}/")
+
+
+def test_who_had_the_partition_before_writes_nothing_any_more(address: str) -> None:
+    """And the newest record is found behind what other transactions left."""
+    settings = KafkaSettings(bootstrap=(address,), topic="fenced", group="fenced", state_topic="fenced-state")
+    old, new = StateRecord(settings, 1, "http://old/"), StateRecord(settings, 1, "http://new/")
+    assert old.open() == b""
+    assert old.write(b"one")
+    assert new.open() == b"one"
+    assert not old.write(b"a zombie's")
+    assert old.lost
+    for number in range(30):
+        assert new.write(b"%d" % number)
+    reader = Reader(settings)
+    found = reader.newest(1)
+    assert found is not None
+    assert (found.value, found.epoch, found.address) == (b"29", new.epoch, "http://new/")
+    assert new.epoch == old.epoch + 1
+    assert reader.newest(2) is None
+    reader.close()
+
+
+def test_the_forwarder_writes_records_keyed_by_run(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of several runs, in records that every broker takes; one that is away is tried again."""
+    lines = [["1", "x" * 200_000]] * 3
+    streams = [{"stream": {"run": run}, "values": lines} for run in "ab"]
+    batch = gzip.compress(json.dumps({"streams": streams}).encode())
+    assert Topic("", KafkaSettings(bootstrap=(address,), topic="pushed")).push(batch) is None
+    reader = Consumer({"bootstrap.servers": address, "group.id": "reader", "auto.offset.reset": "earliest"})
+    reader.subscribe(["pushed"])
+    read: list[tuple[bytes | None, int | None]] = []
+    wait(lambda: len(read) == 6 or read.extend(map(_place, reader.consume(9, 0.5))) is not None, 30.0, "six records")
+    assert sorted(key for key, _ in read) == [b"a"] * 3 + [b"b"] * 3
+    assert len(set(read)) == 2  # a run, a partition
+    reader.close()
+    monkeypatch.setattr("monitor.kafka.producing._TIMEOUT", 0.3)
+    assert Topic("", KafkaSettings(bootstrap=("127.0.0.1:1",), topic="pushed")).push(batch) == 0.0
+
+
+def _place(message: Message) -> tuple[bytes | None, int | None]:
+    return message.key(), message.partition()

@@ -1,0 +1,58 @@
+"""What agents write to a topic, as streams of dated lines."""
+
+import json
+
+import pytest
+
+from monitor.intake.wire import WireError
+from monitor.kafka.records import push_of
+from tests.kafka_broker import loki
+
+AT = 1_800_000_000_123_000_000  # when the record was written, Unix nanoseconds
+TEN = 1_800_000_010_000_000_000
+
+FLUENT_BIT = {
+    "@timestamp": TEN / 1e9, "log": " iteration 1/ 10 |\n", "stream": "stdout",
+    "kubernetes": {"pod_name": "gpt-0", "labels": {"jobset.sigs.k8s.io/jobset-name": "gpt"}},
+}  # fmt: skip
+VECTOR = {"timestamp": "2027-01-15T08:00:10Z", "message": "text", "run": "gpt", "file": "/x", "depth": {"a": 1}}
+OTLP = {
+    "resourceLogs": [
+        {
+            "resource": {"attributes": [{"key": "run", "value": {"stringValue": "gpt"}}]},
+            "scopeLogs": [{"logRecords": [{"timeUnixNano": str(TEN), "body": {"stringValue": "text"}}]}],
+        }
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "labels", "lines"),
+    [
+        (b" iteration 1/ 10 |\n", {"host": "n7"}, [(AT, b" iteration 1/ 10 |")]),
+        (b"{ no JSON", {"host": "n7"}, [(AT, b"{ no JSON")]),
+        (b'{"loss": 1.0}', {"host": "n7"}, [(AT, b'{"loss": 1.0}')]),
+        (b"\ntext", {"host": "n7"}, [(AT, b"\ntext")]),
+        (loki({"run": "gpt"}, [(TEN, "a"), (0, "b")]), {"host": "n7", "run": "gpt"}, [(TEN, b"a"), (AT, b"b")]),
+        (
+            FLUENT_BIT,
+            {"host": "n7", "stream": "stdout", "pod_name": "gpt-0", "jobset.sigs.k8s.io/jobset-name": "gpt"},
+            [(TEN, b" iteration 1/ 10 |")],
+        ),
+        (VECTOR, {"host": "n7", "run": "gpt", "file": "/x", "depth_a": "1"}, [(TEN, b"text")]),
+        (OTLP, {"host": "n7", "run": "gpt"}, [(TEN, b"text")]),
+        (b"", {"host": "n7"}, [(AT, b"")]),
+    ],
+    ids=["text", "half JSON", "a line of JSON", "an empty line first", "Loki", "Fluent Bit", "Vector", "OTLP", "empty"],
+)  # fmt: skip
+def test_what_is_read(value: bytes | dict[str, object], labels: dict[str, str], lines: list[tuple[int, bytes]]) -> None:
+    """Headers are labels; a line that nobody dates is as old as its record."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    (stream,) = push_of(body, {"host": "n7"}, AT).streams
+    assert (stream.labels, stream.entries) == (labels, lines)
+
+
+def test_what_is_no_text() -> None:
+    """Avro, as the schema registry has it."""
+    with pytest.raises(WireError, match="neither text nor OTLP"):
+        push_of(b"\0\0\0\0\7rest", {}, AT)

@@ -1,0 +1,246 @@
+"""A partition, record by record: what becomes whose line, what is refused, and what the next owner reads again."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from monitor.config import load
+from monitor.kafka.shard import Shard
+from monitor.snapshot import MonitorCounts, RunSnapshot, Snapshot, merged
+from tests.clock import ManualClock
+from tests.kafka_broker import loki
+from tests.lines import line
+from tests.programs import wait
+
+CONFIG = load("kafka: {bootstrap: ['b:1'], topic: logs}\ndetectors: {hang: {minimum: 60s}}")
+
+
+class Record:
+    """The state of a partition, kept here."""
+
+    partitions, lost, trouble = 4, False, ""
+
+    def __init__(self, data: bytes = b"", end: int = 1000) -> None:
+        self.data, self.end = data, end
+
+    def open(self) -> bytes:
+        """What was written last."""
+        return self.data
+
+    def write(self, data: bytes) -> bool:
+        """Kept, unless another one has the partition."""
+        self.data = self.data if self.lost else data
+        return not self.lost
+
+
+class Partition:
+    """A log of records, and who has it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(wall=1_800_000_000.0)
+        self.record = Record()
+        self.records: list[tuple[bytes | None, bytes | None]] = []
+        self.shard = self.take_over()
+
+    def take_over(self) -> Shard:
+        """Another member, which knows what was written."""
+        self.record = Record(self.record.data, self.record.end)
+        self.shard = Shard(
+            CONFIG, 0, self.record, self.clock, lambda: None, lambda _: {}  # type: ignore[arg-type]
+        )  # fmt: skip
+        wait(lambda: not self.shard.look() and self.shard.open, 10.0, "opened")
+        self.begun_at = self.shard.next
+        return self.shard
+
+    def write(self, run: str, *texts: str, key: bytes | None = b"", pod: str = "0", again: bool = False) -> None:
+        """A record of that run, now."""
+        at = round(self.clock.wall() * 1e9)
+        value = loki({"run": run, "pod": pod}, [(at + number, text) for number, text in enumerate(texts)])
+        for _ in range(1 + again):
+            self.records.append((run.encode() if key == b"" else key, value))
+
+    def turn(self, seconds: float = 0.5, *, heard: bool = True) -> None:
+        """Read to the end, then some time passes."""
+        for offset, (key, value) in enumerate(self.records):
+            if offset >= self.shard.next and not self.shard.take(offset, key, value, {}, 0):
+                break
+        self.clock.advance(0.01)
+        if heard:
+            self.shard.heard_at = self.clock.monotonic()
+        self.shard.turn()
+        self.clock.advance(seconds)
+
+    def turns(self, count: int, *, heard: bool = True) -> None:
+        """Several."""
+        for _ in range(count):
+            self.turn(heard=heard)
+
+    def iterations(self, run: str) -> int | None:
+        """How many counted."""
+        found = self.shard.core.runs.get(run)
+        return None if found is None else found.state.iterations_total
+
+
+@pytest.fixture
+def partition() -> Iterator[Partition]:
+    """One with a member, which is closed at the end."""
+    one = Partition()
+    yield one
+    one.shard.close(save=False)
+
+
+def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -> None:
+    """Lines that were handled and not saved are read again and count once; so do records that were produced twice."""
+    for step in range(1, 21):
+        partition.write("tr11", line(step, seconds=0.5), again=step % 3 == 0)
+        partition.turn()
+    partition.turns(8)
+    wait(lambda: b"tr11" in partition.record.data, 10.0, "saved")
+    kept = partition.record.data
+    for step in range(21, 31):
+        partition.write("tr11", line(step, seconds=0.5))
+        partition.turn()
+    partition.turns(8)
+    assert partition.iterations("tr11") == 30
+    partition.shard.close(save=False)
+    partition.record = Record(kept)  # kill -9: the later ones came nowhere
+    partition.take_over()
+    assert 0 < partition.begun_at < len(partition.records)
+    partition.turns(8)
+    assert partition.iterations("tr11") == 30
+    assert partition.shard.core.runs["tr11"].state.launch.number == 0
+
+
+def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partition: Partition) -> None:
+    """Its records lie before what was saved; those of the others in between are not handled twice."""
+    for step in range(1, 12):
+        partition.write("tr11", line(step, seconds=0.5))
+        partition.turn()
+    partition.turns(6)
+    for step in range(1, 5):  # another pod of that name begins from 1: its next launch, or another training
+        partition.write("tr11", line(step, seconds=0.5, loss=5.0), pod="1")
+        partition.turn()
+    partition.turns(6)
+    assert partition.iterations("tr11") == 11
+    partition.shard.close(save=True)
+    partition.take_over()
+    assert partition.begun_at == 11
+    for step in range(12, 16):  # both compute
+        partition.write("tr11", line(step, seconds=0.5))
+        partition.write("tr11", line(step - 7, seconds=0.5, loss=5.0), pod="1")
+        partition.turn()
+    partition.turns(8)
+    assert sorted(run.state.iterations_total for run in partition.shard.core.runs.values()) == [8, 15]
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda one: one.write("tr11", line(1), key=None), "have no keys"),
+        (
+            lambda one: (one.write("tr11", line(1), key=b"pod-0"), one.write("tr11", line(2), key=b"pod-1", pod="1")),
+            "have several keys, b'pod-0' and b'pod-1'",
+        ),
+    ],
+    ids=["no key", "keyed by pod"],
+)
+def test_a_topic_that_is_not_keyed_by_run_is_refused(
+    partition: Partition, write: Callable[[Partition], object], said: str
+) -> None:
+    """With a sentence; nothing behind is handled, and nothing of it is lost."""
+    write(partition)
+    partition.write("tr12", line(1))
+    partition.turns(6)
+    assert said in partition.shard.refused
+    assert partition.iterations("tr12") is None
+
+
+def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> None:
+    """A record without a key among others, one of bytes, an empty one, one that names no run: the rest goes on."""
+    partition.write("tr11", line(1))
+    partition.write("tr11", line(2), key=None)
+    partition.records += [(b"tr11", b"\0\0\0\0\1avro"), (b"tr11", None), (b"\xff\x00digest", b"whose?")]
+    for step in range(2, 6):
+        partition.write("tr11", line(step))
+    partition.turns(10)
+    assert partition.shard.counts == {"taken": 5, "unkeyed": 1, "undecodable": 1, "empty": 1, "unnamed": 1}
+    assert (partition.iterations("tr11"), partition.shard.refused) == (5, "")
+    assert partition.shard.unnamed == "no labels"
+    partition.shard.close(save=True)
+    partition.take_over()
+    partition.write("tr11", line(7), key=None)  # the next member knows that the topic has keys
+    partition.turns(4)
+    assert partition.shard.refused == ""
+
+
+def test_plain_lines_are_of_the_run_that_their_key_names(partition: Partition) -> None:
+    """As rsyslog and syslog-ng write them."""
+    for step in range(1, 6):
+        partition.records.append((b"tr11", line(step).encode()))
+    partition.turns(10)
+    assert partition.iterations("tr11") == 5
+
+
+def test_silence_counts_only_while_the_brokers_are_heard(partition: Partition) -> None:
+    """A training that stops is told; while no broker answers, or records wait, nothing is."""
+    for step in range(1, 21):
+        partition.write("tr11", line(step, seconds=0.5))
+        partition.turn()
+    told = partition.shard.core.runs["tr11"].book.open
+    partition.turns(300, heard=False)
+    assert "hang" not in told
+    partition.turns(30)
+    assert "hang" not in told  # what nobody heard is no silence
+    partition.turns(200)
+    assert "hang" in told
+
+
+def test_a_member_that_was_stopped_sends_nothing(partition: Partition) -> None:
+    """Until the loop has turned again, and unless the partition was lost."""
+    may_send = partition.shard.desk.deliveries.may_send
+    partition.turn(0.0)
+    assert may_send()
+    partition.clock.advance(6.0)
+    assert not may_send()
+    partition.turn(0.0)
+    assert may_send()
+    partition.record.lost = True
+    assert not may_send()
+
+
+def test_what_is_not_saved_is_not_sent(partition: Partition) -> None:
+    """However long the brokers are away."""
+    assert partition.shard.core.outbox.patience == float("inf")
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(partition: Partition) -> None:
+    """What is known of its runs is gone on with."""
+    for step in range(1, 6):
+        partition.write("tr11", line(step))
+        partition.turn()
+    partition.turns(6)
+    partition.shard.close(save=True)
+    partition.records, partition.record.end = [], 0
+    partition.take_over()
+    assert partition.begun_at == 0
+    for step in range(6, 9):
+        partition.write("tr11", line(step))
+        partition.turn()
+    partition.turns(6)
+    assert partition.iterations("tr11") == 8
+
+
+def test_what_a_process_shows_of_several_cores() -> None:
+    """Counters add up, gauges of the process are its largest; a run that two of them have is shown once."""
+    counts = MonitorCounts()
+    counts.add("lines_total", "read", by=3.0)
+    counts.set("runs", 2.0)
+    counts.set("ready", 1.0)
+    run = RunSnapshot("tr11", {}, {"incidents": [{"incident": "hang"}]})
+    one = Snapshot(at=1.0, runs=(run,), monitor=counts.frozen(), ready=True, behind_seconds=2.0)
+    shown = merged([one, one, Snapshot(at=0.0, ready=False)])
+    assert [found.run for found in shown.runs] == ["tr11"]
+    assert [tuple(found) for found in shown.monitor["megatron_monitor_lines_total"]] == [(("read",), 6.0)]
+    assert shown.monitor["megatron_monitor_runs"][0].value == 4.0
+    assert shown.monitor["megatron_monitor_ready"][0].value == 1.0
+    assert (shown.ready, shown.behind_seconds, len(shown.incidents)) == (False, 2.0, 1)
