@@ -125,7 +125,7 @@ class Belonging:
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
         member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
-        set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS), default=-1)
+        set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS or kind == HostSeen.kind), default=-1)
         for place, entry in enumerate(entries):
             if member.settled and not member.young and place > set_up and not any(self._rivals(source)):
                 self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
