@@ -4,11 +4,11 @@ Law: pure. A text is that of the incident's last message, so a series with it as
 somebody is told.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monitor.detectors import DETECTORS
-from monitor.detectors.crash import ADVICE
+from monitor.advice import advice_for
 from monitor.incidents import Incident, IncidentBook, Transition
 from monitor.nodes.hostlist import is_node_name
 from monitor.run.state import RunState
@@ -17,8 +17,6 @@ _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
-
-
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
 """While one of these stands, every GPU of the run is idle."""
 _ENDED_BY_HAND = frozenset({"hang", "crash_without_exit", "nan_loss", "divergence"})
@@ -27,7 +25,7 @@ _LAUNCHED_AGAIN = frozenset({"crash", "crash_loop"})
 
 class Cause(NamedTuple):
     """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`. `brief`: of what and how
-    much, for a title; `command`: what does the advice in Slurm, with the job's own id; `samples`: those to skip.
+    much, for a title; `command`: what does the advice, with the job's own id or pid file; `samples`: those to skip.
     """
 
     incident: str
@@ -51,7 +49,9 @@ def cause_of(told: Transition | Incident) -> Cause:
     """Of what a message says, or of what an incident is by now."""
     evidence = told.evidence
     failure = str(evidence.get("failure") or "")
-    advice = ADVICE.get(failure) if told.incident == "crash" else None
+    of = failure
+    if told.incident == "slowdown":
+        of = "faster" if told.severity == "info" else str(evidence.get("cause"))
     phase, node = (told.phase or "").replace("_", " "), _first(evidence, _NODES)
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
@@ -64,7 +64,7 @@ def cause_of(told: Transition | Incident) -> Cause:
         _first(evidence, _RANKS),
         node,
         told.summary,
-        advice or DETECTORS[told.incident].advice,
+        advice_for(told.incident, of),
         next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
         ", ".join(text for text in (failure, much, part, node, phase) if text),
         _some(told.gpus),
@@ -76,14 +76,19 @@ def cause_of(told: Transition | Incident) -> Cause:
 
 
 def _command(told: Transition | Incident) -> str:
-    """What does the advice where the run is a job of Slurm's; else "", and where a launch as it is would fail again."""
-    job, evidence = told.job, told.evidence
-    nodes = [name for name in evidence.get("nodes") or evidence.get("common_nodes") or () if is_node_name(name)]
-    if job and told.incident in _ENDED_BY_HAND:
-        stacks = (
-            f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; " if told.incident in _STOPPED else ""
-        )
-        return f"{stacks}scancel {job}"
+    """What does the advice, where the run is a job of Slurm's or its launcher has a pid file; else "", and where a
+    launch as it is would fail again.
+    """
+    job, evidence, stacks, end = told.job, told.evidence, "", ""
+    if job:
+        stacks, end = f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; ", f"scancel {job}"
+    elif told.pid_file:
+        process = f'"$(cat {shlex.quote(told.pid_file)})"'
+        stacks, end = f"py-spy dump --subprocesses --pid {process}; ", f"kill {process}"
+    if told.incident in _ENDED_BY_HAND:
+        return stacks + end if told.incident in _STOPPED else end
+    named = evidence.get("nodes") or evidence.get("common_nodes") or ()
+    nodes = [name for name in named if isinstance(name, str) and is_node_name(name)]
     if job and told.incident in _LAUNCHED_AGAIN and nodes:
         exclude = f"scontrol update JobId={job} ExcNodeList={','.join(nodes)}"
         return f"scontrol requeuehold {job}; {exclude}; scontrol release {job}"
@@ -125,7 +130,7 @@ def failure_of(state: RunState) -> Cause | None:
         _some(failure.rank),
         _some(failure.node or launch.watchdog_nodes),
         failure.message,
-        ADVICE.get(failure.failure, ADVICE["unknown"]),
+        advice_for("crash", failure.failure),
         failure.line,
     )
 

@@ -7,27 +7,11 @@ import click
 
 from monitor import __version__
 
-# Name -> where the command stands. Only the one that is asked for is loaded: half of a short run is importing.
-COMMANDS = {
-    "run": "monitor.commands.run:run",
-    "demo": "monitor.commands.demo:demo",
-    "replay": "monitor.commands.replay:replay_command",
-    "report": "monitor.commands.report:report",
-    "compare": "monitor.commands.compare:compare",
-    "flops": "monitor.commands.flops:flops",
-    "backfill": "monitor.commands.backfill:backfill",
-    "simulate": "monitor.commands.simulate:simulate",
-    "parse": "monitor.commands.parse:parse",
-    "explain": "monitor.commands.explain:explain",
-    "assets": "monitor.commands.assets:assets",
-    "forward": "monitor.commands.forward:forward",
-    "dialect": "monitor.commands.dialect:dialect",
-    "check-config": "monitor.commands.check_config:check_config",
-    "nodes": "monitor.commands.nodes:nodes",
-    "flight-recorder": "monitor.commands.flight_recorder:flight_recorder",
-    "top": "monitor.commands.top:top",
-    "verdict": "monitor.commands.verdict:verdict",
-}
+COMMANDS = (
+    "assets", "backfill", "check-config", "compare", "demo", "dialect", "explain", "flight-recorder", "flops",
+    "forward", "nodes", "parse", "replay", "report", "run", "simulate", "top", "verdict",
+)  # fmt: skip
+"""Each is a module and a function of its name."""
 
 _GARBAGE = (20_000, 20, 50)
 """gc.set_threshold: a run's state is a hundred thousand objects that stay, a block of a log ten thousand that go by
@@ -40,7 +24,7 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Their names, in the order of the alphabet."""
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command called `cmd_name`, or None."""
@@ -61,9 +45,9 @@ class _Commands(click.Group):
 
 
 def command(name: str) -> click.Command:
-    """The command of this name, loaded."""
-    module, _, attribute = COMMANDS[name].partition(":")
-    found = getattr(import_module(module), attribute)
+    """The command of this name. Only the one that is asked for is loaded: half of a short run is importing."""
+    name = name.replace("-", "_")
+    found = getattr(import_module(f"monitor.commands.{name}"), name)
     assert isinstance(found, click.Command)
     _keep_examples(found)
     return found

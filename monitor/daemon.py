@@ -33,6 +33,7 @@ from monitor.snapshot import Snapshot, merged
 from monitor.store import StateInUseError, StateNewerError
 from monitor.system.clock import Clock, SystemClock
 from monitor.system.systemd import ServiceManager
+from parsers.redaction import masked_path
 
 __all__ = ["Daemon", "ReloadError", "StartError", "default_state_directory", "serve"]
 
@@ -198,7 +199,7 @@ class Daemon:
         if self._was_ready and 0.0 < self._found_by <= began:
             self._found_by = 0.0
             for pattern in unmatched(self._core.config, self._core.sources):
-                _log.warning("no file matches %s yet: one that appears is followed", pattern)
+                _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)

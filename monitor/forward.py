@@ -27,7 +27,9 @@ from monitor.follow.marker import Marker
 from monitor.follow.messages import CaughtUp, Data, Gone, Message, Opened, Position, Restarted, Scanned, Unheard
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
-from monitor.identity import named, owner_of
+from monitor.identity import named
+from monitor.owners import UNSURE, owner, plain, pod_at
+from monitor.pods import Pods
 from monitor.store import Store
 from monitor.system.clock import Clock
 
@@ -60,18 +62,18 @@ class Intake:
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     user: str = ""
-    password_file: Path | None = None
-    """Read at each push."""
+    secret_file: Path | None = None
+    """The user's password, or a bearer token where there is no user. Read at each push."""
     keyed = False
 
     def push(self, body: bytes) -> float | None:
         """None: taken, or never will be."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self.headers}
         try:
-            if self.password_file is not None:
-                password = self.password_file.read_text("utf-8").strip("\r\n")
-                token = base64.b64encode(f"{self.user}:{password}".encode()).decode()
-                headers["Authorization"] = f"Basic {token}"
+            if self.secret_file is not None:
+                secret = self.secret_file.read_text("utf-8").strip("\r\n")
+                basic = f"Basic {base64.b64encode(f'{self.user}:{secret}'.encode()).decode()}"
+                headers["Authorization"] = basic if self.user else f"Bearer {secret}"
             request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command looked at it
             urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
         except urllib.error.HTTPError as error:
@@ -90,6 +92,8 @@ class Progress:
     """What the state file holds."""
 
     positions: dict[str, Position] = field(default_factory=dict)
+    labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What each file's lines are called by: it stays when the pod has gone."""
     last: dict[str, int] = field(default_factory=dict)
     """The nanosecond of each file's last line: no two lines share one."""
     batch: bytes = b""
@@ -139,10 +143,20 @@ class Forwarder:
         directory: Path,
         clock: Clock,
         heartbeat: tuple[str, str, float],
+        *,
+        kubernetes: bool = False,
     ) -> None:
         """`labels` are put on every line, before those that a path tells. `heartbeat`: label, the agent's name, seconds
-        between two. State in `directory`: StateInUseError, StateNewerError, OSError.
+        between two. `kubernetes`: the API server is asked whose a pod is. State in `directory`: StateInUseError,
+        StateNewerError, OSError.
         """
+        self._stopping = threading.Event()
+        self._pods: Pods | None = None
+        if kubernetes:
+            try:
+                self._pods = Pods(clock, self._stopping)
+            except OSError as error:
+                _log.warning("the labels of pods cannot be read: %s; their names tell whose they are", error)
         self._target, self._clock = target, clock
         label, name, self._every = heartbeat
         self._carrier = {label: name}
@@ -155,9 +169,9 @@ class Forwarder:
             _log.warning("state %s; the files are sent from their beginnings", problem)
         self._progress: Progress = saved or Progress()
         self._tails: dict[str, _Tail] = {}
+        self._forgotten: set[str] = set()  # files that are followed no more
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower = Follower(watches, self._progress.positions, self._inbox, clock=clock)
-        self._stopping = threading.Event()
         self._beat_at = float("-inf")
         self._ready = 0  # bytes of lines that are to be sent
 
@@ -200,6 +214,10 @@ class Forwarder:
             self._ready = 0
             for tail in self._tails.values():
                 tail.lines = []
+        for name in self._forgotten:
+            for kept in (self._tails, self._progress.positions, self._progress.last, self._progress.labels):
+                kept.pop(name, None)
+        self._forgotten.clear()
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
         if self._clock.monotonic() >= self._beat_at and not (blocked or self._stopping.is_set()):
             runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
@@ -210,16 +228,17 @@ class Forwarder:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Opened):
-            labels = {
-                "run": owner_of(message.path) or named(message.path, self._watches).name,
-                "filename": message.path,
-            }
-            tail = self._tails[message.source] = _Tail(
-                labels | self._labels, self._progress.last.get(message.source, 0)
-            )
+            self._forgotten.discard(message.source)
+            labels = self._progress.labels.setdefault(message.source, {})
+            labels.update(labels or self._labels_of(message.path))
+            last = self._progress.last.get(message.source, 0)
+            self._tails[message.source] = tail = _Tail(labels | self._labels, last)
             tail.marker.feed(message)
             return
-        if isinstance(message, Scanned | Unheard) or (known := self._tails.get(message.source)) is None:
+        if isinstance(message, Scanned):
+            self._forgotten.update(message.forgotten)
+            return
+        if isinstance(message, Unheard) or (known := self._tails.get(message.source)) is None:
             return
         if isinstance(message, Data):
             known.marker.feed(message)
@@ -230,6 +249,20 @@ class Forwarder:
             known.end(message.at)
             if isinstance(message, Restarted):
                 known.marker.feed(message)
+
+    def _labels_of(self, path: str) -> dict[str, str]:
+        """The run, by what the pod's operator has written on it, else by its name; where that does not tell it, the
+        pod beside it.
+        """
+        told = {"run": named(path, self._watches).name, "filename": path}
+        if (log := pod_at(path)) is None or "run" in self._labels:
+            return told
+        labels = self._pods.labels(log.space, log.pod, log.uid) if self._pods is not None else None
+        written = {plain(name): value for name, value in (labels or {}).items()}
+        found = owner(written, log.space, log.pod, log.container, complete=labels is not None)
+        assert found is not None  # it has a name
+        told["run"] = found.name or told["run"]
+        return told | ({UNSURE: "yes"} if found.sure == "no" else {})
 
     def _deliver(self) -> None:
         """Push the saved batch until it is taken; what can never be read there is given up."""

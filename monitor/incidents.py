@@ -71,6 +71,8 @@ class Transition:
     """Of the run, where its log tells."""
     job: str = ""
     """Its id in Slurm, where one is known."""
+    pid_file: str = ""
+    """Of its launcher, where one is configured."""
     checkpoint: int | None = None
     """The last one that was saved whole."""
     links: dict[str, str] = field(default_factory=dict)
@@ -114,6 +116,7 @@ class Incident:
     attempt: int = 0
     gpus: int | None = None
     job: str = ""
+    pid_file: str = ""
     checkpoint: int | None = None
 
 
@@ -381,6 +384,7 @@ def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
         attempt=launch.number,
         gpus=launch.topology.world_size,
         job=_job(state),
+        pid_file=state.pid_file,
         checkpoint=state.past.checkpoints.last_iteration,
     )
 
@@ -406,5 +410,6 @@ def _transition(state: RunState, status: Literal["firing", "resolved"], incident
         since=state.unix(incident.since),
         gpus=launch.topology.world_size,
         job=_job(state),
+        pid_file=state.pid_file,
         checkpoint=state.past.checkpoints.last_iteration,
     )

@@ -15,34 +15,18 @@ from monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
 from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
-from monitor.run.launches import retire
-from monitor.run.settings import is_known
+from monitor.run.launches import is_known, retire
 from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
-from parsers.events import (
-    CustomProgressLogged,
-    CustomValueLogged,
-    EngineStepLogged,
-    EvaluationProgressed,
-    Event,
-    GenerationMoved,
-    IterationLogged,
-    LineDiscarded,
-    LogEvent,
-    Malformed,
-    PartBegan,
-    ThroughputReported,
-    TimersReported,
-    TrainerLogged,
-    TrainerProgressed,
-    ValidationLogged,
-)
+from parsers import events
+from parsers.events import Event, LogEvent
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
-        IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed, TimersReported, ThroughputReported,
-        EvaluationProgressed, ValidationLogged, CustomValueLogged, CustomProgressLogged, Malformed,
-        LineDiscarded, PartBegan, GenerationMoved,
+        events.IterationLogged, events.EngineStepLogged, events.TrainerLogged, events.TrainerProgressed,
+        events.TimersReported, events.ThroughputReported, events.EvaluationProgressed, events.ValidationLogged,
+        events.CustomValueLogged, events.CustomProgressLogged, events.Malformed, events.LineDiscarded,
+        events.PartBegan, events.GenerationMoved,
     }
 )  # fmt: skip
 """Events that change nothing of what `Detector.update` may take as constant, but for a restart (`may_change_launch`):
@@ -95,7 +79,7 @@ class Judge:
         for entry in entries:
             event = entry.event
             kind = type(event)
-            if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
+            if kind is events.TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
             # whether the steps before the event are to be seen before it is folded
             if steps and (

@@ -14,7 +14,7 @@ from monitor.causes import Cause, causes, failure_of, lost_seconds
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook
 from monitor.model.tables import rows_of
-from monitor.run import derived, goodput
+from monitor.run import derived
 from monitor.run.job import OVER
 from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
@@ -231,7 +231,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_consumed_samples", "gauge", "Samples consumed (log: `consumed samples`)", (), lambda v: _one(v.state.launch.latest.consumed_samples)),
     Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.launch.latest.consumed_tokens)),
     Metric("megatron_iteration_seconds", "gauge", "Time of the last iteration (log: `elapsed time per iteration`), evaluation and saving taken out", (),
-           lambda v: _one(derived.seconds_per_iteration(v.state))),
+           lambda v: _one(v.state.launch.pure_seconds)),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
     Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _of_timers(critical)),
@@ -298,9 +298,9 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_effective_training_time_ratio", "gauge", "Productive time over wall time since the run's first line", (),
            lambda v: _one(derived.effective_ratio(v.state))),
     Metric("megatron_mean_time_between_failures_seconds", "gauge", "Productive time over unplanned ends; absent before the first", (),
-           lambda v: _one(goodput.mean_time_between_failures_seconds(v.state))),
+           lambda v: _one(derived.mean_time_between_failures_seconds(v.state))),
     Metric("megatron_advised_save_interval_seconds", "gauge", "Time between saves that loses least (Young and Daly), from the save's time and the failures", (),
-           lambda v: _one(goodput.advised_save_interval(v.state))),
+           lambda v: _one(derived.advised_save_interval(v.state))),
     Metric("megatron_eta_timestamp_seconds", "gauge", "Expected end at the run's real efficiency", (), lambda v: _one(derived.eta(v.state))),
     Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log prints it; absent where it does not", (), _launch_blocking),
 )  # fmt: skip

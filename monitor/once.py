@@ -19,6 +19,7 @@ from monitor.prometheus_text import TextFormat
 from monitor.snapshot import Snapshot
 from monitor.system.clock import Clock, SteadyClock, SystemClock
 from parsers.events import LogEvent
+from parsers.redaction import masked_path
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _TIMELESS = frozenset(
@@ -78,11 +79,11 @@ def read_all(
     core.flush(steady.now())
     core.tick(steady.now())
     if not core.sources and not problems:
-        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches(config)))
+        problems.append("no file matches " + ", ".join(masked_path(watch.pattern) for watch in watches(config)))
     for source in core.sources.values():
         run = core.runs.get(source.run)
         if run is None or not run.state.proven:
-            problems.append(f"{source.path}: no training line in {source.reader.lines} lines")
+            problems.append(f"{source.name}: no training line in {source.reader.lines} lines")
     return core, problems
 
 

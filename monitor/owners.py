@@ -12,14 +12,30 @@ from typing import Final, Literal, NamedTuple
 
 from monitor.model.tables import rows_of
 
+UNSURE: Final = "unsure"
+"""The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
+_LONGEST: Final = 63  # characters of a pod's name; longer ones are cut
 _ODD: Final = re.compile(r"\W", re.ASCII)
 _KEY: Final = re.compile(r"\{([^{}]+)\}")
 # /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
 _PATHS: Final = (
-    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/\d+\.log[^/]*$"),
-    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-[0-9a-f]{64}\.log$"),
+    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_(?P<uid>[^_/]+)/(?P<container>[^/]+)/\d+\.log[^/]*$"),
+    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-(?P<uid>)[0-9a-f]{64}\.log$"),
 )
+
+
+_PUSHED: Final = re.compile(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)(?P<unsure>~?)\.log$")
+
+
+class PodLog(NamedTuple):
+    """Whose output a file is."""
+
+    space: str
+    pod: str
+    container: str
+    uid: str
+    """The pod's; empty where the path does not say it."""
 
 
 class Owner(NamedTuple):
@@ -83,11 +99,71 @@ def owner(
                 why = f"the pod's name ({row.operator}), which does not tell its owner: label it megatron-monitor/run"
         if row.by == "label" and form is not None:
             name = form.sub("", name)
+        if not name:
+            continue
         return Owner("/".join(part for part in (namespace, name) if part), row.sure, why)
     return None
 
 
+def pod_at(path: str) -> PodLog | None:
+    """The pod whose log lies at `path`; None where the path names none."""
+    match = next((found for form in _PATHS if (found := form.search(path))), None)
+    return PodLog(**match.groupdict()) if match is not None else None
+
+
+def by_host(pod: str, host: str, domain: str) -> str | None:
+    """The owner of a pod whose name does not tell it, by the host name that its program prints, and the subdomain of
+    the hosts of its launch: an Indexed Job calls its hosts by its whole name and the index, a JobSet has its own as the
+    subdomain, pods of a plain Job are hosts of their own names. None where that does not tell either.
+    """
+    end = re.fullmatch(rf"(.+)-{_RANDOM}", pod)
+    if end is None:
+        return None
+    stem, index = end[1], re.fullmatch(r"(.+)-(\d+)", host)
+    if host == pod:
+        return stem
+    if (
+        domain
+        and host == stem
+        and (host == f"{domain}-launcher" or re.fullmatch(rf"{re.escape(domain)}-.+-\d+-\d+", host))
+    ):
+        return domain
+    name, _, number = stem.rpartition("-")
+    cut = len(pod) == _LONGEST and host.startswith(name)
+    if index is None or index[2] != number or not (host == stem or cut):
+        return None
+    return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # else it may be a JobSet's
+
+
+def unsure_pod(path: str) -> str:
+    """The pod whose output a file, or a stream in the spool, is, if its name does not tell its owner."""
+    if (log := pod_at(path)) is not None:
+        found = owner({}, log.space, log.pod, log.container)
+        return log.pod if found is not None and found.sure == "no" else ""
+    match = _PUSHED.search(path)
+    return match["pod"] if match is not None and match["unsure"] else ""
+
+
+def in_spool(pod: str, unsure: bool) -> str:
+    """What the name of a stream's file in the spool says of its pod."""
+    return f"~{pod[:64]}{'~' * unsure}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
+
+
+def unsure_at(path: str) -> Owner | None:
+    """What is known of such a pod."""
+    pod = unsure_pod(path)
+    return owner({}, "", pod, "") if pod else None
+
+
+def pod_of(path: str) -> str | None:
+    """The pod whose output a file, or a stream in the spool, is."""
+    if (log := pod_at(path)) is not None:
+        return f"{log.pod} {log.uid}"
+    match = _PUSHED.search(path)
+    return match["pod"] if match is not None else None
+
+
 def owner_at(path: str) -> Owner | None:
     """Of the pod whose log lies at `path`, as its name and its container tell; None where the path names no pod."""
-    match = next((found for form in _PATHS if (found := form.search(path))), None)
-    return owner({}, match["space"], match["pod"], match["container"]) if match is not None else None
+    log = pod_at(path)
+    return owner({}, log.space, log.pod, log.container) if log is not None else None

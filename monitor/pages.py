@@ -8,7 +8,7 @@ from monitor.detectors.hang import HangSettings
 from monitor.detectors.slowdown.words import normal
 from monitor.incidents import Incident
 from monitor.metrics import View
-from monitor.run import derived, goodput
+from monitor.run import derived
 from monitor.run.job import page as job_page
 from monitor.run.state import RunState
 
@@ -27,7 +27,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "phase": state.launch.phase,
         "iteration": latest.iteration,
         "train_iterations": state.launch.train_iterations,
-        "seconds_per_iteration": derived.seconds_per_iteration(state),
+        "seconds_per_iteration": state.launch.pure_seconds,
         "baseline_seconds": state.launch.pace.baseline,
         "normal_seconds": normal(state),
         "slowdown_ratio": slowdown.ratio(state),
@@ -59,8 +59,8 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "lost_iterations": state.lost_iterations_total,
         "lost_seconds": sum(state.lost_seconds_total.values()),
         "unplanned_restarts": state.unplanned_ends,
-        "mean_time_between_failures_seconds": goodput.mean_time_between_failures_seconds(state),
-        "advised_save_interval_seconds": goodput.advised_save_interval(state),
+        "mean_time_between_failures_seconds": derived.mean_time_between_failures_seconds(state),
+        "advised_save_interval_seconds": derived.advised_save_interval(state),
         "effective_training_time_ratio": derived.effective_ratio(state),
         "skipped_iterations": state.skipped_iterations_total,
         "overflows": state.overflows_total,

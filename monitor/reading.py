@@ -1,13 +1,15 @@
 """How the monitor reads logs: the rules of every format, and the dialects and patterns of the configuration."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, NamedTuple
 
 from monitor.config import Config
 from monitor.run.fold import UNREAD, used
+from monitor.system.cache_files import CacheFiles
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
+from parsers.engine.search import best
 from parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
 from parsers.reader import SourceReader
 from parsers.registry import CLOCK_RULES, RULES, rules_with
@@ -51,8 +53,12 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     for known, memo in _memos:
         if known is rules:
             return memo
-    _memos[:] = [*_memos[-1:], (rules, Memo(Scanner(rules), used, UNREAD))]
+    _memos[:] = [*_memos[-1:], (rules, Memo(_scanner(rules), used, UNREAD))]
     return _memos[-1][1]
+
+
+def _scanner(rules: tuple[Rule, ...]) -> Scanner:
+    return Scanner(rules, partial(best, kept=CacheFiles()))
 
 
 def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
@@ -71,7 +77,7 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
+    return Memo(_scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
 
 
 _UNDATED: dict[type[Event], frozenset[str]] = {

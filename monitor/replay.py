@@ -16,10 +16,11 @@ from typing import Any
 
 from monitor.charts.history import History
 from monitor.charts.steady import Sample
+from monitor.detectors.slowdown.words import level, standing
 from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.run import derived, goodput
+from monitor.run import derived
 from monitor.run.evidence import settle
 from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.log_clock import log_clock
@@ -165,10 +166,11 @@ class Replay:
             "restarts": state.restarts,
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(self.run.book.counts.items())),
+            "slowdown": None if (found := level(state)) is None else standing(found),
             "median_seconds_per_iteration": _rounded(self._seconds.median),
             "median_samples_per_second": _rounded(self._samples.median),
             "median_tflops": _rounded(self._tflops.median),
-            **goodput.figures(state, seconds),
+            **derived.figures(state, seconds),
         }
         return {name: value for name, value in fields.items() if value is not None}
 

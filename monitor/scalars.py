@@ -176,6 +176,11 @@ header_of = _shaped("a header's name", _HEADER.fullmatch)
 header_value_of = _shaped(
     "a header's value", lambda text: text.isascii() and text.isprintable(), "a header's value in printable ASCII"
 )
+sha256_of = _shaped(
+    "a SHA-256",
+    lambda text: re.fullmatch("[0-9a-f]{64}", text),
+    "a SHA-256 of 64 hexadecimal digits, never the token itself",
+)
 variable_of = _shaped("the name of an environment variable", _VARIABLE.fullmatch)
 
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
@@ -192,6 +197,7 @@ PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
 Variable = Annotated[str, Meta(extra={"read": variable_of})]
 BcryptHash = Annotated[str, Meta(extra={"read": bcrypt_of, "secret": True})]
+Sha256 = Annotated[str, Meta(extra={"read": sha256_of, "secret": True})]
 Positive = Annotated[float, Meta(extra={"read": positive_of})]
 
 Problems = Iterator[tuple[str, str]]

@@ -14,7 +14,7 @@ from monitor.config import Config, host_and_port
 from monitor.incidents import Transition
 from monitor.intake.door import Door
 from monitor.outputs import Outputs
-from monitor.serve.auth import BasicAuth
+from monitor.serve.auth import Auth
 from monitor.serve.hosts import Hosts, is_loopback
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
@@ -48,7 +48,7 @@ def refused(config: Config) -> list[str]:
     return problems
 
 
-Secured: TypeAlias = tuple[Tls | None, BasicAuth | None]
+Secured: TypeAlias = tuple[Tls | None, Auth | None]
 """What of a configuration may be wrong, built before anything is changed by it."""
 
 
@@ -131,8 +131,9 @@ class Services:
             _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
         self._notice = self._app.notice
         if self.door is not None:
-            users, door = self._config.intake.auth.basic_auth_users or web.basic_auth_users, self.door.server
-            door.tls, door.auth = server.tls, BasicAuth(users) if users else None
+            asks, door = self._config.intake.auth, self.door.server
+            users, tokens = asks.basic_auth_users or web.basic_auth_users, asks.bearer_tokens.values()
+            door.tls, door.auth = server.tls, Auth(users, tokens) if users or tokens else None
             if not (is_loopback(door.address[0]) or door.auth is not None or asked):
                 _log.warning("intake.listen=%s: whoever reaches it can push lines: see intake.auth", door.address)
 
@@ -212,4 +213,4 @@ def _secured(config: Config) -> Secured:
     """Raises TlsError."""
     web = config.web
     tls = Tls(web.tls_server_config) if web.tls_server_config is not None else None
-    return tls, BasicAuth(web.basic_auth_users) if web.basic_auth_users else None
+    return tls, Auth(web.basic_auth_users) if web.basic_auth_users else None

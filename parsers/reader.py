@@ -22,7 +22,7 @@ from parsers.engine.templates import Answer
 from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed
 from parsers.redaction import in_key, masked
 from parsers.registry import GATHERERS, RULES
-from parsers.wrappers import Unwrapper
+from parsers.wrappers import CUT, Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
@@ -153,7 +153,7 @@ class SourceReader:
         lines.pop()  # the data ends in a line end
         if b"\r" not in block.data:
             numbers = range(number, number + len(lines))
-        if data.startswith(b'{"') or b'\n{"' in data:
+        if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in (b'\n{"', *CUT)):
             lines, numbers = self._unwrapped(lines, numbers)
             data = b"\n".join(lines)
         known = self._memo.known(data)
@@ -193,12 +193,12 @@ class SourceReader:
             place = index + 1
 
     def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], list[int]]:
-        """The lines in place of the JSON that carries them, and the physical line of each."""
+        """The lines in place of the JSON that carries them and of the parts of them, and the physical line of each."""
         longest, read = self._splitter.max_line_bytes, self._unwrapper.read
         found: list[bytes] = []
         places: list[int] = []
         for line, number in zip(lines, numbers, strict=False):
-            inner = read(line, longest) if line.startswith(b'{"') else None
+            inner = read(line, longest, number)
             found += [line] if inner is None else inner
             places += [number] * (len(found) - len(places))
         return found, places
@@ -218,7 +218,10 @@ class SourceReader:
             parts += 1
             out.extend(LogEvent(number, rule, event, shown or segment) for rule, event, shown in self._ask(line, rules))
         found = out[before:]
+        learns = shape is not None and parts == 1 and not self._open and shape.template is None
         if not found:
+            if shape is not None and learns:
+                self._memo.rule_out(shape, raw, lambda other: self._alone(other, rules))
             return
         used = self._memo.used
         if used is not None:
@@ -226,7 +229,7 @@ class SourceReader:
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
-        if parts == 1 and found[0].raw is raw and not self._open and shape is not None and shape.template is None:
+        if shape is not None and learns and found[0].raw is raw:
             answer = [(entry.rule, entry.event) for entry in found]
             if all(self._memo.templated[rule] for rule, _ in answer):
                 self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))

@@ -15,6 +15,9 @@ import tomllib
 from collections.abc import Iterator
 from pkgutil import get_data
 from typing import Final
+from zlib import crc32
+
+from parsers.patterns import lazy
 
 MASK: Final = "***"
 
@@ -25,7 +28,7 @@ def _patterns() -> Iterator[tuple[tuple[str, ...], re.Pattern[str]]]:
         pattern = "".join(row["pattern"])
         for name, part in table["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
-        yield tuple(row["words"]), re.compile(pattern)
+        yield tuple(row["words"]), lazy(pattern)
 
 
 _PATTERNS: Final = tuple(_patterns())
@@ -43,12 +46,24 @@ _OF: Final = {
     for stem in (*_STEMS, "token")
 }
 
+_MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
+"""Of the names of files, of which there may be 100,000, those without it hold no secret."""
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
 def in_key(line: bytes) -> bytes:
     """A line within a private key, with the key's part masked."""
     return _IN_KEY.sub(rb"\g<head>" + MASK.encode(), line)
+
+
+def masked_path(path: str) -> str:
+    """A path, or a run's name by one, with the secrets in its parts masked; what two of them differ in stays apart."""
+    return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(path) else path
+
+
+def _masked_name(name: str) -> str:
+    kept = masked(name) if MASK not in name else name
+    return name if kept is name else f"{kept}~{crc32(name.encode('utf-8', 'replace')) & 0xFFFF:04x}"
 
 
 def masked(text: str) -> str:

@@ -4,7 +4,8 @@ Two kinds. Text before the line is a prefix among others (engine/prefixes.py). A
 taken off before anything looks at it: what stands in its place is the line behind the text form that says the same, so
 that all else knows text alone. A line that is no such object is what it was.
 
-Docker cuts a line of more than 16 KiB and ends only the last part in `\n`: parts are joined, each stream's by itself.
+Container runtimes cut a line of more than 16 KiB. Docker ends only the last part in `\n`, containerd and CRI-O tag all
+but the last with `P`: parts are joined, each stream's by itself.
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from parsers.patterns import lazy
 from parsers.redaction import masked
 
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)"
@@ -41,7 +43,7 @@ TEXT_FORMS: Final = rf"""
     | (?!(?:epoch|iter|iteration|step|stage|rank|phase|zero|batch)-\d)
       (?P<stern_pod>[a-z0-9][a-z0-9.-]{{0,240}}-(?:\d{{1,5}}|[b-df-hj-np-tv-z\d]{{5}}))[ ][a-z][a-z0-9-]{{0,62}}[ ]
 """
-_BARE = re.compile(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
+_BARE = lazy(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
 
 # The key of the line -> keys of which one must stand beside it: programs print JSON of their own
 _BESIDE: Final = {
@@ -50,6 +52,13 @@ _BESIDE: Final = {
     "MESSAGE": frozenset({"__REALTIME_TIMESTAMP", "__CURSOR"}),
     "line": frozenset({"labels"}),
 }
+# `2026-05-01T12:00:00.1Z stdout P ` containerd, CRI-O; behind a shipper's words where one has pushed it
+_CRI = re.compile(
+    rf"(?:\[pod/{_NAME}/[\w.-]{{1,63}}\] |<14>1 \S+ {_NAME} log - - - |{_ISO} ){{0,6}}"
+    rf"{_ISO} (?P<stream>std(?:out|err)) (?P<tag>[PF])(?::\S*)? ".encode()
+)
+CUT: Final = (b"stdout P ", b"stderr P ")
+"""What a block of lines holds if a runtime has cut one of them."""
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
 _PART = 16_000  # characters: docker cuts at 16,384 bytes
 _TIMES = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
@@ -71,20 +80,24 @@ def bare(text: str) -> str:
 
 @dataclass(slots=True)
 class Unwrapper:
-    """Takes JSON wrappers off the lines of one source. Plain JSON values: a resume carries it on."""
+    """Takes JSON wrappers off the lines of one source, and joins what runtimes have cut. Plain JSON values: a resume
+    carries it on.
+    """
 
     parts: dict[str, str] = field(default_factory=dict)
-    """What docker has cut off so far, by stream."""
+    """What a runtime has cut off so far, by stream."""
+    cut: list[Any] | None = None
+    """Of the last line, if it is a part by CRI's form: its number, stream, and what stood before the part."""
     ends: bool | None = None
     """Whether a whole line ends in a line end here: some who write docker's form leave it out."""
 
-    def read(self, line: bytes, longest: int) -> list[bytes] | None:
-        """The lines in it, none while they are gathered; None if it is no wrapper. Joined lines are cut at `longest`
-        characters.
+    def read(self, line: bytes, longest: int, number: int = 0) -> list[bytes] | None:
+        """The lines in it, none while they are gathered; None if it is no wrapper, and no part. Joined lines are cut at
+        `longest` characters. `number`: of the physical line that it is on.
         """
-        prefix, pieces, found = "", list[str](), _fields(line)
+        prefix, pieces, found = "", list[str](), _fields(line) if line.startswith(b'{"') else None
         if found is None:
-            return None
+            return self._of_runtime(line, longest, number)
         for _ in range(_DEEPEST):
             fields, text = found
             whole = self._whole(fields, text, longest)
@@ -95,6 +108,25 @@ class Unwrapper:
                 break
         return [(prefix + piece).encode("utf-8", "replace") for piece in pieces]
 
+    def _of_runtime(self, line: bytes, longest: int, number: int) -> list[bytes] | None:
+        """Of a line in CRI's form: None where it is whole by itself. A line that was cut is as old as its last part.
+        What stands behind a bare line end in a part goes on with it.
+        """
+        match, text = _CRI.match(line), line.decode("utf-8", "replace")
+        if match is None:
+            if self.cut is None or self.cut[0] != number:
+                return None
+            _, stream, head = self.cut
+            before, self.parts[stream] = self.parts.get(stream, ""), text
+            return [f"{head}{before}".encode("utf-8", "replace")]
+        head, part = match[0].decode("utf-8", "replace"), match["tag"] == b"P"
+        stream = match["stream"].decode()
+        self.cut = [number, stream, head] if part else None
+        if not (part or stream in self.parts):
+            return None
+        whole = self._whole({"stream": stream, "logtag": "P" if part else "F"}, text[len(head) :], longest)
+        return [(head + text).encode("utf-8", "replace") for text in whole]
+
     def rest(self) -> list[bytes]:
         """The source has ended: what is gathered counts as whole."""
         rest = [text.encode("utf-8", "replace") for text in self.parts.values()]
@@ -103,7 +135,8 @@ class Unwrapper:
 
     def save(self) -> dict[str, Any]:
         """What goes on after a resume."""
-        return {"parts": {name: masked(text) for name, text in self.parts.items()}, "ends": self.ends}
+        parts = {name: masked(text) for name, text in self.parts.items()}
+        return {"parts": parts, "cut": self.cut, "ends": self.ends}
 
     def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
         """What has become whole by this record."""
@@ -122,6 +155,25 @@ class Unwrapper:
             self.parts[stream] = text
             return lines
         return [*lines, text]
+
+
+def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:
+    """The lines in it, for who keeps each line by itself: of a part they say that it is one, in CRI's form. `moment`
+    dates those that have no time. None if it is no wrapper.
+    """
+    found, unwrapper = _fields(line), Unwrapper()
+    if found is None:
+        return None
+    fields, text = found
+    tag, stream = fields.get("_p", fields.get("logtag")), fields.get("stream")
+    if fields.keys() <= _DOCKER:
+        tag = "F" if text.endswith("\n") else "P" if len(text) >= _PART else None
+    if tag not in ("P", "F") or stream not in ("stdout", "stderr"):
+        return [*(unwrapper.read(line, longest) or ()), *unwrapper.rest()]
+    moment = _moment(fields) or moment
+    head = f"{_prefix(fields).removesuffix(f'{moment} ')}{moment} {stream}"
+    *whole, last = text.rstrip("\r\n").split("\n")
+    return [line.encode("utf-8", "replace") for line in (*(f"{head} F {one}" for one in whole), f"{head} {tag} {last}")]
 
 
 def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
@@ -148,10 +200,14 @@ def _prefix(fields: dict[str, Any]) -> str:
     known = {**fields, **inner} if isinstance(inner, dict) else fields
     pod, container, node = _named(known, _PODS), _named(known, _CONTAINERS) or "container", _named(known, _NODES)
     prefix = f"[pod/{pod}/{container}] " if pod else ""
-    moment = _iso(next((fields[name] for name in _TIMES if name in fields), None))
+    moment = _moment(fields)
     if node is not None:
         return f"{prefix}<14>1 {moment or '-'} {node} log - - - "
     return f"{prefix}{moment} " if moment else prefix
+
+
+def _moment(fields: dict[str, Any]) -> str | None:
+    return _iso(next((fields[name] for name in _TIMES if name in fields), None))
 
 
 def _named(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:

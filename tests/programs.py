@@ -5,6 +5,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -16,6 +17,9 @@ from typing import Any
 
 TETHERED = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: it is killed when the test's process dies, however that ends (util-linux)."""
+_INSTALLED = os.environ.get("MEGATRON_MONITOR_PROGRAM")
+MONITOR = (_INSTALLED,) if _INSTALLED else (sys.executable, "-m", "monitor")
+"""The program: an installed one where the environment names it (.ci/wheel), else the tree's."""
 now = time.monotonic  # noqa: TID251 - real programs run on the real clock
 
 

@@ -19,6 +19,7 @@ import parsers
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
 from parsers.formats import nccl, pytorch, torchrun
+from parsers.patterns import Lazy
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 from tests.test_forms import FORMS
@@ -42,6 +43,8 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
     """
 
     def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
+        if isinstance(value, Lazy):
+            value = re.compile(value.pattern, value.flags)
         if isinstance(value, re.Pattern):
             if isinstance(value.pattern, str):
                 yield value

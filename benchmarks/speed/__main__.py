@@ -1,6 +1,6 @@
 """Measure speed and scale: `python -m benchmarks.speed [part ...]` (all: 12 minutes, 12 GB of scratch space).
 
-Parts: real replay generated growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
+Parts: real replay generated start growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
 """
 
 import argparse
@@ -16,6 +16,7 @@ from benchmarks.speed.measure import QUICK, SCRATCH, Row, Sizes, machine, table,
 _PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "docs" / "measured.md")
 _PARTS: dict[str, Callable[[Sizes], list[Row]]] = {
     "generated": lambda sizes: [*generated.replaying(sizes), *generated.start_up(sizes)],
+    "start": generated.starting,
     "growth": generated.growth,
     "live": steady.live,
     "idle": steady.idle,

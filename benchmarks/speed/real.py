@@ -38,8 +38,8 @@ measured whole."""
 _REPLAYED = ("pbs_54745.log", "70M_512step.out")
 """Many iteration lines with hardly anything between them; the same with timers and engine steps."""
 _SUFFIXES = {".log", ".out", ".output", ".err"}
-_MEDIAN_GOAL, _LEAST_GOAL = 3.0, 1.0
-_REPLAY_GOAL = 45.0  # seconds for a million iteration lines
+_MEDIAN_GOAL, _LEAST_GOAL = 2.0, 1.0
+_REPLAY_GOAL = 25.0  # seconds for a million iteration lines
 
 _STEP = [
     re.compile(rb"\biteration[ =]{1,20}(?P<step>\d{1,12})[ ]{0,20}/[ ]{0,20}(?P<total>\d{1,12})"),

@@ -4,6 +4,7 @@ dashboards as ConfigMaps, the daemons beside them: one kustomize base, or a Helm
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,16 @@ def site(settings: Settings) -> dict[str, str]:
     made = files(settings)
     for name, board in dashboards(settings).items():
         made[f"grafana/dashboards/{name}.json"] = json.dumps(board, indent=2, sort_keys=True) + "\n"
+    made["grafana/library.json"] = json.dumps(_library(dashboards(settings).values()), indent=2, sort_keys=True) + "\n"
     return made | {"grafana/alerts.yaml": alerts(settings)}
+
+
+def _library(boards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each panel as Grafana's API takes it for its library: for a site's own boards, with our variables on them."""
+    return [
+        {"uid": f"{board['uid']}-{one['id']}", "name": f"{board['title']}: {one['title']}", "kind": 1, "model": one}
+        for board in boards for row in board["panels"] for one in (row, *row.get("panels", [])) if one["type"] != "row"
+    ]  # fmt: skip
 
 
 def alerts(settings: Settings) -> str:

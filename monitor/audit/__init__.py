@@ -1,7 +1,7 @@
 """Consistency checks of a run: do its arguments and its lines agree with each other?
 
 `audit(state)` reads a RunState and changes nothing. A check whose inputs are not all known finds nothing, and neither
-does one whose arithmetic does not hold for this configuration (traits.py). checks.py lists all checks by code;
+does one whose arithmetic does not hold for this configuration (arguments.py). checks.py lists all checks by code;
 layout.py checks arguments, figures.py what the lines print.
 """
 

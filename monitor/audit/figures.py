@@ -11,6 +11,7 @@ from monitor.audit.checks import Finding, Severity
 from monitor.model import misprints as causes
 from monitor.model.flops import FORMULAS, formulas_of, passes, prints_as
 from monitor.model.sizes import parameters
+from monitor.model.tables import rows_of
 from monitor.model.topology import Topology
 from monitor.run import derived
 from monitor.run.state import RunState
@@ -20,25 +21,8 @@ _Pairs = list[tuple[float, float]]
 """(recomputed, printed) TFLOP/s per GPU, one pair a line."""
 
 _NEAR = 0.004  # relative error of a ratio: print precision of time and figure together
-_RATIOS: tuple[tuple[float, Severity, str], ...] = (
-    (2.0, "warning", "twice: half the tokens per sample (1024 for 2048) or half the GPUs run"),
-    (0.5, "warning", "half: the figure was computed with half the tokens per sample, or over twice the GPUs"),
-    (4.0, "warning", "four times: a quarter of the batch (512 for 2048) runs, or it is per node of 4 GPUs"),
-    (0.25, "warning", "a quarter: computed with a quarter of the batch (512 for 2048), or over nodes of 4 GPUs"),
-    (8.0, "warning", "eight times: it is per node of 8 GPUs"),
-    (0.125, "warning", "an eighth: 8 GPUs were counted as one"),
-    (0.5 * 1048 / 1024, "warning", "half, and a batch of 1048 for 1024: half the tokens per sample, and a typo"),
-    (2 * 1048 / 1024, "warning", "twice, and a batch of 1048 for 1024"),
-    (4 / 3, "info", "4/3: it counts recomputed activations, the arguments have none"),
-    (3 / 4, "info", "3/4: it does not count the recomputation that the arguments have"),
-    (1048 / 1024, "info", "1.0234: a batch of 1048 for 1024"),
-    (1024 / 1048, "info", "1/1.0234: a batch of 1024 for 1048"),
-    (2**30 / 1e9, "info", "1.0737: sizes in units of 2^30"),
-    (1e9 / 2**30, "info", "1/1.0737: sizes in units of 2^30"),
-    (1.024, "info", "1.024: units of 1024 for 1000"),
-    (1000.0, "info", "1000: milliseconds were taken for seconds"),
-    (0.001, "info", "1/1000: milliseconds were taken for seconds"),
-)  # fmt: skip
+_RATIOS = rows_of("monitor.audit", "factors.csv", tuple[float, Severity, str])
+"""By which printed TFLOPs are known to be off, how bad that is, and what it comes from."""
 _V100_BUG = 100.0  # TFLOP/s; BigScience's notes call more on a V100 "a bug in the calculation"
 _APART = 0.01  # smaller differences come from counting norms and biases otherwise
 _SCALING = 0.10  # over what the pipeline model expects: more is not an effect of the batch size

@@ -4,7 +4,8 @@ the program that wrote the log. Its options stand with the dialects (parsers/dia
 
 from typing import Any
 
-from monitor.breakdown.attribution import Attribution, Cause
+from monitor.advice import advice_for
+from monitor.breakdown.attribution import Attribution
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
 from parsers.declared.builtin import built_in
 from parsers.dialects import BY_NAME
@@ -16,22 +17,6 @@ _PART = {
     "sync": "handing the weights to the generator", "other": "timers of unknown names",
     WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
-_LOOK: dict[Cause, str] = {
-    "compute": "look at clocks, power caps and temperatures of all GPUs, and at CUDA_LAUNCH_BLOCKING",
-    "slow_rank": "look for one slow GPU or node (clocks, ECC, temperature); exclude it at the next restart",
-    "data": "look at the file system of the training data, at its workers and the host's memory",
-    "network": "look at the network: link errors, other jobs on the same switches",
-    "communication": "look at the network and for one slow GPU or node that the others wait for",
-    "optimizer": "look at the host's memory, offloading and the file system under it",
-    "rollout": "look at the length of the responses, the generation engines' batch and cache, and for one that is slow",
-    "reward": "look at the reward model or the service that scores, and at its queue",
-    "logprobs": "look at the batch size of the log probabilities, at offloading, and for one slow GPU or node",
-    "sync": "look at the network between training and generation, and at the transfer of the weights",
-    "checkpoint": "look at the file system of the checkpoints",
-    "outside_timers": "look at what no timer measures: the data loader where none is printed for it, garbage "
-    "collection, logging, other programs on the hosts",
-    "unknown": "look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart",
-}
 _SCOPE = {
     "all": " on all ranks",
     "one": " on one rank, the others wait for it",
@@ -68,7 +53,7 @@ def _unexplained(found: Attribution) -> str:
 
 def look(found: Attribution | None) -> str:
     """What to look at first."""
-    return _LOOK["unknown" if found is None else found.cause]
+    return advice_for("slowdown", "unknown" if found is None else found.cause)
 
 
 def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any]:

@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
+@click.option("--kubernetes", is_flag=True, help="Ask the API server whose a pod is: needs `get` of pods.")
 @click.option("--tenant", help="X-Scope-OrgID.")
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
 @click.option("--kafka", "properties", multiple=True, metavar="NAME=VALUE", help="A property of librdkafka.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
     paths: tuple[str, ...], to: str, labels: tuple[str, ...], excludes: tuple[str, ...], carrier: str | None,
-    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None,
-    properties: tuple[str, ...], state: Path | None,
+    heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
+    token_file: Path | None, properties: tuple[str, ...], state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
@@ -62,7 +64,10 @@ def forward(
         fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
-    target = _topic(to, properties) if to.startswith("kafka://") else _intake(to, tenant, user or "", password_file)
+    if user is not None and token_file is not None:
+        fail("--user and --token-file: one of them", code=2)
+    secret_file = password_file or token_file
+    target = _topic(to, properties) if to.startswith("kafka://") else _intake(to, tenant, user or "", secret_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     if state is None:
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
@@ -72,7 +77,8 @@ def forward(
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        forwarder = Forwarder(watches, target, {name: text for name, _, text in pairs}, state, SystemClock(), beat)
+        told, clock = {name: text for name, _, text in pairs}, SystemClock()
+        forwarder = Forwarder(watches, target, told, state, clock, beat, kubernetes=kubernetes)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,7 +86,7 @@ def forward(
     forwarder.run()
 
 
-def _intake(to: str, tenant: str | None, user: str, password_file: Path | None) -> "Target":
+def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Target":
     from monitor.forward import PATH, Intake
 
     try:
@@ -88,7 +94,7 @@ def _intake(to: str, tenant: str | None, user: str, password_file: Path | None) 
     except ValueError as error:
         fail(f"--to {to}: {error}", code=2)
     url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
-    return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, password_file)
+    return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, secret_file)
 
 
 def _topic(to: str, properties: tuple[str, ...]) -> "Target":

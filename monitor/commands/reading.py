@@ -7,25 +7,15 @@ import click
 
 from monitor.archive.tasks import read_runs
 from monitor.commands.arguments import configured, spooled, warn
-from monitor.config import Config
 from monitor.reports.rows import Options, Row
 from monitor.run.state import RunState
-from monitor.system.clock import Clock
-
-
-def runs_of(
-    config: Config, options: Options, clock: Clock | None = None
-) -> tuple[list[tuple[RunState, Row]], list[str]]:
-    """(each run's state and row in the order of their names, what a person should know)."""
-    _, runs, problems = read_runs(config, options, clock)
-    return runs, problems
 
 
 def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> tuple[RunState, Row]:
     """The one run that the path holds; a usage error with their names if it holds another number."""
     with spooled((path,)) as files:
         config = configured(config_file, overrides, files)
-        runs, problems = runs_of(config, Options(config.gpu_peak_tflops))
+        _, runs, problems = read_runs(config, Options(config.gpu_peak_tflops))
     if len(runs) == 1:
         return runs[0]
     warn(*problems)

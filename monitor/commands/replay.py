@@ -16,13 +16,14 @@ from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import dated_events
-from monitor.replay import Replay, replay
+from monitor.replay import Replay
+from monitor.replay import replay as played
 from parsers.events import LogEvent
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 
 
-@click.command("replay")
+@click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a transition, last one a run with its summary.")
 @click.option("--all", "everything", is_flag=True, help="Also what is only shown and told to nobody, such as late.")
@@ -34,7 +35,7 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 )
 @config_option
 @set_option
-def replay_command(
+def replay(
     paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None,
     config_file: Path | None, overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
@@ -50,11 +51,11 @@ def replay_command(
     with progress(file for files in runs.values() for file in files):
         for name, files in runs.items():
             sources = {path: _entries(path, config) for path in files}
-            for player, transition in replay(judge, name, sources, after, written_at(files)):
+            for player, transition in played(judge, name, sources, after, written_at(files)):
                 if transition is not None:
                     if everything or not transition.quiet:
                         _say(player, transition, as_json)
-                    failed = failed or (not transition.quiet and RANK[transition.severity] >= worst)
+                    failed |= not transition.quiet and RANK[transition.severity] >= worst
                 elif player.run.state.proven:
                     seen = True
                     _sum_up(player, as_json)
@@ -117,3 +118,5 @@ def _sentence(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{summary['restarts']} restarts, {summary['lost_iterations']} iterations lost"
     told = [f"{count} x {name}" for name, count in summary["incidents"].items()]
     yield f"incidents: {', '.join(told)}" if told else "no incident"
+    if stands := summary.get("slowdown"):
+        yield stands

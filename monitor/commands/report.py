@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from monitor.archive import row_file
-from monitor.archive import workers as readers
+from monitor.archive import tasks as readers
 from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.commands.progress import progress
@@ -26,6 +26,7 @@ from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json,
 from monitor.reports.rows import Options
 from monitor.reports.tables import aligned
 from monitor.scalars import one_line
+from parsers.redaction import masked_path
 
 Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 
@@ -75,7 +76,9 @@ def report(
         read_all: Readers = partial(_read, read=read, workers=workers, ray=ray)
         groups = groups_of(find(watches(config), read_mounts(), OsLayer()), config)
         if not groups:
-            warn("no file matches " + ", ".join(pattern for watch in config.runs for pattern in watch.paths))
+            warn(
+                "no file matches " + ", ".join(masked_path(pattern) for watch in config.runs for pattern in watch.paths)
+            )
         with progress(file.path for task in groups for file in task.files):
             if resume is not None or form == "jsonl":
                 sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)

@@ -11,13 +11,6 @@ from monitor import scalars
 from monitor.units import PositiveSeconds
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(?:([kMGT])(i)?)?B")
-_OWNERS = (
-    "run|jobset.sigs.k8s.io/jobset-name|training.kubeflow.org/job-name|leaderworkerset.sigs.k8s.io/name"
-    "|volcano.sh/job-name|batch.kubernetes.io/job-name|k8s.job.name|job_name|service.name"
-)
-RUN_OF_LABELS = f"{{namespace|k8s.namespace.name|service.namespace|}}/{{{_OWNERS}}}"
-"""The run that labels name where the configuration says nothing: the owner that an operator writes on its pods, in its
-namespace where there is one."""
 
 
 def bytes_of(raw: object) -> int:
@@ -39,6 +32,8 @@ class Auth(Struct, frozen=True, kw_only=True):
 
     basic_auth_users: Mapping[scalars.Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
     """User -> bcrypt hash of the password. Empty: those of `web`, as the page."""
+    bearer_tokens: Mapping[scalars.Name, scalars.Sha256] = msgspec.field(default_factory=scalars.empty)
+    """Who has it -> SHA-256 of the token, which is long and random: what nobody can guess needs no bcrypt."""
 
 
 class Tenants(Struct, frozen=True, kw_only=True):

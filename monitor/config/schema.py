@@ -6,6 +6,7 @@ The settings of a detector, a notifier or an output stand in its own file; here 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -60,6 +61,10 @@ class Watch(Struct, frozen=True, kw_only=True):
     """
     name_from: scalars.Regex | None = None
     """A regular expression searched in the path; its group `run` is the name."""
+    pid_file: str | None = None
+    """Where the launcher leaves its process id, on its own host: a template of the run's name, `{run}`, and of its
+    log's path without suffix, `{log}`. Messages name it in their command where no job of Slurm is known.
+    """
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
@@ -73,6 +78,12 @@ class Watch(Struct, frozen=True, kw_only=True):
             yield "name_from", "stands beside name, which already names the run"
         if self.name_from is not None and "run" not in scalars.compiled(self.name_from).groupindex:
             yield "name_from", "has no named group run, as in (?P<run>[^/]+)"
+        unknown = set(re.findall(r"{.*?}", self.pid_file or "")) - {"{run}", "{log}"}
+        if unknown or self.pid_file == "":
+            yield (
+                "pid_file",
+                "is a path with {run} or {log} in it" + "".join(f", not {name}" for name in sorted(unknown)),
+            )
 
 
 class Pattern(Struct, frozen=True, kw_only=True):

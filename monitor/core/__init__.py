@@ -18,10 +18,9 @@ is live. At a tick it judges the runs that are due. The rooms:
     aside.py      what the monitor's own code failed at
     saved.py      what a restart needs
 
-    jobs.py       what Slurm is asked of the runs, and what of it is believed
+    jobs.py       what Slurm is asked of the runs, what of it is believed, what a policy must know of a run's job
     nodes.py      the record of the nodes
     hands.py      what policies do about incidents
-    proof.py      what a policy must know of a run's job
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
@@ -44,10 +43,9 @@ from monitor.core.folding import Folding
 from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
 from monitor.core.intake import Intake
-from monitor.core.jobs import Jobs
+from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
-from monitor.core.proof import Proof
 from monitor.core.runs import Run
 from monitor.core.saved import Place, Saved, SavedSource
 from monitor.core.view import count_sources, show_all
@@ -88,6 +86,7 @@ class Core(Watched):
         super().begin(config, judge)
         self._jobs = Jobs(config.slurm)
         self.hands.configure(config)
+        self.counts.set("run_retention_seconds", config.run_retention)
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
@@ -201,7 +200,7 @@ class Core(Watched):
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
-        return item if run is None else self.hands.announce(run, item, now)
+        return item if run is None or item.status != "firing" else self.hands.announce(run, item, now)
 
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""

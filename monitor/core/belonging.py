@@ -24,6 +24,7 @@ from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     FailureSeen,
+    HostSeen,
     IterationLogged,
     LogEvent,
     ProcessExited,
@@ -63,7 +64,7 @@ class Belonging:
         member = saved or Member("", "")
         if saved is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))
-        if member.base != named.name:  # new, or configured anew
+        if not member.owner and member.base != named.name:  # new, or configured anew
             member.base, member.why, member.pattern = named.name, named.why, named.pattern
             run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
@@ -111,7 +112,7 @@ class Belonging:
         """The events of a delivery; those that are to be folded now, into the run that the source has then."""
         member = source.member
         if not member.settled:
-            return self._take_unsettled(source, entries, at, now)
+            return self._take_unsettled(source, entries, kinds, at, now)
         if EnvironmentVariableSeen.kind in kinds:
             entries = withhold(source, entries, self._watched.current(source))
         if not STEP_KINDS.isdisjoint(kinds):
@@ -120,9 +121,16 @@ class Belonging:
             entries = self._beyond_copies(source, entries)
         return [(entries, at)] if entries else []
 
-    def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
-        member, due = source.member, list[LogEvent]()
-        for entry in entries:
+    def _take_unsettled(
+        self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
+    ) -> Due:
+        member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
+        set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS), default=-1)
+        for place, entry in enumerate(entries):
+            if member.settled and not member.young and place > set_up and not any(self._rivals(source)):
+                self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
+                due += entries[place:]
+                break
             event, is_step = entry.event, type(entry.event) in STEP_EVENTS
             self._note_set_up(source, entry)
             if self.waits(source) or self._may_be_another(source, entry):
@@ -139,27 +147,32 @@ class Belonging:
                     self._tells(source)
                 if source.caught_up:
                     source.stepped_at = at
+        found: Due = [((entry,), when) for entry, when in opening] if member.owner == source.run != run else []
+        found += [(due, at)] if due else []
         if self.waits(source):
-            ready = self.look(source, now)
-            return [(due, at), *ready] if due else ready
+            return found + self.look(source, now)
         if member.steps:
             self._gather(source)
-        return [(due, at)] if due else []
+        return found
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
         if event.logged_at is not None:
             member.note_stamp(log_clock(event.logged_at))
-        if isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
+        if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):
+            why, member.base, member.owner = f"the host {member.hosts[0]} that its pod prints", run, run
+            self._take_key(source, identity.Key(run, why))
+            self._move(source, run, why)
+        elif isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
             if not member.believed:
-                self._take_key(source, event.value)
+                self._take_key(source, identity.printed_key(event.value))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
                 self._tells(source)
 
-    def _take_key(self, source: Source, value: str) -> None:
-        member, key = source.member, identity.printed_key(value)
+    def _take_key(self, source: Source, key: identity.Key) -> None:
+        member = source.member
         if not key.id:
             return
         self.jobs.remove(source)
@@ -176,7 +189,7 @@ class Belonging:
             if source.member.steps or other.run == source.run or not other.member.steps or self.waits(other):
                 continue
             if identity.relation(source.member, other.member, {}) == "same":
-                self._move(source, other.run, f"same job as {other.path}")
+                self._move(source, other.run, f"same job as {other.name}")
                 if other.member.base == source.member.base:
                     source.member.label = other.member.label
 
@@ -184,7 +197,7 @@ class Belonging:
         """A delivery of it was folded. The id that was printed before the launch that has begun with it, if one has."""
         entry = begun(source, kinds, self._watched.current(source))
         if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
-            self._take_key(source, entry.event.value)
+            self._take_key(source, identity.printed_key(entry.event.value))
         return entry
 
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
@@ -215,7 +228,6 @@ class Belonging:
         return [entry for entry in entries if source.caught_up and isinstance(entry.event, _ENDS)]
 
     # --- decisions --------------------------------------------------------------------------------------------------
-
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
         """Whether the line may be of another training than the run that it would go to."""
         is_step = type(entry.event) in STEP_EVENTS
@@ -251,11 +263,20 @@ class Belonging:
             return self._part(source, another[0])
         same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
         if same is not None and verdicts[same.name] == "same":
-            source.member.copy_of, source.member.why = same.name, f"copy of {same.path}"
+            source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
             source.waiting = [(entry, at) for entry, at in source.waiting if isinstance(entry.event, _ENDS)]
+        elif "ranks" in verdicts.values():
+            self._abreast(source)
         elif "unknown" in verdicts.values() and not (last or self._is_overdue(source, now)):
             return []
         return self._settle(source)
+
+    def _abreast(self, source: Source) -> None:
+        """A rank tells in a file of its own what others tell: its first step is none that is computed again."""
+        run, first = self._watched.current(source), min(source.member.early, default=0.0)
+        if run is not None and source.name not in run.state.copies.cursors:
+            run.state.copies.moved(source.name, int(first) - 1, run.state.launch.number)
+            run.state.copies.ranks = True
 
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MOST:
@@ -270,7 +291,8 @@ class Belonging:
         """What `other` tells of whether the stream that waits is a training of its own."""
         member, known = source.member, other.member
         if not identity.differs(member.key, known.key):
-            told = identity.relation(member, known, self._seen(other))
+            mates = identity.are_mates(source.path, member, other.path, known)
+            told = identity.relation(member, known, self._seen(other), mates=mates)
             if told != "another" and not (told == "unknown" and self._is_far(source, other)):
                 return told
         if identity.overlap(member, known):
@@ -320,7 +342,7 @@ class Belonging:
             if near and label != member.key:
                 member.label = f"{label}-{len(near) + 1}"
                 name = experiment_name(member.base, member.label)
-        self._move(source, name, f"{member.why}; it computes at the same time as {other.path}")
+        self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
         opening = [((entry,), at) for entry, at in source.opening]
         due = self._settle(source)
         self.jobs.changed(before)
@@ -333,7 +355,7 @@ class Belonging:
             _log.warning(
                 "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
                 "each is a run of its own",
-                member.pattern, member.base, member.why, other.path, source.path,
+                member.pattern, member.base, member.why, other.name, source.name,
             )  # fmt: skip
 
     def _settle(self, source: Source) -> Due:
@@ -373,7 +395,7 @@ class Belonging:
             elif member.young and identity.relation(member, other.member, self._seen(other)) == "same":
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
-                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.path}")
+                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.name}")
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Of those that wait: what can be decided now."""

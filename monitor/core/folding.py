@@ -11,6 +11,7 @@ from monitor.core.belonging import Belonging, Due
 from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
+from monitor.identity.naming import pid_file_of
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
@@ -129,6 +130,7 @@ class Folding:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
+            state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
             self._belonging.jobs.changed(source.run)
         if not source.caught_up:
             run.backlog_at = now

@@ -116,6 +116,8 @@ class Hands:
                 newest[course.run] = course
         for name, course in newest.items():
             self._follow_up(course, runs.get(name), now)
+        for course in self.record.courses:
+            messages += self._report(course, runs.get(course.run), now)
         self.wanted.clear()
         for run in runs.values():
             if run.book.open or run.actions:
@@ -185,7 +187,7 @@ class Hands:
     def announce(self, run: Run, message: Transition, now: float) -> Transition:
         """An incident's first message says what will be done about it."""
         incident = run.book.open.get(message.incident)
-        if message.status != "firing" or incident is None or not self._policies:
+        if incident is None or not self._policies:
             return message
         plans = (self._planned(policy, run, incident, now) for policy in self._policies)
         lines = [describe(one[0], now) for one in plans if one is not None]
@@ -251,7 +253,7 @@ class Hands:
     # --- doing ------------------------------------------------------------------------------------------------------
 
     def _advance(self, course: Course, run: Run | None, now: float) -> Iterable[Message]:
-        """Begin the next step, or report how it all ended."""
+        """Begin the next step."""
         messages: list[Message] = []
         while (step := self._next(course, run, now)) is not None:
             if step.action == "notify":
@@ -261,14 +263,19 @@ class Hands:
             self.stamp += 1
             step.status, step.began_at, step.stamp, self.changed = "begun", now, self.stamp, True
             break
-        told = course.open or course.reported
-        if not told and (not course.dry_run or self._has_asked(course, run, now)):
-            course.reported = self.changed = True
-            messages.append(Message(self._event(course, run, now)))
-            if run is not None:
-                run.book.history.append(messages[-1].transition)
-                run.dirty = True
         return messages
+
+    def _report(self, course: Course, run: Run | None, now: float) -> Iterable[Message]:
+        """How it all ended, once; of a restart that failed its incident tells the same."""
+        if course.open or course.reported or (course.dry_run and not self._has_asked(course, run, now)):
+            return
+        course.reported = self.changed = True
+        if run is None or not course.trouble:
+            report = Message(self._event(course, run, now))
+            if run is not None:
+                run.book.history.append(report.transition)
+                run.dirty = True
+            yield report
 
     def _next(self, course: Course, run: Run | None, now: float) -> Step | None:
         """The step to begin now; None while one is under way, and when nothing is left."""

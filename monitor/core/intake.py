@@ -132,7 +132,7 @@ class Intake:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
                 if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
-                    run.state.unheard_before = None
+                    run.state.unheard_before = run.dated = None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member
@@ -250,7 +250,7 @@ class Intake:
             self._hears(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
-        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+        _log.info("source=%s restarted reason=%s proof=%s", source.name, message.reason, message.proof)
 
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:
@@ -262,7 +262,7 @@ class Intake:
         untrained = run is None or not run.state.proven
         if untrained and not source.untrained_logged and source.reader.fed_bytes:
             source.untrained_logged = True
-            _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+            _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -11,7 +11,7 @@ from typing import Any
 from monitor.core.runs import Run
 from monitor.nodes.record import Ledger
 from monitor.nodes.standing import standings
-from monitor.run.node_record import launch_of
+from monitor.run.nodes import launch_of
 
 _ROWS = 500
 _SUSPECTS = 20  # series: more nodes than that are no suspects but a cluster that is down

@@ -8,7 +8,7 @@ from monitor.charts.history import History
 from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
-from monitor.identity.naming import experiment_name
+from monitor.identity.naming import experiment_name, pid_file_of
 from monitor.judgement import Judged
 from monitor.run.dumps import Looked
 from monitor.run.phases import ENDED
@@ -68,6 +68,8 @@ class Run(Judged):
     """What the record of the nodes was last told of its present launch."""
     away_since: float | None = None
     """Since when nobody listened to it, until its files are read to their ends again."""
+    dated: tuple[float, float] | None = None
+    """Of a saved run, its last progress: the instant, and the stamp of its line. None where lines may be missing."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
     delayed: float = 0.0
@@ -131,11 +133,14 @@ class Runs(dict[str, Run]):
             if present not in self:
                 state.name = present
                 state.unheard_before = state.unheard if state.deaf_since is None else None
-                self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
+                run = self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
+                if state.progress_at is not None and state.launch.progress_clock is not None:
+                    run.dated = state.progress_at, state.launch.progress_clock
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
         run.state.blind_since = None
+        run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
         self[run.state.name] = run
         return run
 
@@ -209,17 +214,30 @@ class Runs(dict[str, Run]):
 
 
 def came_back(run: Run, now: float, *, all_read: bool) -> None:
-    """The daemon was away and has read what was written meanwhile, as far as it knows the files yet. Where that is no
-    progress they prove the silence once they are `all_read`, unless it was away for long: what held it up may have held
-    up the writer.
+    """The daemon was away and has read what was written meanwhile, as far as it knows the files yet. They prove the
+    silence once they are `all_read`, where that is no progress, or has stamps of its own; not one of long: what held
+    the daemon up may have held up the writer.
     """
-    since, run.away_since = run.away_since, None
-    if since is not None and run.state.live and run.state.progress_at is not None:
-        not_listened(run.state, now - max(since, run.state.progress_at), now)
+    state, since, run.away_since = run.state, run.away_since, None
+    if since is not None and state.live and state.progress_at is not None:
         if now - since > _RESTART:
-            run.state.unheard_before = None
-    if all_read and run.state.unheard_before is not None:
-        run.state.unheard, run.state.unheard_before = run.state.unheard_before, None
+            state.unheard_before = None
+        written = _stamped_meanwhile(run, state.progress_at)
+        if written is not None and 0.0 <= now - written <= _RESTART:
+            state.progress_at, state.unheard_before = written, 0.0
+        not_listened(state, now - max(since, state.progress_at), now)
+    if all_read and state.unheard_before is not None:
+        state.unheard, state.unheard_before = state.unheard_before, None
+
+
+def _stamped_meanwhile(run: Run, read: float) -> float | None:
+    """When progress was written that came while the daemon was away: by its stamp, as far from the instant as stamps
+    were before, or by its file's time (`read`), whichever is later: a server's clock may be behind.
+    """
+    stamp = run.state.launch.progress_clock
+    if run.dated is None or stamp is None or stamp <= run.dated[1]:
+        return None
+    return max(read, stamp + run.dated[0] - run.dated[1])
 
 
 def found_again(run: Run, now: float) -> None:

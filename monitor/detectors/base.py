@@ -78,8 +78,6 @@ class Detector(Struct, frozen=True):
     """How the limit of messages counts it (monitor/incidents.py): a level that returns soon is the same incident;
     `each` is never kept back.
     """
-    advice: str = ""
-    """What a person does first, in one sentence: a crash has its own by its failure."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:

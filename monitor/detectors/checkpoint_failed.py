@@ -14,22 +14,14 @@ from monitor.run.derived import at_risk_seconds
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.units import Factor, Seconds
+from parsers import events
 from parsers.dialects import dialect_of
-from parsers.events import (
-    CheckpointFileWritten,
-    CheckpointSaved,
-    CheckpointSaveScheduled,
-    CheckpointSaveStarted,
-    Event,
-    FailureSeen,
-    MilestoneReached,
-    TracebackSeen,
-)
+from parsers.events import Event
 
 _NAME = "checkpoint_failed"
 _LISTENS = (
-    CheckpointSaveStarted, CheckpointSaveScheduled, CheckpointSaved, CheckpointFileWritten, FailureSeen, TracebackSeen,
-    MilestoneReached,
+    events.CheckpointSaveStarted, events.CheckpointSaveScheduled, events.CheckpointSaved, events.CheckpointFileWritten,
+    events.FailureSeen, events.TracebackSeen, events.MilestoneReached,
 )  # fmt: skip
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
 """Failures that a save itself can meet; others come from outside."""
@@ -75,25 +67,25 @@ class Memory(Struct):
 def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
     """Saves begin, are handed over, end, or meet an exception."""
     launch = state.launch
-    if isinstance(event, CheckpointSaveStarted):
+    if isinstance(event, events.CheckpointSaveStarted):
         if not any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending):
             memory.pending.append(Save(event.iteration, launch.number))
             del memory.pending[:-_PENDING]
-    elif isinstance(event, CheckpointSaveScheduled):
+    elif isinstance(event, events.CheckpointSaveScheduled):
         save = _find(memory, event.iteration)
         if save is not None:
             save.scheduled = True
-    elif isinstance(event, CheckpointFileWritten):
+    elif isinstance(event, events.CheckpointFileWritten):
         memory.file_open = not event.finished
-    elif isinstance(event, CheckpointSaved):
+    elif isinstance(event, events.CheckpointSaved):
         return _completed(state, memory, event.iteration)
-    elif isinstance(event, MilestoneReached):
+    elif isinstance(event, events.MilestoneReached):
         return event.milestone == "training_done" and _loop_done(state, memory)
     # An exception may be a save's. If the run ends with it, `check` sees the save that is open.
-    elif isinstance(event, FailureSeen):
+    elif isinstance(event, events.FailureSeen):
         of_a_save = event.failure in _OF_THE_SAVE and event.fatal and not event.consequence
         return of_a_save and _broken(state, memory, event.message, disk=event.failure == "disk_full")
-    elif isinstance(event, TracebackSeen) and event.role != "bystander":
+    elif isinstance(event, events.TracebackSeen) and event.role != "bystander":
         message = f"{event.exception}: {event.message}" if event.message else event.exception
         return _broken(state, memory, message, disk=False)
     return False
@@ -168,6 +160,9 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
 def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFailedSettings) -> bool:
     changed = False
     for save in list(memory.pending):
+        if save.attempt == state.launch.number and state.launch.driver == "trainer" and not save.scheduled:
+            changed = _loop_done(state, memory) or changed  # it prints no end, and its loop waits for it
+            break
         if save.attempt != state.launch.number:
             why = "the launch ended while it was being saved: it may be partial"
         else:
@@ -218,5 +213,4 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 
 
-_ADVICE = "free space and save by hand now: all since the last whole checkpoint is at risk"
-DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)
+DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)

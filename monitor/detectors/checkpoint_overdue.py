@@ -166,9 +166,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
     return firing(_NAME, severity, summary, evidence, onset=memory.last, quiet=not limit.notified)
 
 
-_ADVICE = "look at --save, --save-interval and the disk: a crash now loses all since the last checkpoint"
 DETECTOR = Detector(
     _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), messages="level",
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
-    advice=_ADVICE,
 )  # fmt: skip

@@ -133,5 +133,4 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return {**shown, "evidence": finding.evidence} if finding.evidence else shown
 
 
-_ADVICE = "correct the arguments and restart early: the sizes in the log contradict each other"
-DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)
+DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from monitor.advice import advice_for
 from monitor.detectors.base import Detector, Severity, Verdict, duration, firing, missing_evidence, stated
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ending import PLANNED, Evidence
@@ -24,24 +25,6 @@ from monitor.units import Factor, Seconds
 
 _NAME = "crash"
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
-ADVICE: dict[str, str] = {
-    "cuda_oom": "lower the micro batch size, recompute activations, or shard more; at start-up on an idle GPU it is a "
-    "sign of a broken node, not of a large model",
-    "host_oom": "look at the data loader's workers and at pinned memory; ask for more host memory",
-    "nccl": "find the rank that did not arrive (py-spy dump on all nodes, flight recorder); look at its node's network",
-    "cuda_error": "note the node; if it fails again there, exclude it",
-    "ecc": "exclude the node and have the GPU checked: memory errors come back",
-    "bus_error": "look at /dev/shm and at the file system under the data",
-    "segfault": "look for the first native frame; a node that does it twice is broken",
-    "python_exception": "read the first traceback; the others follow from it",
-    "node_failure": "the scheduler lost the node; restart without it",
-    "time_limit": "the job's time was over: queue the next one",
-    "preempted": "the scheduler took the nodes: the job comes back when it may",
-    "disk_full": "make room before the restart, or the next save fails too",
-    "killed": "the system or somebody killed it: the OOM killer, an administrator, or a terminal that closed (SIGHUP)",
-    "stopped": "a person or a script ended it: no failure",
-    "unknown": "read the last lines of every rank",
-}
 
 
 class CrashMemory(Struct):
@@ -141,7 +124,7 @@ def _replaced(end: AttemptEnd) -> Verdict:
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
     summary = (
         f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next launch has "
-        f"begun; {ADVICE.get(end.failure, ADVICE['unknown'])}"
+        f"begun; {advice_for(_NAME, end.failure)}"
     )
     evidence = {
         "failure": end.failure,
@@ -183,7 +166,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
-    advice = ADVICE.get(failure.failure, ADVICE["unknown"])
+    advice = advice_for(_NAME, failure.failure)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
         advice = f"cancelled by {state.job.cancelled_by}: no failure"
     message = failure.message[:200]
@@ -217,7 +200,4 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
     return stated(fields)
 
 
-_ADVICE = "read the first fatal line; exclude the node if the hardware failed; launch again"
-DETECTOR = Detector(
-    _NAME, CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each")

@@ -99,5 +99,4 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.launch.last_iteration or 0) > reached
 
 
-_ADVICE = "stop the requeueing; find what the launches have in common: a node, an argument, the disk"
-DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each", advice=_ADVICE)
+DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each")

@@ -68,5 +68,4 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     return firing(_NAME, "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
 
 
-_ADVICE = "cancel the job now: it will not end by itself, and all its GPUs wait"
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadlines=deadlines, messages="each", advice=_ADVICE)
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadlines=deadlines, messages="each")

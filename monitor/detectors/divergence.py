@@ -150,8 +150,7 @@ def _differences(values: list[float]) -> list[float]:
 def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSettings) -> Verdict:
     """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
     rise = memory.rise
-    verdict = unless_standing(state, _NAME, memory.attempt, found=rise is not None)
-    if verdict is not None:
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=rise is not None):
         return verdict
     assert rise is not None
     level = memory.blocks[-1][1]
@@ -172,7 +171,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     return firing(_NAME, severity, summary, evidence, onset=rise.onset, since=rise.since)
 
 
-_ADVICE = "stop; go back to a checkpoint well before the onset; skip those samples or lower the learning rate"
-DETECTOR = Detector(
-    _NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")

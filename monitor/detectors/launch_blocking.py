@@ -154,5 +154,4 @@ def _firing(
     return firing(_NAME, severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
 
 
-_ADVICE = "unset CUDA_LAUNCH_BLOCKING unless you look for a hang: it makes every kernel wait"
-DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level", advice=_ADVICE)
+DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level")

@@ -227,10 +227,8 @@ def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCol
 
 def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleCollapseSettings) -> Verdict:
     """A warning while the scale falls, critical where it can fall no further."""
-    verdict = unless_standing(
-        state, _NAME, memory.attempt, found=bool(memory.reason), outlives=memory.reason == "exhausted"
-    )
-    if verdict is not None:
+    exhausted = memory.reason == "exhausted"
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=bool(memory.reason), outlives=exhausted):
         return verdict
     scale = state.launch.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
@@ -272,7 +270,4 @@ def _of_gradients(memory: Memory) -> str:
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)
-_ADVICE = "prepare to go back: note the last good checkpoint; at its minimum the run stops or learns nothing"
-DETECTOR = Detector(
-    _NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")

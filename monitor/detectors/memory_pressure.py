@@ -226,7 +226,4 @@ def _leak_text(leak: dict[str, Any]) -> str:
 
 
 _LISTENS = (MemoryReported, FailureSeen)
-_ADVICE = "plan the next restart with a smaller micro batch, more recomputation or more stages; a climb is a leak"
-DETECTOR = Detector(
-    _NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level")

@@ -162,8 +162,7 @@ def _enter(memory: Memory, step: Step, form: str) -> bool:
 
 def check(state: RunState, memory: Memory, _now: float, settings: NanLossSettings) -> Verdict:
     """Critical at the first line; with a loss scale that skips such steps a warning first."""
-    verdict = unless_standing(state, _NAME, memory.attempt, found=bool(memory.form))
-    if verdict is not None:
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=bool(memory.form)):
         return verdict
     scale = state.launch.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
@@ -188,5 +187,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-_ADVICE = "stop before the next save and go back to the last checkpoint before it: NaN does not recover"
-DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update, advice=_ADVICE)
+DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
+from monitor.run.records import plus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
-from monitor.run.totals import plus
 from monitor.statistics.scale_search import ScaleSearch
 from monitor.units import Ratio
 from parsers.events import OverflowSkipped
@@ -173,7 +173,7 @@ def _weigh(
     needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
     most = max(reported, counted)
     if most >= needed or memory.frozen:
-        memory.worst = max(memory.worst, most / span, memory.repeats / span if memory.frozen else 0.0)
+        memory.worst = max(memory.worst, most / span, memory.frozen * memory.repeats / span)
         named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
         memory.witness = named if most >= needed else "frozen grad norm"
         if not memory.firing:
@@ -189,8 +189,7 @@ def _weigh(
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
     launch = state.launch
-    verdict = unless_standing(state, _NAME, memory.attempt, found=memory.firing)
-    if verdict is not None:
+    if verdict := unless_standing(state, _NAME, memory.attempt, found=memory.firing):
         return verdict
     reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, launch.log_interval or 1)
@@ -219,7 +218,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-_ADVICE = "look whether the loss is still finite; if it goes on, go back and lower the learning rate"
-DETECTOR = Detector(
-    _NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level", advice=_ADVICE
-)
+DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")

@@ -25,5 +25,4 @@ def check(state: RunState, _memory: None, _now: float, _settings: RestartFailedS
     return firing(_NAME, "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
 
 
-_ADVICE = "look with squeue, and start the training by hand from its last checkpoint: no policy does it again"
-DETECTOR = Detector(_NAME, RestartFailedSettings, check, messages="each", advice=_ADVICE)
+DETECTOR = Detector(_NAME, RestartFailedSettings, check, messages="each")

@@ -24,5 +24,4 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     return firing("source_lost", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
 
 
-_ADVICE = "look at the log's mount and permissions, or at the agent that pushes it: until then nobody watches this run"
-DETECTOR = Detector("source_lost", SourceLostSettings, check, advice=_ADVICE)
+DETECTOR = Detector("source_lost", SourceLostSettings, check)

@@ -220,9 +220,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
     return firing(_NAME, severity, summary, stated(evidence), onset=found.onset, since=found.at)
 
 
-_ADVICE = "look at this GPU's clocks, temperature and ECC counters; exclude its node at the next restart"
 DETECTOR = Detector(
     _NAME, StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
     inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
-    advice=_ADVICE,
 )  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from parsers.redaction import MASK, masked_path
+
 SourceId: TypeAlias = str
 """The path as given or discovered, absolute, in valid UTF-8: the key of an endless source, safe as a label."""
 
@@ -159,9 +161,16 @@ Message: TypeAlias = Opened | Data | Restarted | Copied | CaughtUp | Unreadable 
 
 
 def source_id(path: str) -> SourceId:
-    r"""The path as valid UTF-8: a byte that is none is written `\xNN`. Any label, log line or JSON may carry it.
+    r"""The path as valid UTF-8: a byte that is none is written `\xNN`, a secret is masked. Any label, log line or JSON
+    may carry it.
 
     Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
     """
+    path = masked_path(path)
     name = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return path if name == path else name  # kept more than once for each file
+
+
+def is_path(source: SourceId) -> bool:
+    """Whether the id is the path itself, with nothing of it escaped or masked."""
+    return MASK not in source and "\\x" not in source

@@ -13,7 +13,7 @@ from typing import Literal
 
 from monitor.follow.context import Context, Descriptors, Registry, Standing
 from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
-from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
+from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, is_path, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
@@ -283,7 +283,8 @@ class Readers:
                 for source, position in list(self.resume.items()):
                     if owner(jobs, source) == mount:
                         self.registry.reserve(position, source)
-                        reader.follow(source)
+                        if is_path(source):  # else the search finds it
+                            reader.follow(source)
             self._readers[mount.point].add_jobs(some)
         return new
 

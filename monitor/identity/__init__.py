@@ -20,10 +20,11 @@ from zlib import crc32
 
 from monitor.config import Watch
 from monitor.identity import naming
-from monitor.owners import owner_at
+from monitor.owners import by_host, owner_at, pod_of, unsure_at, unsure_pod
 from monitor.run.job import Candidate
 from monitor.slurm import ids
-from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from parsers.events import EngineStepLogged, Event, HostSeen, IterationLogged, TrainerLogged, TrainerProgressed
+from parsers.redaction import masked_path
 
 JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered
@@ -32,7 +33,8 @@ _SURE: Final = 2  # steps after which it is believed that two streams tell the s
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
-Verdict: TypeAlias = Literal["same", "another", "unknown"]
+Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
+"""`ranks`: one training, of which each tells the same steps with values of its own."""
 
 
 class Named(NamedTuple):
@@ -85,6 +87,10 @@ class Member:
     """Digests of its first step lines."""
     rank: int | None = None
     """Of its first step line, where that names one."""
+    hosts: tuple[str, str] = ("", "")
+    """Of an unsure pod: its host's name and the subdomain, as its program has printed them."""
+    owner: str = ""
+    """The run that they tell."""
     missing: int = 0
     """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
@@ -125,17 +131,9 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     if watch is not None and watch.name is not None:
         why = "name"
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        why = "labels" if watch.labels else "name_from"
-    return Named(name, why, pattern)
-
-
-def owner_of(path: str) -> str:
-    """`NAMESPACE/OWNER` of the pod whose log lies at `path` (monitor/owners.py); empty where the path names no pod, or
-    one that prints no training's lines. Pods of one Indexed Job or JobSet are of several owners here, as their names
-    cannot tell; which matters only where more than one computes steps.
-    """
-    found = owner_at(path)
-    return found.name if found is not None else ""
+        unsure = unsure_at(path) if watch.labels else None
+        why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
+    return Named(name, why, masked_path(pattern))
 
 
 def key_of(path: str, job_from: str | None) -> Key:
@@ -145,8 +143,8 @@ def key_of(path: str, job_from: str | None) -> Key:
         return Key(found, "slurm.job_from finds it in the path", believed=True) if found else NO_KEY
     if found := ids.own_form(path):
         return Key(found, "its file is called as Slurm calls a job's output")
-    owner = owner_of(path)
-    return Key(owner, "the pod's name, less what its operator adds") if owner else NO_KEY
+    owner = owner_at(path)  # pods of one Indexed Job or JobSet are of several owners here: their names cannot tell
+    return Key(owner.name, "the pod's name, less what its operator adds") if owner and owner.name else NO_KEY
 
 
 def printed_key(value: str) -> Key:
@@ -184,16 +182,19 @@ def differs(one: str, other: str) -> bool:
     return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
 
 
-def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> Verdict:
-    """Whether two streams tell of one training. `seen`: later steps that `other` told."""
+def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]], *, mates: bool = False) -> Verdict:
+    """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of two pods
+    that one owner has made.
+    """
     equal = unequal = 0
     for number, values in one.early.items():
         known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
         if known:
             alike = any(_same(values, told) for told in known)
             equal, unequal = equal + alike, unequal + (not alike)
-    if unequal >= _SURE and unequal > equal and not _are_ranks(one, other):
-        return "another"
+    if unequal >= _SURE and unequal > equal:
+        ranks = _are_ranks(one, other) or (mates and not are_set_up_apart(one, other))
+        return "ranks" if ranks else "another"
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
@@ -204,6 +205,24 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]])
 def are_set_up_apart(one: Member, other: Member) -> bool:
     """Whether both have told their arguments, and not the same."""
     return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
+
+
+def owner_by_host(member: Member, path: str, event: HostSeen) -> str:
+    """The run of an unsure pod, if what it has printed by now tells it (monitor/owners.py)."""
+    pod, (host, domain) = unsure_pod(path), member.hosts
+    member.hosts = event.host if event.own else host, event.domain or domain
+    found = by_host(pod, *member.hosts) if pod and not member.label else None
+    return f"{member.base.rpartition('/')[0]}/{found}".lstrip("/") if found else ""
+
+
+def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
+    """Whether two streams are of two pods that one owner has made, as labels or their names tell for sure."""
+    if one.base != other.base or any(
+        unsure_pod(at) and not who.owner for at, who in ((path, one), (other_path, other))
+    ):
+        return False
+    pods = pod_of(path), pod_of(other_path)
+    return None not in pods and pods[0] != pods[1]
 
 
 def _are_ranks(one: Member, other: Member) -> bool:

@@ -8,13 +8,14 @@ import functools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from monitor.config import Watch
 from monitor.follow.patterns import Pattern
 from monitor.owners import owner_at
 from monitor.scalars import compiled
+from parsers.redaction import masked_path
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
@@ -67,11 +68,19 @@ def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
     return _led_by(path, path, watches)
 
 
+def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
+    """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
+    known = ((watch_of(path, watches)[0], path) for path in paths)
+    named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
+    return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
+
+
 def stem_of(path: str) -> str:
     """The file's name as both files of a job have it."""
     return _stem(posixpath.basename(path))
 
 
+@functools.lru_cache(maxsize=256)  # asked for each event near a set-up
 def experiment_name(log: str, label: str) -> str:
     """The name of one of several experiments in the log of the run `log`: the first, without a label, has the log's."""
     return _clean(f"{log}:{label}") if label else log
@@ -173,6 +182,7 @@ def _tree(pattern: str) -> Pattern:
 
 def _clean(name: str) -> str:
     """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
+    name = masked_path(name)
     replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced or "/"  # only the root has no name, and it is no log

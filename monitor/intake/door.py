@@ -25,6 +25,7 @@ from monitor.serve.exchange import Limits, Reply, Request, text_reply
 from monitor.serve.server import HttpServer
 from monitor.snapshot import MonitorCounts
 from monitor.system.clock import Clock
+from parsers.redaction import masked
 
 _log = logging.getLogger(__name__)
 
@@ -229,7 +230,8 @@ class Door:
     def _count_unnamed(self, stream: Stream, tenant: str) -> None:
         with self._lock:
             self._counts["intake_lines_total", "unnamed"] += len(stream.entries)
-            told = ", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items()))[:300] or "no labels"
+            told = masked(", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items())))[:300]
+            told = told or "no labels"
             known = told in self._unnamed
             if known or len(self._unnamed) < _UNNAMED:
                 self._unnamed[told] = self._clock.monotonic()

@@ -14,10 +14,10 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from monitor.config import Config, Watch
-from monitor.config.intake import RUN_OF_LABELS
 from monitor.follow.patterns import may_hold_logs
-from monitor.owners import owner, plain
+from monitor.owners import UNSURE, in_spool, owner, plain, pod_at
 from monitor.scalars import one_line
+from parsers.redaction import masked_path
 
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
@@ -82,13 +82,13 @@ def run_of(labels: Mapping[str, str], watches: Sequence[Watch]) -> str:
 
 
 def _usual(labels: Mapping[str, str]) -> str:
-    """The owner that the labels or the pod's name tell for sure, else no run: a cluster has many pods. Before it the
-    cluster where that is known: two are never one.
+    """The owner that the labels or the pod's name tell for sure (monitor/owners.py), else no run: a cluster has many
+    pods. Before it the cluster where that is known: two are never one.
     """
     space, pod, container = (_first(labels, names) for names in (_NAMESPACES, _PODS, _CONTAINERS))
     found = owner(labels, space, pod, container)
     if found is None or found.sure != "yes":
-        return _filled(RUN_OF_LABELS, labels)
+        return ""
     cluster = _first(labels, _CLUSTERS)
     return one_line(f"{cluster}/{found.name}").strip("/ ") if found.name else ""
 
@@ -124,7 +124,7 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
     """A stream is what one container writes on one of its two outputs, or one file; other labels make none of their
     own. Another tenant's run is another run.
     """
-    run = "/".join(_part(part) for part in f"{tenant}/{run}".split("/") if part)
+    run = "/".join(_part(part) for part in masked_path(f"{tenant}/{run}").split("/") if part)
     pod, container, node = (_first(labels, names) for names in (_PODS, _CONTAINERS, _NODES))
     told = "\0".join([pod, container, node, *(labels.get(name, "") for name in _BESIDE)])
     digest = hashlib.blake2s(f"{tenant}\0{told}".encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -133,7 +133,9 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
         head = f"[pod/{pod}/{container[:63] if _NAME.fullmatch(container) else 'container'}] "
     if _NAME.fullmatch(node):
         head += f"<14>1 - {node} log - - - "
-    return Written(run, f"{run}/{carrier}~{digest}", head)
+    log = pod_at(labels.get("filename", ""))
+    name = f"{run}/{carrier}~{digest}{in_spool(pod or (log.pod if log is not None else ''), UNSURE in labels)}"
+    return Written(run, name, head)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:

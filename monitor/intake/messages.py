@@ -1,7 +1,8 @@
 """Pushed bodies to streams of dated lines: Loki's push (JSON, protobuf) and OTLP's logs (JSON, protobuf). Pure.
 
 One bad line costs itself and is counted; a body of another form raises WireError. Nanoseconds are Unix time; 0 is a
-line that nobody dated.
+line that nobody dated. protobuf's own reader refuses a whole batch for one byte that is no UTF-8, which its sender then
+throws away: so the fields are read here.
 """
 
 import re

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from monitor.config.intake import Spool as SpoolSettings
 from monitor.intake.labels import Written
-from parsers.wrappers import Unwrapper
+from parsers.wrappers import apart
 
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file
@@ -246,9 +246,7 @@ def lines_of(at: int, head: bytes, text: bytes) -> list[bytes]:
     """
     pieces = [text]
     if text.startswith(b'{"'):
-        unwrapper = Unwrapper()
-        inner = unwrapper.read(text, _LONGEST)
-        pieces = pieces if inner is None else [*inner, *unwrapper.rest()]
+        pieces = apart(text, _LONGEST, f"{_second(at // 10**9).decode()}.{at % 10**9:09d}Z") or pieces
     if b"\n" in text:
         pieces = [line for piece in pieces for line in piece.rstrip(b"\n").split(b"\n")]
     return [

@@ -1,6 +1,10 @@
 """The arguments of a launch that say what is trained, and what differs between two launches or runs. Pure."""
 
 from collections.abc import Mapping
+from typing import Any
+
+from monitor.model.tables import rows_of
+from parsers.engine.fields import integer
 
 _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
@@ -35,3 +39,77 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Changes:
     """What differs."""
     names = dict.fromkeys((*before, *now))
     return [(name, before.get(name, ""), now.get(name, "")) for name in names if before.get(name) != now.get(name)]
+
+
+# What an arguments dump tells beyond sizes: what makes plain arithmetic not apply.
+#
+# In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is only ever a reason to stay silent, so a
+# doubtful one counts as there.
+
+_OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
+
+
+def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
+    """What arguments.csv says that a program's argument is used for -> of what -> the arguments, in the file's order.
+
+    `size`: the field of `Topology` that it may hold, the most telling name first. `switch`: any that is on sets the
+    field; those of `uneven_pipeline` lay layers out by hand, or schedule them in another way than one forward, one
+    back. `reason`: `unusual`, FLOPs, parameters or tokens per sample are not a plain GPT's; `schedule`, a person
+    changes it to begin a new phase on purpose; `no_other_parallelism`, a dimension that is counted here.
+    """
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for use, of, argument in rows_of("monitor.model", "arguments.csv", tuple[str, str, str]):
+        known = found.setdefault(use, {})
+        known[of] = (*known.get(of, ()), argument)
+    return found
+
+
+ARGUMENTS = _arguments()
+_REASONS = ARGUMENTS["reason"]
+_PACKED_DOCUMENTS = "packed documents"
+PACKED = frozenset(
+    {
+        "sft", "variable_seq_lengths", "packing", "sequence_packing", "use_packed_sequences", "pack_sequences",
+        "sequence_packing_scheduler", "hybrid_context_parallel", _PACKED_DOCUMENTS,
+    }
+)  # fmt: skip
+"""Those under which a sample holds as many sequences as fit: attention's FLOPs differ from step to step."""
+
+
+def _on(values: dict[str, str], name: str) -> bool:
+    return values.get(name, "None") not in _OFF
+
+
+def _grows(values: dict[str, str]) -> bool:
+    """A first length below the full one: how the first random-LTD was told."""
+    first, full = values.get("initial_sequence_length", ""), values.get("seq_length", "")
+    return all(one.isdecimal() and len(one) < 19 for one in (first, full)) and 0 < int(first) < int(full)
+
+
+def _parallelism(values: dict[str, str]) -> list[str]:
+    named = (name for name in values if name.endswith("_parallel_size") and "inference" not in name)
+    others = sorted(name for name in named if name not in _REASONS["no_other_parallelism"] and _on(values, name))
+    return [*others, *(["gtp_remat_size"] if _on(values, "gtp_remat_size") else [])]
+
+
+def _unusual(values: dict[str, str]) -> list[str]:
+    packed = _on(values, "reset_attention_mask") and _on(values, "reset_position_ids")
+    return [name for name in _REASONS["unusual"] if _on(values, name)] + ([_PACKED_DOCUMENTS] if packed else [])
+
+
+def from_arguments(values: dict[str, str]) -> dict[str, Any]:
+    """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
+    virtual = values.get("virtual_pipeline_model_parallel_size") or values.get(
+        "num_virtual_stages_per_pipeline_rank", ""
+    )
+    switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
+    switches["flash"] |= values.get("transformer_impl") == "transformer_engine"
+    return {
+        **switches,
+        "virtual_pipeline_size": max(integer(virtual) or 1, 1),
+        "other_parallelism": _parallelism(values),
+        "unusual": _unusual(values),
+        "sequence_grows": _on(values, "random_ltd") or _grows(values),
+        "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),
+        "schedule": ";".join(f"{name}={values[name][:200]}" for name in _REASONS["schedule"] if name in values),
+    }

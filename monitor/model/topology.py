@@ -10,19 +10,11 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from monitor.model import traits
+from monitor.model import arguments
+from parsers import events
 from parsers.dialects import GPT_NEOX
 from parsers.engine.fields import integer, whole
-from parsers.events import (
-    ArgumentsDumped,
-    BatchSizeRampupPlanned,
-    EnvironmentVariableSeen,
-    Event,
-    ModelSettingLogged,
-    SizesTold,
-    TopologyLogged,
-    TrainerSetting,
-)
+from parsers.events import Event
 
 
 @dataclass(slots=True)
@@ -70,6 +62,8 @@ class Topology:
     moe_ffn_hidden_size: int | None = None
     mtp_layers: int | None = None
     parameters: int | None = None
+    trainable_parameters: int | None = None
+    """As HF Trainer counts them: of an adapter (LoRA) a small part of the model."""
     nominal_parameters: int | None = None
     """What a person calls the model's size: `MSIZE=18` in the trace of a job's script."""
     output_gate: bool | None = None
@@ -87,7 +81,7 @@ class Topology:
     """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
     virtual_pipeline_size: int | None = None
     uneven_pipeline: bool | None = None
-    """Layers are laid out by hand, or scheduled in another way (traits.py)."""
+    """Layers are laid out by hand, or scheduled in another way (arguments.py)."""
     other_parallelism: list[str] = field(default_factory=list)
     """Arguments of parallel dimensions that are not counted here."""
     unusual: list[str] = field(default_factory=list)
@@ -145,9 +139,9 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
     read = _READ.get(type(event))
     told = read(event) if read is not None else {}
-    if isinstance(event, SizesTold) and event.default:
+    if isinstance(event, events.SizesTold) and event.default:
         told = {name: value for name, value in told.items() if name not in topology.told}
-    if topology.own_batch and isinstance(event, ModelSettingLogged) and event.name in _BATCH:
+    if topology.own_batch and isinstance(event, events.ModelSettingLogged) and event.name in _BATCH:
         return None
     told = {name: value for name, value in told.items() if value is not None}
     if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
@@ -160,7 +154,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
-    found = {name: _first(values, spellings) for name, spellings in traits.ARGUMENTS["size"].items()}
+    found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
     told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
     told["own_batch"] = True if "global_batch_size" in told else None
     if _flag(values, "group_query_attention") is False:
@@ -170,7 +164,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     told["glu"] = _glu(values)
     told["output_gate"] = _flag(values, "attention_output_gate")
     if any(value is not None for value in told.values()):
-        told.update(traits.from_arguments(values))
+        told.update(arguments.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
     told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))
@@ -195,18 +189,18 @@ def _first(values: dict[str, str], spellings: tuple[str, ...]) -> int:
     return next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), -1)
 
 
-def _from_line(event: TopologyLogged) -> dict[str, Any]:
+def _from_line(event: events.TopologyLogged) -> dict[str, Any]:
     names = ("world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
              "context_parallel_size", "nodes", "processes_per_node")  # fmt: skip
     return {name: getattr(event, name) for name in names}
 
 
-def _from_variable(event: EnvironmentVariableSeen) -> dict[str, Any]:
+def _from_variable(event: events.EnvironmentVariableSeen) -> dict[str, Any]:
     billions = _decimal(event.value.rstrip("bB")) if event.name in NOMINAL_SIZES else None
     return {"nominal_parameters": round(billions * 1e9)} if billions and 0 < billions < _LARGEST_NOMINAL else {}
 
 
-def _from_setting(event: ModelSettingLogged) -> dict[str, Any]:
+def _from_setting(event: events.ModelSettingLogged) -> dict[str, Any]:
     name, value = event.name, event.value
     if isinstance(value, str):
         if name == "gpu_name":
@@ -219,18 +213,19 @@ def _from_setting(event: ModelSettingLogged) -> dict[str, Any]:
     return {name: whole(value)} if name in sizes else {}
 
 
-def _from_trainer(event: TrainerSetting) -> dict[str, Any]:
+def _from_trainer(event: events.TrainerSetting) -> dict[str, Any]:
     name = "total train batch size" if event.name.startswith("total train batch size") else event.name
     field = {
         "instantaneous batch size per device": "micro_batch_size", "total train batch size": "global_batch_size",
         "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
+        "number of trainable parameters": "trainable_parameters",
     }.get(name)  # fmt: skip
     if field is None or not isinstance(event.value, int | float):
         return {}
     return {field: whole(event.value)} | ({} if field == "train_iterations" else {"trainer": True})
 
 
-def _from_sizes(event: SizesTold) -> dict[str, Any]:
+def _from_sizes(event: events.SizesTold) -> dict[str, Any]:
     told: dict[str, Any] = dict(event.values)
     if "recomputes" in told:
         told["activation_checkpointing"] = "full" if told.pop("recomputes") else "none"
@@ -242,21 +237,24 @@ def _from_sizes(event: SizesTold) -> dict[str, Any]:
 
 
 _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
-    ArgumentsDumped: lambda event: sizes_of(event.values),
-    TopologyLogged: _from_line,
-    ModelSettingLogged: _from_setting,
-    BatchSizeRampupPlanned: lambda event: {
+    events.ArgumentsDumped: lambda event: sizes_of(event.values),
+    events.TopologyLogged: _from_line,
+    events.ModelSettingLogged: _from_setting,
+    events.BatchSizeRampupPlanned: lambda event: {
         "rampup": (event.start, event.increment, event.samples),
         "global_batch_size": event.end,
     },
-    TrainerSetting: _from_trainer,
-    SizesTold: _from_sizes,
-    EnvironmentVariableSeen: _from_variable,
+    events.TrainerSetting: _from_trainer,
+    events.SizesTold: _from_sizes,
+    events.EnvironmentVariableSeen: _from_variable,
 }
 
 
 def _derive_trainer(new: Topology) -> None:
     """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
+    trained, layers, hidden = new.trainable_parameters, new.layers, new.hidden_size
+    if new.parameters is None and trained and layers and hidden and trained > 6 * layers * hidden**2:
+        new.parameters = trained  # more than half of what the layers have: the model is trained, and no adapter
     context = new.context_parallel_size or 1
     _derive_ranks(new, context)
     if new.data_parallel_size is None:

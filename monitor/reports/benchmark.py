@@ -3,14 +3,117 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor.reports import columns, tables
 from monitor.reports.columns import COLUMNS, size
-from monitor.reports.comparability import warnings
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table
+
+# What keeps rows of one table from being compared, and repeats of one configuration that contradict each other.
+
+_REPEATS = 0.05  # same configuration, more than 5 % apart (K14): network or clocks made such runs differ by up to 74 %
+_SWAPPED = 2e-4  # at 0.5 % sound rows of the tables look swapped too
+
+_FACTS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
+    ("TFLOPs are by different formulas", lambda row: row.tflops_formula if row.tflops is not None else None),
+    ("number formats differ", lambda row: row.dtype),
+    ("activation checkpointing differs", lambda row: row.activation_checkpointing),
+    ("CUDA_LAUNCH_BLOCKING differs", lambda row: row.environment.get("CUDA_LAUNCH_BLOCKING")),
+    ("GPUs differ", lambda row: row.gpu),
+    ("sequence lengths differ", lambda row: row.sequence_length),
+    ("nodes differ", lambda row: row.environment.get("SLURM_JOB_NODELIST")),
+)
+_SHOWN = 4
+
+
+def warnings(rows: Sequence[Row]) -> list[str]:
+    """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
+    out = []
+    for text, read in _FACTS:
+        found = _by_value(rows, read)
+        if len(found) > 1:
+            out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
+    for name in sorted({name for row in rows for name in row.software}):
+        found = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
+        if len(found) > 1:
+            out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
+    return [*out, *_contradictions(rows), *_fuller(rows)]
+
+
+def _by_value(rows: Sequence[Row], read: Callable[[Row], Any]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        value = read(row)
+        if value is not None:
+            found.setdefault(str(value), []).append(row.run)
+    return found
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def configuration(row: Row) -> tuple[Any, ...] | None:
+    """What must be equal for two runs to be repeats of each other; None where too little is known."""
+    key = (
+        row.gpus, row.parameters, row.layers, row.hidden_size, row.attention_heads, row.data_parallel_size,
+        row.tensor_parallel_size, row.pipeline_parallel_size, row.context_parallel_size, row.micro_batch_size,
+        row.global_batch_size, row.sequence_length, row.dtype, row.zero_stage, row.activation_checkpointing,
+    )  # fmt: skip
+    return key if row.gpus and row.global_batch_size and (row.parameters or row.layers) else None
+
+
+def _contradictions(rows: Sequence[Row]) -> list[str]:
+    """K13 and K14: repeats of one configuration that are far apart, or whose two figures look exchanged."""
+    repeats: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        key = configuration(row)
+        if key is not None:
+            repeats.setdefault(key, []).append(row)
+    out = []
+    for group in repeats.values():
+        if len(group) < 2:
+            continue
+        swapped = [(a, b) for place, a in enumerate(group) for b in group[place + 1 :] if _swapped(a, b)]
+        for one, other in swapped:
+            out.append(
+                f"seconds and TFLOPs look exchanged between {one.run} and {other.run}, of the same configuration"
+            )
+        times = sorted((row.seconds_per_iteration or 0.0, row.run) for row in group)
+        spread = times[-1][0] / times[0][0] - 1
+        if spread > _REPEATS and not swapped:
+            out.append(
+                f"{times[-1][1]} takes {spread:.0%} longer than {times[0][1]} with the same configuration: "
+                "report the spread"
+            )
+    return out
+
+
+def _fuller(rows: Sequence[Row]) -> list[str]:
+    """K16: memory that falls where the micro batch grows, all else equal."""
+    alike: dict[tuple[Any, ...], list[tuple[int, int, str]]] = {}
+    for row in rows:
+        key = configuration(replace(row, micro_batch_size=None))
+        if key is not None and row.micro_batch_size and row.memory_bytes:
+            alike.setdefault(key, []).append((row.micro_batch_size, row.memory_bytes, row.run))
+    return [
+        f"{run} takes more memory at micro batch {small} than {other} at {large}"
+        for group in alike.values()
+        for small, more, run in group
+        for large, less, other in group
+        if small < large and more > (1 + _REPEATS) * less
+    ]
+
+
+def _swapped(one: Row, other: Row) -> bool:
+    a, b = (one.seconds_per_iteration, one.tflops), (other.seconds_per_iteration, other.tflops)
+    if not (a[0] and a[1] and b[0] and b[1]) or abs(a[0] / b[0] - 1) <= _REPEATS:
+        return False
+    return abs(a[0] / b[1] - 1) < _SWAPPED and abs(a[1] / b[0] - 1) < _SWAPPED
+
 
 SORTS: dict[str, Callable[[Row], float | str | None]] = {
     "seconds": lambda row: row.seconds_per_iteration,

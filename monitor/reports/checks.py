@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from monitor.audit import RANK, Severity, audit
 from monitor.model import flops
 from monitor.model import misprints as causes
+from monitor.model.arguments import PACKED
 from monitor.model.flops import FORMULAS, formulas_of, prints_as
 from monitor.model.topology import Topology
-from monitor.model.traits import PACKED
 from monitor.run.state import RunState
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from monitor.breakdown import words
 from monitor.breakdown.attribution import attribute
+from monitor.detectors.slowdown.words import standing
 from monitor.model.arguments import is_place, is_set
 from monitor.reports import formulas
 from monitor.reports.columns import COLUMNS, efficiency
@@ -171,10 +172,7 @@ def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
 
 def _levels(*rows: Row) -> str:
     """Of runs that became slower or faster and stayed so: their medians are of no one pace."""
-    told = ""
-    for at, before, now, run in ((*row.level, row.run) for row in rows if row.level is not None):
-        much = f"{now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
-        told += f"{run} changed its level at iteration {at}: {much}; "
+    told = "".join(f"{row.run} {standing(row.level)}; " for row in rows if row.level is not None)
     return f"{told}over all iterations " if told else ""
 
 

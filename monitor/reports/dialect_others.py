@@ -3,10 +3,12 @@ and what could not be placed. Pure.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
+from monitor.model.tables import rows_of
 from parsers.declared.compiled import rules_of
 from parsers.declared.marks import Mark
 from parsers.declared.schema import Dialect, LineSpec, Means, Sample
@@ -15,23 +17,22 @@ from parsers.engine.scan import Scanner
 from parsers.reader import SourceReader
 from parsers.samples import read
 
-_THING = r"(?:checkpoint|ckpt|model|weights|state)"
-_WORDS: tuple[tuple[Means, re.Pattern[str]], ...] = (
-    (
-        "saved",
-        re.compile(rf"\b(?:saved|wrote)\b.{{0,80}}{_THING}|{_THING}.{{0,80}}\bsaved\b", re.IGNORECASE),
-    ),
-    ("saving", re.compile(rf"\b(?:saving|writing)\b.{{0,80}}{_THING}", re.IGNORECASE)),
-    ("evaluating", re.compile(r"\b(?:evaluating|validating)\b|\b(?:run|start)\w{0,4} (?:eval|valid)", re.IGNORECASE)),
-    ("evaluated", re.compile(r"\b(?:eval|val|valid|validation|evaluation)(?:\b|_\w).{0,40}\d", re.IGNORECASE)),
-    ("done", re.compile(r"\btraining (?:is |has )?(?:done|finished|complete)|\bfinished training", re.IGNORECASE)),
-)
-"""What a line means, by its words: the first that fit."""
-_VARIABLE = re.compile(r"\S{0,200}/\S{1,400}|(?<![A-Za-z])[-+]?\d[\d,.:]*")
+_SETTING = re.compile(r"\W*[\w.]+ ?[:=] ?\S{0,80}|.*\b(?:every|interval|freq\w*)\b.*", re.IGNORECASE)
+_FOLDERS = re.compile(r"\S{0,200}[/\\](?=\S)")
+_VARIABLE = re.compile(r"\S{0,200}/\S{1,400}|(?<![A-Za-z])[-+]?\d[\d,.:]*|(?<=[a-z]{4})\d+\b")
 _LEAST = 8  # characters of text that mark a line
 _MOST = 200  # of a line
+_MOST_VARIABLES = 4  # before the word that tells
 _UNPLACED = 5  # shapes that are listed
-_OFTEN = 3  # lines of one shape that are worth a question
+_OFTEN = 3  # lines of one shape that are worth a question, or too many for an end
+_IN_A_ROW = 2  # results between two steps: more are an evaluation on its way
+
+
+@cache
+def _words() -> list[tuple[Means, re.Pattern[str]]]:
+    """What a line means, by its words: the first that fit."""
+    rows = rows_of("monitor.reports", "words.csv", tuple[Means, str])
+    return [(means, re.compile(pattern, re.IGNORECASE)) for means, pattern in rows]
 
 
 class Other(NamedTuple):
@@ -42,58 +43,100 @@ class Other(NamedTuple):
     event: str
 
 
-def others(step: Dialect, texts: Iterable[str]) -> tuple[list[Other], list[str]]:
-    """(lines to propose, what repeats and could not be placed). Lines that are read already are neither."""
+@dataclass
+class _Shape:
+    text: str
+    body: str
+    prefixed: bool
+    seen: int = 0
+    blocks: int = 0
+    """Parts of the log between two steps in which it stands."""
+    last: int = -1
+
+
+def others(
+    step: Dialect, texts: Iterable[str], inner: tuple[str, bool, str] | None = None
+) -> tuple[list[Other], list[str]]:
+    """(lines to propose, what repeats and could not be placed). Lines that are read already are neither.
+    `inner`: (mark, whether it may stand anywhere, sample) of lines that tell no more than that the loop goes on.
+    """
+    found = []
+    if inner is not None:
+        mark, anywhere, sample = inner
+        spec = LineSpec(means="progress", line=re.sub(r"\{\w+\}", "{number}", mark), anywhere=anywhere)
+        if event := _reads(step, spec, sample):
+            found.append(Other(spec, sample, event))
+    unplaced = []
+    for shape in _shapes(step, texts):
+        if any(_reads(step, known.spec, shape.text) for known in found):
+            continue
+        other = _proposed(step, shape)
+        if other is not None:
+            found.append(other)
+        elif shape.seen >= _OFTEN and _VARIABLE.search(shape.body):
+            unplaced.append((-shape.seen, f"{shape.seen} x {_VARIABLE.sub('0', shape.body)[:80]}"))
+    return found, [text for _, text in sorted(unplaced, key=lambda each: each[0])[:_UNPLACED]]
+
+
+def _shapes(step: Dialect, texts: Iterable[str]) -> list[_Shape]:
+    """Lines that nobody reads, alike but for what varies, in the order in which they came first."""
     memo = Memo(Scanner(rules_of((step,))))
-    found: dict[str, Other] = {}
-    unplaced: Counter[str] = Counter()
-    seen: dict[str, bool] = {}
+    seen: dict[str, _Shape | None] = {}
+    steps: set[str] = set()
     prefixes = [Mark(prefix).pattern for prefix in step.prefixes]
+    block = 0
     for text in texts:
         before = next((match.end() for prefix in prefixes if (match := prefix.match(text))), 0)
         body = text[before:][:_MOST]
-        shape = _VARIABLE.sub("0", body)
-        if shape not in seen:
-            seen[shape] = not body.strip() or _is_read(text, memo)
-            other = None if seen[shape] else _proposed(step, text, body)
-            if other is not None and not any(_reads(step, known.spec, text) for known in found.values()):
-                found[other.spec.line] = other
-                seen[shape] = True
-        if not seen[shape] and _VARIABLE.search(body):
-            unplaced[shape] += 1
-    rest = [f"{count} x {shape[:80]}" for shape, count in unplaced.most_common(_UNPLACED) if count >= _OFTEN]
-    return list(found.values()), rest
+        key = _VARIABLE.sub("0", body)
+        if key not in seen:
+            own = bool(list(read(Sample(line=text), memo)))
+            known = own or not body.strip() or bool(SourceReader().feed(f"{text}\n".encode()))
+            seen[key] = None if known else _Shape(text, body, before > 0)
+            steps |= {key} if own else set()
+        block += key in steps
+        shape = seen[key]
+        if shape is not None:
+            shape.seen += 1
+            shape.blocks += shape.last != block
+            shape.last = block
+    return [shape for shape in seen.values() if shape is not None]
 
 
-def _is_read(text: str, memo: Memo) -> bool:
-    """Whether the steps' own dialect, or the monitor's rules, read it."""
-    return bool(list(read(Sample(line=text), memo)) or SourceReader().feed(f"{text}\n".encode()))
-
-
-def _proposed(step: Dialect, text: str, body: str) -> Other | None:
+def _proposed(step: Dialect, shape: _Shape) -> Other | None:
     """The line by the first words that fit, marked as shortly as it is read."""
-    for means, words in _WORDS:
-        if words.search(body):
-            for line in _marks(body):
-                spec = LineSpec(means=means, line=line, prefixed=len(body) < len(text))
-                if event := _reads(step, spec, text):
-                    return Other(spec, text, event)
-            return None
+    body = shape.body
+    if _SETTING.fullmatch(_FOLDERS.sub("", body)):
+        return None
+    for means, words in _words():
+        match = words.search(_FOLDERS.sub("", body))
+        if match is None or (means == "done" and shape.seen > _OFTEN) or (means == "progress" and shape.seen < _OFTEN):
+            continue
+        going_on = means == "evaluated" and shape.seen > _IN_A_ROW * shape.blocks
+        word = body.find(re.split(r"\W", match[0].strip())[0])
+        for line in _marks(body, max(word, 0)):
+            spec = LineSpec(means="evaluating" if going_on else means, line=line, prefixed=shape.prefixed)
+            if event := _reads(step, spec, shape.text):
+                return Other(spec, shape.text, event)
+        return None
     return None
 
 
-def _marks(text: str) -> Iterator[str]:
-    """The text up to what varies; where too little stands before that, with the number in it."""
-    match = _VARIABLE.search(text)
-    lead = text if match is None else text[: match.start()]
-    if match is not None and "/" in match[0] and len(lead.strip()) >= _LEAST:
-        yield f"{lead}{{path}}"
-    if len(lead.strip()) >= _LEAST:
-        yield lead.rstrip()
-    if match is not None and "/" not in match[0]:
-        behind = text[match.end() :]
-        following = _VARIABLE.search(behind)
-        yield f"{lead}{{number}}{behind if following is None else behind[: following.start()].rstrip()}"
+def _marks(text: str, word: int) -> Iterator[str]:
+    """The text up to what varies behind its word; where too little stands before that, with the number in it."""
+    mark, start = "", 0
+    for match in [*_VARIABLE.finditer(text)][:_MOST_VARIABLES]:
+        mark += text[start : match.start()].replace("{", "")
+        path = "/" in match[0] and not match[0][0].isdigit()
+        if match.start() > word and len(re.sub(r"\{\w+\}", "", mark).strip()) >= _LEAST:
+            if path:
+                yield f"{mark}{{path}}"
+            yield mark.rstrip()
+        mark += "{word}" if path else "{clock}" if ":" in match[0] else "{number}"
+        start = match.end()
+    mark += _VARIABLE.split(text[start:])[0]
+    if len(re.sub(r"\{\w+\}", "", mark).strip()) >= _LEAST // 2:
+        yield mark.rstrip()
 
 
 def _reads(step: Dialect, spec: LineSpec, text: str) -> str:

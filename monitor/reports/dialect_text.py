@@ -8,25 +8,21 @@ from itertools import pairwise
 
 from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
+from monitor.reports.dialect_steps import Count
 from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, Form, LineSpec, Sample
+from parsers.engine.fields import clock
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Scanner
 from parsers.events import IterationLogged, to_fields
 from parsers.reader import SourceReader
 from parsers.samples import read
 
-STEP = re.compile(
-    r"(?:^|[^A-Za-z])(?:global_?step|num_updates|iteration|iter|step|update|upd|batch|it)s?"
-    r"['\"]?[ ]*[:=#\[(]?[ ]*['\"]?$",
-    re.IGNORECASE,
-)
-"""What stands before the number of a step."""
-_STEP_NAME = re.compile(r"^(?:.*[/_ .])?(?:global_?step|num_updates|iteration|iter|step|update|batch)s?$")
+_STEP_NAME = re.compile(r"^(?:.*[/_ .])?(?:global_?step|num_updates|iteration|iter|step|update|batch)(?:s|_?idx?)?$")
 
 _MEMORY = ("allocated", "reserved", "max_allocated", "max_reserved")
-_MEBIBYTES = 2000  # a number above it is no GiB of one GPU
+_MEBIBYTES = 400  # a number above it is no GiB of one GPU
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -47,6 +43,8 @@ def guess(name: str, value: str) -> str | None:
     if is_step(name):
         return None
     target = next((target or "" for pattern, target in _guesses() if re.search(pattern, small)), "")
+    if target == "elapsed_seconds" and value.count(":"):
+        return "elapsed_seconds clock"
     if target in ("seconds_per_iteration", "elapsed_seconds"):
         milliseconds = re.search(r"(?:^|[_( ])ms\b|_ms$|\(ms\)", small) or re.search(r"\d[ ]?ms\b", value)
         return f"{target} ms" if milliseconds else target
@@ -62,7 +60,7 @@ def _unit_of_memory(small: str, value: str) -> str:
         return "printed"
     match = _NUMBER.match(value)
     amount = float(match[0].replace(",", "")) if match else 0.0
-    if amount > _MEBIBYTES * 1024**2 / 10:
+    if amount > 200 * 1024**2:
         return "B"
     return "MiB" if re.search(r"mi?b", small) or amount > _MEBIBYTES else "GiB"
 
@@ -89,13 +87,13 @@ class Proposal:
     pairs: Sequence[tuple[str, str]]
     prefix: str
     texts: Sequence[str]
-    why: str
+    count: Count
     seen: int
     indent: str = " "
     below: Sequence[str] = ()
     whole: bool = False
-    anew: bool = False
-    """The step's number begins anew: of each epoch, or of each launch."""
+    needs: str = ""
+    """A name without which it is another line."""
 
     @cached_property
     def guessed(self) -> tuple[dict[str, str], list[str]]:
@@ -103,7 +101,7 @@ class Proposal:
         fields, unknown = {}, list[str]()
         taken: set[str] = set()
         for name, value in self.pairs:
-            target = "step" if name == self.step else guess(name, value)
+            target = self._of_step(name) or guess(name, value)
             if target is None or (target in taken and target != "losses") or not self._grows(name, target):
                 unknown.append(name)
             else:
@@ -111,26 +109,41 @@ class Proposal:
                 fields[name] = target
         return fields, unknown
 
+    def _of_step(self, name: str) -> str:
+        """What a name tells of the step, where it is one of the pairs."""
+        if self.count.epoch is None or self.step == "":
+            return "step" if name == self.step else ""
+        epoch = "epoch number" if self.count.from_one else "epoch"
+        return "epoch_step" if name == self.step else epoch if name.lower() in ("epoch", "ep") else ""
+
     def _grows(self, name: str, target: str) -> bool:
         """Whether a time since the start grows, as it must; of any other value nothing is asked."""
         if not target.startswith("elapsed_seconds"):
             return True
-        pattern = re.compile(re.escape(name) + r"['\"]?[ ]*[:= ][ ]*['\"]?([\d.]+)")
-        found = [float(match[1]) for text in self.texts if (match := pattern.search(text))]
-        return all(before < after for before, after in pairwise(found))
+        pattern = re.compile(re.escape(name) + r"['\"]?[ ]*[:= ][ ]*['\"]?([\d.:]+)")
+        found = [clock(match[1]) or 0.0 for text in self.texts if (match := pattern.search(text))]
+        return all(before <= after for before, after in pairwise(found)) and (len(found) < 2 or found[0] < found[-1])
 
     @property
     def score(self) -> int:
         """How much is understood."""
         fields, unknown = self.guessed
-        return 4 * len(fields) + len(set(unknown)) + ("{total}" in self.mark) - self.inside - self.whole
+        return (
+            4 * len(fields.keys() - {self.step})
+            + len(set(unknown))
+            + ("{total}" in self.mark)
+            - self.inside
+            - self.whole
+        )
 
     @property
     def line(self) -> LineSpec:
         """As the schema has it."""
         return LineSpec(
             means="step", line=self.mark, anywhere=self.inside, whole=self.whole, form=self.form,
-            separator=self.separator, assign=self.assign, indent=self.indent, needs=(self.step,) if self.step else (),
+            separator=self.separator, assign=self.assign, indent=self.indent,
+            needs=tuple(filter(None, (self.step, self.needs))),
+            given={} if self.count.length is None else {"epoch_steps": self.count.length},
         )  # fmt: skip
 
     @property
@@ -158,9 +171,14 @@ def tried(name: str, proposal: Proposal) -> dict[str, object]:
     return gives
 
 
-def written(name: str, proposal: Proposal, gives: dict[str, object], texts: Iterable[str]) -> str:
-    """Its file. `texts`: all lines of the log, of which some tell of saves, evaluations and the end."""
-    beside, unplaced = others(_dialect(name, proposal), texts)
+def written(
+    name: str, proposal: Proposal, gives: dict[str, object], texts: Iterable[str], anew: Proposal | None = None
+) -> str:
+    """Its file. `texts`: all lines of the log, of which some tell of saves, evaluations and the end; `anew`: steps of
+    epochs that another line tells, which are its progress.
+    """
+    inner = None if anew is None else (anew.mark, anew.inside, anew.texts[-1])
+    beside, unplaced = others(_dialect(name, proposal), texts, inner)
     lines = [*_lines(name, proposal, gives, _known(proposal.sample), beside)]
     for other in beside:
         lines += [f"  - line: {_sample(other.sample)}", f"    gives: {{event: {other.event}}}"]
@@ -178,6 +196,11 @@ def _dialect(name: str, proposal: Proposal) -> Dialect:
         lines=(proposal.line,),
         samples=(Sample(line=proposal.sample),),
     )
+
+
+def is_read(sample: str) -> bool:
+    """Whether the monitor takes anything from it as it is."""
+    return bool(SourceReader().feed(sample.encode() + b"\n.\n"))
 
 
 def _known(sample: str) -> str:
@@ -205,12 +228,13 @@ def _lines(
         "indent": f'"{proposal.indent}"'.replace("\t", "\\t") if proposal.form == "block" else "",
         "separator": f'"{proposal.separator}"'.replace("\n", "\\n") if proposal.form != "json" else "",
         "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
-        "needs": f"[{_quoted(proposal.step)}]" if proposal.step else "",
+        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]" if proposal.line.needs else "",
+        "given": f"{{epoch_steps: {proposal.count.length}}}" if proposal.count.length is not None else "",
     }
     yield from (f"    {key}: {value}" for key, value in keys.items() if value)
     for other in beside:
-        prefixed = ", prefixed: true" if other.spec.prefixed else ""
-        yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{prefixed}}}"
+        more = "".join(f", {key}: true" for key in ("anywhere", "prefixed") if getattr(other.spec, key))
+        yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{more}}}"
     yield "samples:"
     yield f"  - line: {_sample(proposal.sample)}"
     yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
@@ -220,8 +244,12 @@ def _head(proposal: Proposal, known: str) -> Iterator[str]:
     """What its author should know and decide."""
     yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
     yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
-    yield f"# The step is {proposal.why}."
-    if proposal.anew and "epoch_step" not in proposal.mark:
+    count = proposal.count
+    yield f"# The step is {count.why}."
+    if count.length is not None:
+        yield "# It begins anew with each epoch, and no line says how many steps one has: `given` has the greatest that"
+        yield "# was seen, and one report more. What is the true number?"
+    if count.anew:
         yield "# It begins anew: is it the step of an epoch? Then name it {epoch_step}, with {epoch} and {epoch_steps}"
         yield "# where they are printed. If only a new launch begins anew it is right as it stands."
     if known in {dialect.name for dialect in built_in()}:

@@ -1,22 +1,23 @@
 """Proposes a dialect for lines that nobody reads: those that repeat with a growing number, their names and values.
 
 Lines that are alike but for their numbers have one shape; a head line with indented lines below it is one too. Of the
-shape whose first growing number has the most lines the names are guessed at. What is proposed was tried: its sample
+shape whose step has the most lines the names are guessed at. What is proposed was tried: its sample
 gives what stands beside it. A proposal is for a person to correct. Pure.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise, product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
-from monitor.reports.dialect_text import STEP, Proposal, guess, is_step, tried, written
+from monitor.reports.dialect_steps import LEAST, Count, Row, count_of, is_total
+from monitor.reports.dialect_text import Proposal, guess, is_read, is_step, tried, written
 from parsers.declared.reading import flat_json
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI
 
-_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?[KMBT]?")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-+]?\d+(?:,\d{3}(?!\d))*(?:\.\d+)?(?:[eE][-+]?\d+)?[KMBT]?")
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T,]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = re.compile(rf"(?:{_DAY}){_CLOCK}(?:Z|[-+]\d\d:?\d\d)?")
@@ -27,14 +28,15 @@ _PAIR = re.compile(
 )
 _ASSIGNED = re.compile(r"(?!\w+\.py:)(?<![\w.])[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
 _BAR = re.compile(r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|")
+_DRAWN = re.compile(rf"{_BAR.pattern} *\d+/\d+ \[(?P<elapsed>[\d:.]+)<(?P<left>[\d:.?]+)")
+_OF_ALL = re.compile(r"\b(?:epoch|step|iter\w{0,6})\W{1,4}\d+\s*/\s*\d", re.IGNORECASE)
 _GLUE = re.compile(r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?")
-_EPOCH = re.compile(r"epoch[^{}]{0,12}(\{number\})", re.IGNORECASE)
-_LEAST = 3  # lines that make a step line
-_GROWS, _GROWS_BY_NAME = 0.9, 0.5  # of the lines
+_ANY = re.compile(r"(?<![A-Za-z0-9_])[-+]?\d[\d,.]*(?<!,)|\d[\d,.]*(?<!,)")
 _NAMES = 2  # with a meaning: less proves nothing
+_DRAWS = 20  # of a bar that is nothing else
 _MOST = 4000  # characters of a line that are looked at
 _SHAPES = 2000
-_KEPT = 40
+_KEPT = 40  # texts of a shape; of all its lines the numbers are kept
 _BLOCK = 300  # lines
 _SEPARATORS = ("|", " - ", ",", ";", "  ", " ")
 _CUTS = ("|", ", ", " - ", "{", "  ")
@@ -44,33 +46,73 @@ _CUTS = ("|", ", ", " - ", "{", "  ")
 class Shape:
     """Lines that differ in their numbers alone: `below` are the indented lines under the last of them."""
 
-    rows: list[list[str]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
-    seen: int = 0
+    blocks: int = 0
+    """Rows with lines below."""
+    cut: bool = False
+    """The last one has none: the log may end there."""
     known: int = 0
-    place: int = 0
-    anew: bool = False
-    """The number begins anew."""
-    why: str = ""
+    """Names with a meaning, ..."""
+    alone: int = 0
+    """... without the lines below."""
+    bar: bool = False
+    """There is nothing but a progress bar."""
+    count: Count | None = None
 
     def add(self, text: str, below: Sequence[str]) -> None:
         """One more of them."""
-        self.rows = [*self.rows[-_KEPT:], [match[0] for match in _numbers(text)]]
+        self.rows.append(Row(text, [(match[0], *match.span()) for match in _numbers(text)]))
         self.texts = [*self.texts[-_KEPT:], text]
         self.below = list(below) or self.below
-        self.seen += 1
+        self.blocks += bool(below)
+        self.cut = not below
 
 
 def proposed(raw: Iterable[bytes], name: str) -> str | None:
     """The YAML of a dialect; None if no line tells a step with names and values."""
     blocks = list(_with_blocks(raw))
+    asked: tuple[Proposal, dict[str, object]] | None = None
     for shape in _candidates(blocks):
-        options = sorted(_options(shape), key=lambda option: -option.score)
-        for option in options[:6]:
-            gives = tried(name, option)
-            if gives:
-                return written(name, option, gives, (text for text, _ in blocks))
+        best = _best(shape, name)
+        if best is None or shape.count is None or (asked and not shape.count.epochs):
+            continue
+        if not shape.count.anew:
+            return _written(name, *best, blocks, asked[0] if asked else None)
+        asked = asked or best  # another line may tell the epochs in which these begin anew
+    return _written(name, *asked, blocks) if asked else None
+
+
+def _written(
+    name: str,
+    proposal: Proposal,
+    gives: dict[str, object],
+    blocks: list[tuple[str, list[str]]],
+    anew: Proposal | None = None,
+) -> str:
+    """The file, with what the log's other lines tell; where the mark stands in lines of no name that is known, too,
+    the step's have one that those have not.
+    """
+    texts = [text for head, below in blocks for text in (head, *(() if proposal.below else below))]
+    names = [] if proposal.below else [each for each in proposal.guessed[0] if all(each in t for t in proposal.texts)]
+    first = {_key(text): text for text in texts if not any(each in text for each in names)}
+    if names and any(tried(name, replace(proposal, texts=[text], below=())) for text in first.values()):
+        proposal = replace(proposal, needs=proposal.needs or names[0])
+    return written(name, proposal, gives, texts, anew)
+
+
+def _key(text: str) -> str:
+    """What lines that differ in their numbers alone have in common."""
+    drawn = _NUMBER.sub("0", _BAR.sub("{bar}", _NO_NUMBER.sub("T", text)))
+    return re.sub(r"\s*[-+]?0\s*", "0", drawn)
+
+
+def _best(shape: Shape, name: str) -> tuple[Proposal, dict[str, object]] | None:
+    """The way to read them of which the most is understood, and what its sample gives."""
+    for option in sorted(_options(shape), key=lambda option: -option.score)[:6]:
+        if gives := tried(name, option):
+            return option, gives
     return None
 
 
@@ -78,30 +120,41 @@ def proposed(raw: Iterable[bytes], name: str) -> str | None:
 
 
 def _candidates(blocks: Iterable[tuple[str, list[str]]]) -> list[Shape]:
-    """Shapes that may tell a step, the likeliest first."""
-    shapes: dict[tuple[str, bool], Shape] = {}
-    for text, below in blocks:
-        known = sum(guess(name, value) is not None for name, value in _PAIR.findall("\n".join((text, *below))))
-        if not known:
+    """Shapes that may tell a step, the likeliest first; those that are read already behind all others."""
+    shapes: dict[str, Shape] = {}
+    for text, lines in blocks:
+        bar = _DRAWN.search(text) is not None
+        alone = _known(text) + 2 * bar + (_OF_ALL.search(text) is not None)
+        below = [] if _known(text) else lines
+        known = alone + _known("\n".join(below))
+        key = _key(text)
+        if not known or (key not in shapes and len(shapes) >= _SHAPES):
             continue
-        key = re.sub(r"\s+", " ", _NUMBER.sub("0", _BAR.sub("{bar}", _NO_NUMBER.sub("T", text)))), bool(below)
-        shape = shapes.get(key)
-        if shape is None:
-            if len(shapes) >= _SHAPES:
-                continue
-            shape = shapes[key] = Shape()
+        shape = shapes.setdefault(key, Shape())
         shape.add(text, below)
-        shape.known = known
-    found = [shape for shape in shapes.values() if _find_step(shape)]
-    found.sort(key=lambda shape: -shape.known * (shape.seen if shape.seen >= _LEAST else 0.5))
-    return found
+        shape.known, shape.alone, shape.bar = max(known, shape.known), alone, bar and known < LEAST
+    for shape in shapes.values():
+        if shape.blocks < len(shape.rows) - shape.cut:
+            shape.below, shape.known = [], shape.alone
+    for shape in shapes.values():
+        shape.count = count_of(shape.rows) if len(shape.rows) >= LEAST or shape.known >= _NAMES else None
+    found = [shape for shape in shapes.values() if shape.count and len(shape.rows) >= _DRAWS * shape.bar]
+    found.sort(key=lambda shape: -shape.known * (len(shape.rows) if len(shape.rows) >= LEAST else 0.5))
+    return sorted(found, key=lambda shape: is_read("\n".join((shape.texts[-1], *shape.below))))
+
+
+def _known(text: str) -> int:
+    """How many names have a meaning."""
+    return sum(guess(name, value) is not None for name, value in _PAIR.findall(text))
 
 
 def _with_blocks(raw: Iterable[bytes]) -> Iterator[tuple[str, list[str]]]:
     """Each line with the lines below it that begin with a blank and hold one name with its value."""
-    head, below = "", list[str]()
+    head, below, cut = "", list[str](), b""
     for data in raw:
-        for part in data.decode("utf-8", "replace").rstrip("\r\n").split("\r"):
+        parts = (cut + data).rstrip(b"\r\n").split(b"\r")
+        cut = b"" if data.endswith(b"\n") or len(parts[-1]) > _MOST else parts.pop()
+        for part in (each.decode("utf-8", "replace") for each in parts):
             text = strip_prefixes(ANSI.sub("", part[:_MOST]))[1].rstrip()
             if head and text[:1] in " \t" and len(_PAIR.findall(text)) == 1 and len(below) < _BLOCK:
                 below.append(text)
@@ -111,47 +164,6 @@ def _with_blocks(raw: Iterable[bytes]) -> Iterator[tuple[str, list[str]]]:
             head, below = text, []
     if head:
         yield head, below
-
-
-def _find_step(shape: Shape) -> bool:
-    """Fills in which number is the step, and why: the first whole number that grows from line to line, one that is
-    called so before others; in one line or two, the one that is called so.
-    """
-    text = shape.texts[-1]
-    places = [match.start() for match in _numbers(text)]
-    named = [place for place in range(len(places)) if STEP.search(text[: places[place]])]
-    if shape.seen < _LEAST:
-        good = [place for place in named if _whole(shape.rows[-1][place])]
-        if not good or shape.known < _NAMES:
-            return False
-        shape.place = good[0]
-        shape.why = f"a guess by its name: the log has {shape.seen} such line{'s' if shape.seen > 1 else ''}"
-        return True
-    count = min(len(places), *map(len, shape.rows))
-    found = [
-        (any(after < before for before, after in pairwise(numbers)), place not in named, place, numbers)
-        for place in range(count)
-        if (numbers := _growing(shape, place, _GROWS_BY_NAME if place in named else _GROWS))
-    ]
-    if not found:
-        return False
-    shape.anew, _, shape.place, numbers = min(found)  # one that begins anew counts within an epoch
-    shape.why = f"the number that grows, {numbers[0]} to {numbers[-1]} in the last {len(numbers)} lines"
-    return True
-
-
-def _growing(shape: Shape, place: int, share: float) -> list[int]:
-    """The whole numbers of this place, where they grow from line to line in so great a share of the lines."""
-    column = [row[place].replace(",", "") for row in shape.rows]
-    if not all(map(_whole, column)):
-        return []
-    numbers = [int(value) for value in column]
-    grown = sum(after > before for before, after in pairwise(numbers))
-    return numbers if len(set(numbers)) >= _LEAST and grown >= share * (len(numbers) - 1) else []
-
-
-def _whole(text: str) -> bool:
-    return text.replace(",", "").isdigit() and len(text) < 12
 
 
 def _numbers(text: str) -> list[re.Match[str]]:
@@ -165,45 +177,61 @@ def _numbers(text: str) -> list[re.Match[str]]:
 
 def _options(shape: Shape) -> Iterator[Proposal]:
     """Ways to read a shape's lines."""
-    sample = shape.texts[-1]
+    sample, row, count = shape.texts[-1], shape.rows[-1], shape.count
     prefix, body = _prefix(sample)
-    start = _numbers(sample)[shape.place].start() - (len(sample) - len(body))
-    growing = _NUMBER.match(body, start) if start >= 0 else None
-    if growing is None:
+    cut = len(sample) - len(body)
+    if count is None or row.numbers[count.step][1] < cut:
         return
-    common: dict[str, Any] = {
-        "prefix": prefix,
-        "texts": shape.texts,
-        "why": shape.why,
-        "seen": shape.seen,
-        "anew": shape.anew,
+    places = {
+        (start - cut, end - cut): name
+        for place, name in _placed(row, count).items()
+        for _, start, end in [row.numbers[place]]
+        if start >= cut
     }
+    drawn = _DRAWN.search(body)
+    if drawn is not None:
+        places |= {drawn.span("elapsed"): "elapsed_seconds clock", drawn.span("left"): "clock"}
+    common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "count": count, "seen": len(shape.rows)}
     if shape.below:
         indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
-        mark, _, inside = _mark(body, growing)
+        mark, _, inside = _mark(body, places)
         for assign in (":", "="):
             yield Proposal(mark, "block", "\n", assign, inside, "", _named(shape.below, assign),
                            indent=indent, below=shape.below, **common)  # fmt: skip
         return
+    start = row.numbers[count.step][1] - cut
     brace, step = body.find("{"), _name_before(body, start)
     names = flat_json(body[brace:]) if brace >= 0 and step else {}
     mark = _numbered(body[:brace])
-    if names and len(mark.strip()) >= _LEAST:
+    if names and len(mark.strip()) >= LEAST:
         yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
         return
-    yield from _pairs(shape, body, growing, step, common)
+    yield from _pairs(body, places, start, "" if count.epoch is not None else step, common)
 
 
-def _pairs(shape: Shape, body: str, growing: re.Match[str], step: str, common: dict[str, Any]) -> Iterator[Proposal]:
+def _placed(row: Row, count: Count) -> dict[int, str]:
+    """Place of a number -> the placeholder that it is in a mark."""
+    if count.epoch is None:
+        names = {count.step: "step"}
+        totals = {count.step: "total"}
+    else:
+        names = {count.epoch: "epoch number" if count.from_one else "epoch", count.step: "epoch_step"}
+        totals = {count.epoch: "epochs", count.step: "epoch_steps"}
+    return names | {place + 1: name for place, name in totals.items() if is_total(row, place + 1)}
+
+
+def _pairs(
+    body: str, places: Mapping[tuple[int, int], str], start: int, step: str, common: dict[str, Any]
+) -> Iterator[Proposal]:
     """Ways to read names and values in one line; `step`: the name before the number, where it is one of them."""
-    marks = [(*_mark(body, growing), "")]
-    start, first = growing.start(), _ASSIGNED.search(body)
+    marks = [(*_mark(body, places), "")]
+    first = _ASSIGNED.search(body)
     named = bool(step) and first is not None and first.start() < start
     if named and first is not None:
         marks.append((_numbered(body[: first.start()]), body[first.start() :], False, step))
     for found, rest, inside, name in marks:
-        mark = _by_epochs(re.sub(r"([\[(]) +\{", r"\1{", found), shape.texts[0])
-        if len(re.sub(r"\{\w+\}", "", mark).strip()) < _LEAST:
+        mark = re.sub(r"([\[(]) +\{", r"\1{", found)
+        if len(re.sub(r"\{\w+\}", "", mark).strip()) < LEAST:
             continue
         for separator, assign, pairs in _cut(rest):
             yield Proposal(mark, "pairs", separator, assign, inside, name, pairs, **common)
@@ -221,7 +249,11 @@ def _cut(rest: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
         if separator.strip():
             yield separator, assign, _named(rest.split(separator), assign)
         elif assign != " ":
-            yield separator, assign, _named(re.sub(f"{assign}[ \t]+", assign, rest).split(separator), assign)
+            yield (
+                separator,
+                assign,
+                _named(re.sub(rf"(?<![ \t])[ \t]*{assign}[ \t]+", assign, rest).split(separator), assign),
+            )
 
 
 def _named(pieces: Sequence[str], assign: str) -> list[tuple[str, str]]:
@@ -256,34 +288,25 @@ def _prefix(text: str) -> tuple[str, str]:
 def _numbered(text: str) -> str:
     """Literal text as a mark: each number a placeholder, and a bar."""
     pieces = _BAR.split(text.replace("{", " "))
-    return "{bar}".join(re.sub(r" {2,}", "  ", re.sub(r"\d[\d,.]*", "{number}", piece)) for piece in pieces)
+    return "{bar}".join(re.sub(r" {2,}", "  ", _ANY.sub("{number}", piece)) for piece in pieces)
 
 
-def _by_epochs(mark: str, first: str) -> str:
-    """A mark of steps that begin anew each epoch, where it names the epoch: `Epoch 3 [ 50/1251]`."""
-    match = _EPOCH.search(mark)
-    if match is None or not re.search(r"\{step\} ?/ ?\{total\}", mark):
-        return mark
-    value = re.search(r"epoch\D{0,12}(\d+)", first, re.IGNORECASE)
-    unit = "epoch number" if value and int(value[1]) > 0 else "epoch"
-    mark = f"{mark[: match.start(1)]}{{{unit}}}{mark[match.end(1) :]}"
-    return mark.replace("{step}", "{epoch_step}").replace("{total}", "{epoch_steps}")
-
-
-def _mark(body: str, growing: re.Match[str]) -> tuple[str, str, bool]:
-    """(the mark up to the step number, what follows, whether something stands before it that is left out)."""
-    start = 0 if _BAR.search(body[: growing.start()]) else max(body.rfind(cut, 0, growing.start()) for cut in _CUTS) + 1
-    lead = body[: growing.start()] if start <= 1 or len(_PAIR.findall(body[: growing.start()])) == 0 else ""
-    lead = lead or body[start : growing.start()].lstrip()
+def _mark(body: str, places: Mapping[tuple[int, int], str]) -> tuple[str, str, bool]:
+    """(the mark up to the last place, what follows, whether something stands before it that is left out)."""
+    spans = sorted(places)
+    at = spans[0][0]
+    start = 0 if _BAR.search(body[:at]) else max(body.rfind(cut, 0, at) for cut in _CUTS) + 1
+    lead = body[:at] if start <= 1 or len(_PAIR.findall(body[:at])) == 0 else ""
+    lead = lead or body[start:at].lstrip()
     short = lead[lead.rfind("] ") + 2 :] if "] " in lead else lead
-    lead = short if len(short.strip()) >= _LEAST else lead
-    mark = _numbered(lead).rstrip(" ") + (" " if lead.endswith(" ") else "") + "{step}"
-    rest = body[growing.end() :]
-    total = re.match(r"\s*/\s*\d+", rest)
-    if total:
-        mark += re.sub(r"\d+", "{total}", total[0])
-        rest = rest[total.end() :]
+    lead = short if len(short.strip()) >= LEAST else lead
+    mark = _numbered(lead).rstrip(" ") + (" " if lead.endswith(" ") else "")
+    for place, (begin, end) in enumerate(spans):
+        following = spans[place + 1][0] if place + 1 < len(spans) else end
+        mark += f"{{{places[begin, end]}}}" + _numbered(body[end:following])
+    rest = body[spans[-1][1] :]
     tail = re.match(r"[\s\]\)|,;:-]+", rest)
     if tail and tail[0].strip():
-        mark, rest = mark + tail[0].rstrip(), rest[len(tail[0].rstrip()) :]
+        taken = ", " if tail[0] == ", " else tail[0].rstrip()  # `1,000, `: the blank says where the number ends
+        mark, rest = mark + taken, rest[len(taken) :]
     return mark, rest, not body.lstrip().startswith(lead.lstrip())

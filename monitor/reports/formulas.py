@@ -46,25 +46,15 @@ def figures(topology: Topology, seconds: float | None, batch: int | None, sequen
     return out
 
 
-def days_for_iterations(iterations: float, seconds: float) -> float:
-    """Days that `iterations` of `seconds` each take (seed 003: steps x sec / 86400)."""
-    return iterations * seconds / _DAY
-
-
-def days_for_tokens(tokens: float, batch: int, sequence: int, seconds: float) -> float:
-    """Days until so many tokens were seen, at `batch` samples of `sequence` tokens every `seconds`."""
-    return days_for_iterations(tokens / (batch * sequence), seconds)
-
-
 def days(
     iterations: float | None, tokens: float | None, seconds: float | None, batch: int | None, sequence: int | None
 ) -> float | None:
-    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks."""
-    if iterations and seconds:
-        return days_for_iterations(iterations, seconds)
-    if tokens and seconds and batch and sequence:
-        return days_for_tokens(tokens, batch, sequence, seconds)
-    return None
+    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks (seed 003:
+    steps x sec / 86400).
+    """
+    if not iterations and tokens and batch and sequence:
+        iterations = tokens / (batch * sequence)
+    return iterations * seconds / _DAY if iterations and seconds else None
 
 
 def aggregate_petaflops(tflops: float, units: int) -> float:

@@ -12,7 +12,7 @@ from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
 from monitor.charts.history import SERIES, Track
 from monitor.charts.steady import AtSize
 from monitor.detectors import slowdown
-from monitor.detectors.slowdown.words import level
+from monitor.detectors.slowdown.words import level, standing
 from monitor.model import flops
 from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
@@ -170,6 +170,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady, tally)
     row.level = level(state)
+    notes += [] if row.level is None else [standing(row.level)]
     measured = _rates(row, state, steady, options)
     _memory(row, state)
     row.environment, row.software = dict(launch.environment), dict(launch.software)

@@ -1,9 +1,14 @@
-"""Figures that follow from a run's state: recomputed rates, FLOPs, utilisation, ETA, work at risk.
+"""Figures that follow from a run's state: recomputed rates, FLOPs, utilisation, ETA, work at risk, goodput.
 
 Recompute, keep the printed value beside it: early BigScience lines print samples per second 1000 times too small.
+Goodput: docs/incident-record.md (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
 """
 
+import math
+from typing import Any
+
 from monitor.model import flops, gpus
+from monitor.run.ending import PLANNED
 from monitor.run.phases import ENDED, STATE_OF_PHASE
 from monitor.run.state import RunState
 
@@ -20,14 +25,9 @@ def sequence_length(state: RunState) -> int | None:
     return launch.latest.sequence_length or launch.topology.sequence_length
 
 
-def seconds_per_iteration(state: RunState) -> float | None:
-    """The last iteration's pure time."""
-    return state.launch.pure_seconds
-
-
 def samples_per_second(state: RunState) -> float | None:
     """Batch size over pure time; the printed figure where no batch size is known (gpt-neox, DeepSpeed alone)."""
-    batch, seconds = batch_size(state), seconds_per_iteration(state)
+    batch, seconds = batch_size(state), state.launch.pure_seconds
     if batch and seconds:
         return batch / seconds
     return state.launch.latest.samples_per_second
@@ -48,7 +48,7 @@ def tokens_per_second(state: RunState) -> float | None:
 def computed_tflops(state: RunState) -> tuple[str, float] | None:
     """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
     launch = state.launch
-    seconds = seconds_per_iteration(state)
+    seconds = state.launch.pure_seconds
     if not seconds:
         return None
     return flops.computed_tflops(
@@ -80,7 +80,7 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
     launch = state.launch
     mfu, hfu = launch.latest.mfu, launch.latest.hfu
-    peak, seconds = peak_tflops(state, configured_peak), seconds_per_iteration(state)
+    peak, seconds = peak_tflops(state, configured_peak), state.launch.pure_seconds
     model, hardware = flops.utilisation(launch.topology, seconds, batch_size(state), sequence_length(state), peak)
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 
@@ -127,3 +127,38 @@ def run_state(state: RunState, history: bool) -> str:
     if state.lost or history:
         return "lost"
     return "hung" if launch.hung else STATE_OF_PHASE[launch.phase]
+
+
+def mean_time_between_failures_seconds(state: RunState) -> float | None:
+    """Productive time over unplanned ends, the present one counted if it was one; None before the first."""
+    failures = state.unplanned_ends + (state.launch.phase == "crashed" and not _planned(state))
+    return state.productive_seconds / failures if failures and state.productive_seconds > 0 else None
+
+
+def _planned(state: RunState) -> bool:
+    launch = state.launch
+    return launch.failure is not None and launch.failure.failure in PLANNED
+
+
+def advised_save_interval(state: RunState) -> float | None:
+    """Seconds between saves that lose least: sqrt(2 x save time x MTBF), the first-order optimum of Young and Daly."""
+    between, save = mean_time_between_failures_seconds(state), state.past.checkpoints.save_seconds
+    return math.sqrt(2 * save * between) if between is not None and save else None
+
+
+def figures(state: RunState, wall_seconds: float) -> dict[str, Any]:
+    """Goodput for people and for `replay --json`; absent where the log does not tell."""
+    between, advised = mean_time_between_failures_seconds(state), advised_save_interval(state)
+    baseline = state.launch.pace.baseline
+    out: dict[str, Any] = {
+        "productive_seconds": round(state.productive_seconds, 1),
+        "unplanned_restarts": state.unplanned_ends,
+        "planned_restarts": max(0, state.restarts - state.unplanned_ends),
+        "mean_time_between_failures_seconds": round(between, 1) if between is not None else None,
+        "advised_save_interval_seconds": round(advised, 1) if advised is not None else None,
+    }
+    if advised is not None and baseline:
+        out["advised_save_interval_iterations"] = max(1, round(advised / baseline))
+    if wall_seconds > 0:
+        out["unproductive_seconds"] = round(max(0.0, wall_seconds - state.productive_seconds), 1)
+    return out

@@ -6,7 +6,7 @@ A ladder, the first that holds:
     2. finished  its loop ended as meant, and what failed did so behind that; a job that ends badly then is a warning
     3. crashed   something fatal: a failure, a traceback that nobody caught, a process that ended badly
     4. finished  all its processes ended well, or it is done and silent
-    5. exiting   its loop is done, or some processes ended well
+    5. exiting   its loop is done, some processes ended well, or it takes its leave
     6. running   what is no end is a hint
 The cause is what says most of it: `KINDS` has how much each kind says. Of those that say as much the earliest counts;
 those of one moment came in any order, and the one that stands first in `KINDS` leads to the others.
@@ -16,8 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-Sort = Literal["failure", "watchdog", "traceback", "exit", "terminated", "done", "finished", "orderly", "silence"]
+Sort = Literal[
+    "failure", "watchdog", "traceback", "exit", "terminated", "left", "done", "finished", "orderly", "silence"
+]
 """`done`: the loop says that it is done; `finished`: the program says so; `orderly`: it ended as a signal asked it to;
+`left`: its process takes its leave, well or not: what was raised before was not caught;
 `terminated`: somebody ended the other processes; `silence`: by now it would have gone on.
 """
 State = Literal["running", "exiting", "crashed", "finished"]
@@ -228,7 +231,7 @@ def _all_well(it: _Weighed) -> Ending | None:
 
 
 def _leaving(it: _Weighed) -> Ending | None:
-    leaving = it.done is not None or any(_ended_well(row) for row in it.rows)
+    leaving = it.done is not None or any(_ended_well(row) or row.sort == "left" for row in it.rows)
     return replace(it.found, state="exiting") if leaving else None
 
 
@@ -255,7 +258,7 @@ def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
     """What the launch may have died of. One that was ended died of what was told, be it no end by itself; where it is
     on its way out a helper's exception is none.
     """
-    ended = any(row.sort == "terminated" for row in rows)
+    ended = any(row.sort in ("terminated", "left") for row in rows)
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
     found = [row for row in known if (row.fatal or ended) and not (row.helper and leaving)]
     bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
@@ -346,7 +349,7 @@ def _job_failed(fatal: Sequence[Evidence]) -> float | None:
 
 def _is_proof(row: Evidence) -> bool:
     """Whether it proves that a process has ended: a launcher or the scheduler saw it, nobody can have caught it."""
-    if row.sort in ("terminated", "silence"):
+    if row.sort in ("terminated", "left", "silence"):
         return True
     if row.sort == "exit":
         return row.exit_code != 0
@@ -359,7 +362,7 @@ def _is_proof(row: Evidence) -> bool:
 
 
 def _crashed(rows: Sequence[Evidence], fatal: Sequence[Evidence], found: Ending) -> Ending:
-    hinted = [row.at for row in rows if row.sort == "terminated"]
+    hinted = [row.at for row in rows if row.sort in ("terminated", "left")]
     since = min([row.at for row in fatal if row.fatal or row.sort == "exit"] or hinted)
     proofs = [row for row in rows if row.passed_at is None and _is_proof(row)]
     seen = [row.at for row in proofs if row.sort != "silence"]

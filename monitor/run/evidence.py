@@ -6,7 +6,8 @@ buffer. It does not prove that the launch lives, the next one does. Nothing here
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from monitor.run.ending import MOMENT, Evidence, ending, strength
@@ -27,6 +28,9 @@ from parsers.events import (
 )
 
 _KEPT = 64  # rows of a launch; as many of ranks whose watchdogs gave up
+_WORDS = {"at", "message", "line", "logged_at", "after", "count"}
+_WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _WORDS))
+"""What a row says, whatever its words."""
 
 
 def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
@@ -87,9 +91,9 @@ def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator
     )  # fmt: skip
 
 
-def _of_termination(_event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """A launcher ended the other processes: the run is over, whatever the reason was."""
-    yield Evidence("terminated", at, line=text, after=after)
+def _of_termination(event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """A launcher ended the other processes, or the program takes its leave: the run is over, whatever the reason."""
+    yield Evidence("left" if event.by_itself else "terminated", at, line=text, after=after)
 
 
 def _of_end(event: ProgramExited | TrainerSummary, at: float, text: str, after: int) -> Iterator[Evidence]:
@@ -122,9 +126,8 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     elif isinstance(event, ProcessExited):
         note_tasks(state, event)
     before, failed = launch.phase, launch.ending.job_failed_at
-    for row in _OF[type(event)](event, told.at, told.entry.text, launch.iterations):
-        keep(launch, row)
-    weigh(state, told.at)
+    rows = list(_OF[type(event)](event, told.at, told.entry.text, launch.iterations))
+    weigh(state, told.at, anew=True in [keep(launch, row) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):
         launch.opening.clear()
         return launch.phase == "finished"
@@ -153,36 +156,30 @@ def goes_on(state: RunState, at: float) -> bool:
     return True
 
 
-def keep(launch: Launch, row: Evidence) -> None:
-    """One row more. Of equal ones the earliest stands for all; of too many the one that says least goes."""
-    rows = launch.evidence
+def keep(launch: Launch, row: Evidence) -> bool:
+    """One row more. Of equal ones the earliest stands for all; of too many the one that says least goes. Whether the
+    ending may be another one now: of what is no end it does not matter how often it was told.
+    """
+    rows, what = launch.evidence, _WHAT(row)
     for place, known in enumerate(rows):
-        if _same(known, row):
+        if _WHAT(known) == what:
             first = known if known.at <= row.at else row
             rows[place] = replace(first, count=known.count + row.count)
-            return
+            return first is row or row.sort == "exit"
     rows.append(row)
     alike = [known for known in rows if (known.sort == "watchdog") == (row.sort == "watchdog") and known.failure]
     if len(alike) > _KEPT:
         rows.remove(min(alike, key=lambda known: (strength(known), -known.at)))
+    return True
 
 
-def _same(known: Evidence, row: Evidence) -> bool:
-    """Whether they say the same, whatever their words."""
-    if (known.sort, known.failure, known.rank) != (row.sort, row.failure, row.rank):
-        return False
-    as_known = replace(
-        row, at=known.at, message=known.message, line=known.line, logged_at=known.logged_at, after=known.after,
-        count=known.count,
-    )  # fmt: skip
-    return as_known == known
-
-
-def weigh(state: RunState, at: float) -> None:
-    """Work out the ending anew: the evidence has changed."""
+def weigh(state: RunState, at: float, *, anew: bool = True) -> None:
+    """Work out the ending anew, where the evidence has changed, and what follows of it."""
     launch = state.launch
     before = launch.ending.state
-    launch.ending = found = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
+    if anew:
+        launch.ending = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
+    found = launch.ending
     if found.state == "crashed":
         launch.opening.clear()  # what is said of a set-up from here on is the next launch's
         freeze_node_list(state)

@@ -13,33 +13,19 @@ from typing import Any, TypeVar
 from monitor.model.topology import sizes_of
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from parsers.events import (
-    ArgumentsDumped,
-    EnvironmentVariableSeen,
-    Event,
-    FailureSeen,
-    LogEvent,
-    MemoryReported,
-    MilestoneReached,
-    ModelSettingLogged,
-    ProcessExited,
-    SoftwareSeen,
-    TopologyLogged,
-)
+from parsers import events
+from parsers.events import Event, LogEvent
 
 HELD_SECONDS = 120.0
 """Live: from the launcher's first word to the arguments took 30 to 50 s on two nodes; lines that waited longer belong
 to the run before, as a restart."""
 _MOST_HELD = 4096
 _IDS_KEPT = 1024
-OPENING = frozenset({TopologyLogged, EnvironmentVariableSeen, SoftwareSeen, ModelSettingLogged})
+OPENING: frozenset[type[Event]] = frozenset(
+    {events.TopologyLogged, events.EnvironmentVariableSeen, events.SoftwareSeen, events.ModelSettingLogged}
+)
 """What a launch may say before its arguments, beside its milestones."""
-BOUNDS = frozenset(
-    {
-        TopologyLogged.kind, EnvironmentVariableSeen.kind, SoftwareSeen.kind, ModelSettingLogged.kind,
-        MilestoneReached.kind, ArgumentsDumped.kind,
-    }
-)  # fmt: skip
+BOUNDS = {kind.kind for kind in OPENING} | {events.MilestoneReached.kind, events.ArgumentsDumped.kind}
 """Kinds of events that `Experiments.take` must see; the others only while something is held."""
 _ID = "experiment_run_id"
 _MODEL = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "experts")
@@ -52,7 +38,7 @@ _NOTHING = ("", "None")
 Tag = TypeVar("Tag")
 
 
-def plan_of(event: ArgumentsDumped) -> dict[str, str]:
+def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
     """What tells experiments apart, of one arguments dump; absent where it does not say."""
     values = event.values
     sizes = sizes_of(values)
@@ -127,7 +113,7 @@ class Experiments(Known):
         if state is not None and _opens(event) and (self.held or begun(state)):
             self.held.append((entry, tag))
             return [] if len(self.held) < _MOST_HELD else self.release()
-        if isinstance(event, ArgumentsDumped):
+        if isinstance(event, events.ArgumentsDumped):
             self._tell(plan_of(event), state)
         elif self.held and _is_the_last_ones(event):
             return [(entry, tag)]
@@ -157,11 +143,13 @@ class Experiments(Known):
 
 def _opens(event: Event) -> bool:
     """Whether a launch writes this before its arguments."""
-    return type(event) in OPENING or (isinstance(event, MilestoneReached) and event.milestone != "training_done")
+    return type(event) in OPENING or (isinstance(event, events.MilestoneReached) and event.milestone != "training_done")
 
 
 def _is_the_last_ones(event: Event) -> bool:
     """What the launch before may still write while the next one begins."""
-    if isinstance(event, FailureSeen):
+    if isinstance(event, events.FailureSeen):
         return not event.fatal
-    return isinstance(event, MemoryReported) or (isinstance(event, ProcessExited) and event.exit_code == 0)
+    return isinstance(event, events.MemoryReported) or (
+        isinstance(event, events.ProcessExited) and event.exit_code == 0
+    )

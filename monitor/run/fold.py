@@ -18,56 +18,19 @@ from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
-from monitor.run.records import Memory, Told
+from monitor.run.records import Memory, Told, plus
 from monitor.run.state import RunState
 from monitor.run.steps.engine import fold_engine_step
 from monitor.run.steps.loop import fold_iteration
 from monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
-from monitor.run.totals import plus
+from parsers import events
 from parsers.engine.fields import whole
-from parsers.events import (
-    ArgumentsDumped,
-    BatchSizeRampupPlanned,
-    CheckpointFileWritten,
-    CheckpointLoaded,
-    CheckpointLoadStarted,
-    CheckpointNotFound,
-    CheckpointSaved,
-    CheckpointSaveScheduled,
-    CheckpointSaveStarted,
-    CollectiveStatus,
-    CustomProgressLogged,
-    CustomValueLogged,
-    EngineStepLogged,
-    EnvironmentVariableSeen,
-    EvaluationProgressed,
-    Event,
-    FailureSeen,
-    GenerationMoved,
-    IterationLogged,
-    LogEvent,
-    LossScaleExhausted,
-    MemoryReported,
-    MilestoneReached,
-    ModelSettingLogged,
-    OverflowSkipped,
-    ParametersCounted,
-    PartBegan,
-    ProcessExited,
-    SizesTold,
-    SoftwareSeen,
-    ThroughputReported,
-    TimersReported,
-    TopologyLogged,
-    TrainerLogged,
-    TrainerProgressed,
-    TrainerSetting,
-    TrainerSummary,
-    ValidationLogged,
-)
+from parsers.events import Event, LogEvent
 from parsers.timers import BESIDE, PART_OF, timer
 
-_OF_AN_END: frozenset[type[Event]] = frozenset({FailureSeen, ProcessExited})
+_MORE = BESIDE | PART_OF.keys()
+"""Timers that tell more than the time of an iteration's parts."""
+_OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 
@@ -77,33 +40,35 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     event = entry.event
     kind = type(event)
     clock = _note_line(state, event, at)
-    launch, counted, before = state.launch, state.iterations_total, state.launch.phase
-    kind_of_silence = launch.silent_work or before
+    launch, counted = state.launch, state.iterations_total
+    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
     moved: Moved = False
     if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
         handler = _HANDLERS.get(kind)
         moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
-    phase = state.launch.phase
-    if isinstance(moved, str) and moved != phase:
+    now = state.launch
+    phase = now.phase
+    if moved.__class__ is str and moved != phase:
+        enter(state, moved, at)
         phase = moved
-        enter(state, phase, at)
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
-    if stepped or entered or kind in AMENDING or (moved and kind is ValidationLogged):
+    if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if stepped:
-        state.copies.count(source, state.launch.number)
+        state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        if live and state.launch is launch:  # what a new launch ended did not end in progress
+        if live and now is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, kind_of_silence, event, at)
         _note_progress(state, at, live)
-        if clock is not None or kind in STEP:
-            near = state.launch.stamped_at is not None and (
-                state.iterations_total - state.launch.stamped_at <= (state.launch.log_interval or 1)
-            )
-            state.launch.progress_clock = state.log_clock_last if clock is None and near else clock
-    if state.launch.parts.told and (silence := state.launch.parts.follow(before, phase, event)) > 0:
+        if clock is not None:
+            now.progress_clock = clock
+        elif kind in STEP:
+            stamped = now.stamped_at
+            near = stamped is not None and state.iterations_total - stamped <= (now.log_interval or 1)
+            now.progress_clock = state.log_clock_last if near else None
+    if now.parts.told and (silence := now.parts.follow(before, phase, event)) > 0:
         state.past.silences.learn(before, silence)
 
 
@@ -125,7 +90,8 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
 def _note_progress(state: RunState, at: float, live: bool) -> None:
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0
-    state.live = state.live or live
+    if live:
+        state.live = True
     state.launch.hung, state.unheard_before = False, None
 
 
@@ -153,16 +119,16 @@ def used(event: Event) -> bool:
 
     Depends on the event's type and the names in it, never on its numbers (parsers/engine/memo.py).
     """
-    if isinstance(event, TimersReported):
+    if isinstance(event, events.TimersReported):
         return timers_used(event)
     return True
 
 
 UNREAD: dict[type[Event], frozenset[str]] = {
-    IterationLogged: frozenset({"extra"}),
-    EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
-    TrainerLogged: frozenset({"extra"}),
-    TrainerProgressed: frozenset({"remaining_seconds"}),
+    events.IterationLogged: frozenset({"extra"}),
+    events.EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
+    events.TrainerLogged: frozenset({"extra"}),
+    events.TrainerProgressed: frozenset({"remaining_seconds"}),
 }
 """Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""
 
@@ -174,9 +140,9 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
     evaluation ends what was before; one that is in it, or its result, may be the first that is heard of it.
     """
     kind = type(event)
-    if isinstance(event, EvaluationProgressed) and not (event.done or event.finished):
+    if isinstance(event, events.EvaluationProgressed) and not (event.done or event.finished):
         return before
-    if kind in EVALUATION or (isinstance(event, TrainerLogged) and event.eval_loss is not None):
+    if kind in EVALUATION or (isinstance(event, events.TrainerLogged) and event.eval_loss is not None):
         return "evaluating"
     if kind in STEP:
         return before if before not in ("evaluating", "saving") else None
@@ -223,7 +189,7 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _on_memory(state: RunState, event: MemoryReported, _told: Told) -> bool:
+def _on_memory(state: RunState, event: events.MemoryReported, _told: Told) -> bool:
     memory = state.launch.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
@@ -249,8 +215,10 @@ def _larger(known: int | None, new: int | None) -> int | None:
     return new if known is None else known if new is None else max(known, new)
 
 
-def _on_timers(state: RunState, event: TimersReported, told: Told) -> bool:
-    _take_timers(state, event)
+def _on_timers(state: RunState, event: events.TimersReported, told: Told) -> bool:
+    state.launch.account.take(event, state.launch.whole_lines)
+    if not PART_OF.keys().isdisjoint(event.timers):
+        state.launch.parts.note_printed(event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.launch.iterations:
@@ -264,29 +232,20 @@ def _on_timers(state: RunState, event: TimersReported, told: Told) -> bool:
     return False
 
 
-def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
+def fold_timers(state: RunState, event: events.TimersReported, at: float) -> bool:
     """`fold` for the most frequent lines of some logs: timers that tell nothing but the time of an iteration's parts.
     Their stamps and nodes say nothing that the lines beside them do not. False where they tell more; nothing is folded
     then.
     """
-    if state.first_at is None or not state.proven:
-        return False
-    if not BESIDE.isdisjoint(event.timers):
+    if not state.proven or state.first_at is None or not _MORE.isdisjoint(event.timers):
         return False
     if at > state.updated_at:
         state.updated_at = at
-    _take_timers(state, event)
+    state.launch.account.take(event, state.launch.whole_lines)
     return True
 
 
-def _take_timers(state: RunState, event: TimersReported) -> None:
-    launch = state.launch
-    launch.account.take(event, launch.whole_lines)
-    if not PART_OF.keys().isdisjoint(event.timers):
-        launch.parts.note_printed(event)
-
-
-def _on_overflow(state: RunState, event: OverflowSkipped, _told: Told) -> bool:
+def _on_overflow(state: RunState, event: events.OverflowSkipped, _told: Told) -> bool:
     news = state.launch.overflows.take_line(event, state.launch.latest.iteration or 0, state.launch.log_interval or 1)
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
@@ -295,12 +254,12 @@ def _on_overflow(state: RunState, event: OverflowSkipped, _told: Told) -> bool:
     return news
 
 
-def _on_scale_exhausted(state: RunState, _event: LossScaleExhausted, told: Told) -> bool:
-    failure = FailureSeen(failure="python_exception", message="the loss scale is at its minimum")
+def _on_scale_exhausted(state: RunState, _event: events.LossScaleExhausted, told: Told) -> bool:
+    failure = events.FailureSeen(failure="python_exception", message="the loss scale is at its minimum")
     return fold_evidence(state, failure, told)
 
 
-def _on_throughput(state: RunState, event: ThroughputReported, _told: Told) -> bool:
+def _on_throughput(state: RunState, event: events.ThroughputReported, _told: Told) -> bool:
     latest, topology = state.launch.latest, state.launch.topology
     if event.tflops is not None:
         latest.tflops = event.tflops
@@ -318,7 +277,7 @@ def _on_throughput(state: RunState, event: ThroughputReported, _told: Told) -> b
     return False
 
 
-def _on_part(state: RunState, event: PartBegan, told: Told) -> Moved:
+def _on_part(state: RunState, event: events.PartBegan, told: Told) -> Moved:
     """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
     if state.launch.phase in ENDED or state.launch.phase == "exiting":
         return False
@@ -330,56 +289,56 @@ def _on_part(state: RunState, event: PartBegan, told: Told) -> Moved:
     return late or event.part
 
 
-def _on_custom_value(state: RunState, event: CustomValueLogged, _told: Told) -> bool:
+def _on_custom_value(state: RunState, event: events.CustomValueLogged, _told: Told) -> bool:
     state.launch.custom_values[event.name] = event.value
     return False
 
 
-def _on_summary(state: RunState, event: TrainerSummary, told: Told) -> bool:
+def _on_summary(state: RunState, event: events.TrainerSummary, told: Told) -> bool:
     saves.end_save(state)
     return fold_evidence(state, event, told)
 
 
-def _on_collective_status(state: RunState, event: CollectiveStatus, _told: Told) -> bool:
+def _on_collective_status(state: RunState, event: events.CollectiveStatus, _told: Told) -> bool:
     note_collective(state, event)
     return False
 
 
 _Handler = Callable[[RunState, Any, Told], Moved]
 _HANDLERS: dict[type[Event], _Handler] = {
-    IterationLogged: fold_iteration,
-    EngineStepLogged: fold_engine_step,
-    TrainerLogged: fold_trainer_log,
-    TrainerProgressed: fold_trainer_progress,
-    TrainerSetting: setup.on_trainer_setting,
-    MilestoneReached: setup.on_milestone,
-    ArgumentsDumped: setup.on_arguments,
-    TopologyLogged: setup.on_sizes,
-    ModelSettingLogged: setup.on_setting,
-    SizesTold: setup.on_setting,
-    BatchSizeRampupPlanned: setup.on_setting,
-    ParametersCounted: setup.on_setting,
-    EnvironmentVariableSeen: setup.on_environment,
-    SoftwareSeen: setup.on_environment,
-    EvaluationProgressed: saves.on_evaluation,
-    ValidationLogged: saves.on_validation,
-    CheckpointSaveStarted: saves.on_save_started,
-    CheckpointFileWritten: saves.on_save_file,
-    CheckpointSaveScheduled: saves.on_save_scheduled,
-    CheckpointSaved: saves.on_saved,
-    CheckpointLoadStarted: saves.on_load,
-    CheckpointLoaded: saves.on_load,
-    CheckpointNotFound: saves.on_load,
-    MemoryReported: _on_memory,
-    TimersReported: _on_timers,
-    OverflowSkipped: _on_overflow,
-    ThroughputReported: _on_throughput,
-    LossScaleExhausted: _on_scale_exhausted,
-    CollectiveStatus: _on_collective_status,
-    CustomValueLogged: _on_custom_value,
-    CustomProgressLogged: lambda *_: True,
-    GenerationMoved: lambda *_: True,
-    PartBegan: _on_part,
+    events.IterationLogged: fold_iteration,
+    events.EngineStepLogged: fold_engine_step,
+    events.TrainerLogged: fold_trainer_log,
+    events.TrainerProgressed: fold_trainer_progress,
+    events.TrainerSetting: setup.on_trainer_setting,
+    events.MilestoneReached: setup.on_milestone,
+    events.ArgumentsDumped: setup.on_arguments,
+    events.TopologyLogged: setup.on_sizes,
+    events.ModelSettingLogged: setup.on_setting,
+    events.SizesTold: setup.on_setting,
+    events.BatchSizeRampupPlanned: setup.on_setting,
+    events.ParametersCounted: setup.on_setting,
+    events.EnvironmentVariableSeen: setup.on_environment,
+    events.SoftwareSeen: setup.on_environment,
+    events.EvaluationProgressed: saves.on_evaluation,
+    events.ValidationLogged: saves.on_validation,
+    events.CheckpointSaveStarted: saves.on_save_started,
+    events.CheckpointFileWritten: saves.on_save_file,
+    events.CheckpointSaveScheduled: saves.on_save_scheduled,
+    events.CheckpointSaved: saves.on_saved,
+    events.CheckpointLoadStarted: saves.on_load,
+    events.CheckpointLoaded: saves.on_load,
+    events.CheckpointNotFound: saves.on_load,
+    events.MemoryReported: _on_memory,
+    events.TimersReported: _on_timers,
+    events.OverflowSkipped: _on_overflow,
+    events.ThroughputReported: _on_throughput,
+    events.LossScaleExhausted: _on_scale_exhausted,
+    events.CollectiveStatus: _on_collective_status,
+    events.CustomValueLogged: _on_custom_value,
+    events.CustomProgressLogged: lambda *_: True,
+    events.GenerationMoved: lambda *_: True,
+    events.PartBegan: _on_part,
     **dict.fromkeys(EVENTS, fold_evidence),
-    TrainerSummary: _on_summary,
+    events.TrainerSummary: _on_summary,
 }

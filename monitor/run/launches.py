@@ -4,15 +4,20 @@ A second set-up in a source that had already counted iterations is a restart; so
 A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
 """
 
-from monitor.run.ending import PLANNED
-from monitor.run.node_record import launch_of
-from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
+import zlib
+from typing import Any, TypeAlias
+
+import msgspec
+
+from monitor.model import topology as topologies
+from monitor.model.arguments import kept
+from monitor.run.ending import PLANNED, Evidence
+from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.records import AttemptEnd, Told
-from monitor.run.settings import event_of, plain, take_setting
+from monitor.run.records import AttemptEnd, Told, plus, summed
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.steps.sources import Trainer
-from monitor.run.totals import plus
+from parsers import events
 from parsers.dialects import dialect_of
 from parsers.events import Event
 
@@ -135,7 +140,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     state.after_finish = finished or attempt.training_done or (state.after_finish and not attempt.iterations)
     if finished:
         failure = None  # a warning of a process on its way out
-    cause = "hang" if attempt.hung else failure.failure if failure else "unknown"
+    told = failure or Evidence("silence", state.progress_at or at)
+    cause = "hang" if attempt.hung else told.failure or "unknown"
     planned = finished or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
@@ -145,8 +151,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
         AttemptEnd(
             number=attempt.number,
             failure=cause,
-            message=failure.message[:300] if failure else "",
-            at=max(failure.at, attempt.ending.since or failure.at) if failure else state.progress_at or at,
+            message=told.message[:300],
+            at=max(told.at, attempt.ending.since or told.at) if failure else told.at,
             started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
             iterations=attempt.iterations,
             last_iteration=attempt.last_iteration,
@@ -156,7 +162,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
             culprit=bool(named),
             crashed=died,
             watched=state.live,
-            line=failure.line if failure else "",
+            line=told.line,
         )
     )
     del state.ends[:-_ENDS_KEPT]
@@ -296,3 +302,55 @@ def _count_lost(state: RunState, iteration: int) -> None:
 def _finished(end: AttemptEnd) -> bool:
     """Nothing of a launch that came to its end is lost."""
     return end.planned and end.failure not in PLANNED
+
+
+# --- what a launch says of itself: layout, arguments, environment, versions -----------------------------------------
+
+
+def stamp_of(event: events.ArgumentsDumped) -> str:
+    """What tells one arguments dump from another: they carry no time."""
+    return str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+
+
+Setting: TypeAlias = tuple[str, dict[str, Any]]
+"""A fact of the set-up as plain values: the event's kind and fields."""
+
+
+def plain(event: Event) -> Setting:
+    """The event as it is kept until it is known whose it is."""
+    return event.kind, msgspec.to_builtins(event)
+
+
+def event_of(setting: Setting) -> Event:
+    """The event that was kept."""
+    kind, fields = setting
+    return msgspec.convert(fields, events.EVENT_TYPES[kind])
+
+
+def take_setting(launch: Launch, event: Event) -> None:
+    """One more fact of the set-up."""
+    match event:
+        case events.EnvironmentVariableSeen():
+            launch.environment[event.name] = event.value
+            if event.name not in topologies.NOMINAL_SIZES:
+                return
+        case events.SoftwareSeen():
+            launch.software[event.name] = event.version
+            return
+        case events.ParametersCounted():  # one rank counted its own: the sum over ranks is the model
+            launch.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
+            launch.topology.parameters = summed(launch.parameters_by_rank.values())
+            return
+        case events.ArgumentsDumped():
+            if launch.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):
+                launch.arguments = kept(event.values)  # another dump is a critic's
+    changed = topologies.apply(launch.topology, event)
+    if changed is not None:
+        launch.topology = changed
+        if launch.train_iterations is None:
+            launch.train_iterations = changed.train_iterations
+
+
+def is_known(launch: Launch, event: Event) -> bool:
+    """Whether it is a setting that says nothing new: some programs print one again behind each iteration."""
+    return type(event) is events.ModelSettingLogged and topologies.apply(launch.topology, event) is None

@@ -1,8 +1,7 @@
 """From a run's state to the rows of its history: `fold` calls `record` when something that is drawn has happened."""
 
 from monitor.breakdown.profile import critical, spreads
-from monitor.charts.buckets import Row
-from monitor.charts.history import History
+from monitor.charts.history import History, Row
 from monitor.run import derived
 from monitor.run.phases import ENDED, drawn_as
 from monitor.run.state import RunState

@@ -12,17 +12,7 @@ from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
 from monitor.run.records import Told, Validation
 from monitor.run.state import RunState
-from parsers.events import (
-    CheckpointFileWritten,
-    CheckpointLoaded,
-    CheckpointLoadStarted,
-    CheckpointNotFound,
-    CheckpointSaved,
-    CheckpointSaveScheduled,
-    CheckpointSaveStarted,
-    EvaluationProgressed,
-    ValidationLogged,
-)
+from parsers import events
 
 _DATASETS_KEPT = 64
 
@@ -32,7 +22,7 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
     state.launch.watch.interrupt(at, iteration)
 
 
-def on_evaluation(state: RunState, event: EvaluationProgressed, told: Told) -> Moved:
+def on_evaluation(state: RunState, event: events.EvaluationProgressed, told: Told) -> Moved:
     """Evaluation moves."""
     launch = state.launch
     if launch.phase == "finished":
@@ -51,7 +41,7 @@ def on_evaluation(state: RunState, event: EvaluationProgressed, told: Told) -> M
     return launch.ending.state == "crashed" or ("training" if event.finished else PHASE_AFTER[event.kind])
 
 
-def on_validation(state: RunState, event: ValidationLogged, told: Told) -> Moved:
+def on_validation(state: RunState, event: events.ValidationLogged, told: Told) -> Moved:
     """A validation set has its result; more sets may follow."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
@@ -71,7 +61,7 @@ def on_validation(state: RunState, event: ValidationLogged, told: Told) -> Moved
     return "exiting" if launch.training_done else "training" if last_set else "evaluating"
 
 
-def on_save_started(state: RunState, event: CheckpointSaveStarted, told: Told) -> Moved:
+def on_save_started(state: RunState, event: events.CheckpointSaveStarted, told: Told) -> Moved:
     """A save has begun."""
     launch = state.launch
     save = launch.save
@@ -82,18 +72,18 @@ def on_save_started(state: RunState, event: CheckpointSaveStarted, told: Told) -
     return launch.phase in ENDED or "saving"
 
 
-def on_save_file(state: RunState, event: CheckpointFileWritten, told: Told) -> Moved:
+def on_save_file(state: RunState, event: events.CheckpointFileWritten, told: Told) -> Moved:
     """One file of a checkpoint moves. That DeepSpeed's is ready is the last that is heard of HF Trainer's."""
     launch = state.launch
     if event.finished and event.path is None and launch.driver == "trainer":
-        return on_saved(state, CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), told)
+        return on_saved(state, events.CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), told)
     if not launch.watch.inside:
         launch.engine.between.saving, launch.save.files_iteration = True, event.iteration
     _overhead(state, told.at)
     return "saving" if launch.phase in PARTS else True
 
 
-def on_save_scheduled(state: RunState, _event: CheckpointSaveScheduled, told: Told) -> Moved:
+def on_save_scheduled(state: RunState, _event: events.CheckpointSaveScheduled, told: Told) -> Moved:
     """The save goes on in the background; training goes on."""
     launch = state.launch
     launch.save.pending_async = True
@@ -101,7 +91,7 @@ def on_save_scheduled(state: RunState, _event: CheckpointSaveScheduled, told: To
     return "training" if launch.phase == "saving" else True
 
 
-def on_saved(state: RunState, event: CheckpointSaved, told: Told) -> Moved:
+def on_saved(state: RunState, event: events.CheckpointSaved, told: Told) -> Moved:
     """A checkpoint is whole: nothing before it can be lost any more."""
     launch = state.launch
     checkpoints, save = state.past.checkpoints, launch.save
@@ -169,11 +159,13 @@ def _between(start: Any, end: str | None) -> float | None:
 
 
 def on_load(
-    state: RunState, event: CheckpointLoadStarted | CheckpointLoaded | CheckpointNotFound, _told: Told
+    state: RunState,
+    event: events.CheckpointLoadStarted | events.CheckpointLoaded | events.CheckpointNotFound,
+    _told: Told,
 ) -> Moved:
     """Weights are being loaded, or there are none."""
     launch = state.launch
-    if isinstance(event, CheckpointLoaded) and event.iteration is not None and not launch.iterations:
+    if isinstance(event, events.CheckpointLoaded) and event.iteration is not None and not launch.iterations:
         launch.loaded = event.iteration
     if launch.iterations == 0 and launch.phase not in ENDED:
         return PHASE_AFTER[event.kind]

@@ -7,23 +7,17 @@ from monitor.model.arguments import changes
 from monitor.run import saves
 from monitor.run.evidence import fold_done, goes_on
 from monitor.run.experiments import plan_of
-from monitor.run.launches import LAUNCHER, boundary, note_setting, withdraw
+from monitor.run.launches import LAUNCHER, boundary, note_setting, stamp_of, withdraw
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
 from monitor.run.records import Told
-from monitor.run.settings import stamp_of
 from monitor.run.state import RunState
+from parsers import events
 from parsers.engine.fields import whole
-from parsers.events import (
-    ArgumentsDumped,
-    Event,
-    MilestoneReached,
-    TopologyLogged,
-    TrainerSetting,
-)
+from parsers.events import Event
 
 
-def on_milestone(state: RunState, event: MilestoneReached, told: Told) -> Moved:
+def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) -> Moved:
     """A set-up step was announced."""
     if event.milestone != "training_done":
         boundary(state, event.milestone, event.logged_at or told.source, told)
@@ -42,7 +36,7 @@ def on_milestone(state: RunState, event: MilestoneReached, told: Told) -> Moved:
     return False
 
 
-def on_arguments(state: RunState, event: ArgumentsDumped, told: Told) -> bool:
+def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
     stamp = stamp_of(event)
     boundary(state, "arguments", stamp, told)
@@ -75,7 +69,7 @@ def on_environment(state: RunState, event: Event, _told: Told) -> bool:
     return False
 
 
-def on_sizes(state: RunState, event: TopologyLogged, told: Told) -> bool:
+def on_sizes(state: RunState, event: events.TopologyLogged, told: Told) -> bool:
     """`using world size: ...` is the first line of Megatron, its processes the first of DeepSpeed's launcher on a node;
     other programs tell sizes at any time.
     """
@@ -86,7 +80,7 @@ def on_sizes(state: RunState, event: TopologyLogged, told: Told) -> bool:
     return on_setting(state, event, told)
 
 
-def on_trainer_setting(state: RunState, event: TrainerSetting, told: Told) -> bool:
+def on_trainer_setting(state: RunState, event: events.TrainerSetting, told: Told) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
         if state.launch.trainer.supposed:

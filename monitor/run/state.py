@@ -22,14 +22,12 @@ from typing import Any
 
 from monitor.breakdown.account import Account
 from monitor.charts.history import History
-from monitor.charts.recent import Recent
-from monitor.charts.steady import Steady
+from monitor.charts.steady import Recent, Steady
 from monitor.model.topology import Topology
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import LaunchRecord
 from monitor.run.ending import RUNNING, Ending, Evidence
-from monitor.run.parts import Parts
-from monitor.run.phases import Phase
+from monitor.run.phases import Parts, Phase
 from monitor.run.records import (
     AttemptEnd,
     Buffering,
@@ -38,14 +36,13 @@ from monitor.run.records import (
     Job,
     Latest,
     Memory,
+    Observed,
     Save,
     Unrestarted,
     Validation,
 )
 from monitor.run.silence import Intervals, Silences
-from monitor.run.steps.copies import Copies
-from monitor.run.steps.observed import Observed
-from monitor.run.steps.overflows import Overflows
+from monitor.run.steps.copies import Copies, Overflows
 from monitor.run.steps.pace import Histogram, Pace
 from monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
 from monitor.run.steps.watch import Watch
@@ -273,7 +270,8 @@ class RunState:
     experiment: Experiment = field(default_factory=Experiment)
     job: Job | None = None
     """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
-
+    pid_file: str = ""
+    """Where the launcher leaves its process id, as configured; written by the core."""
     beside: str = ""
     """Another job that runs and writes this run, too; written by the core."""
     unrestarted: Unrestarted | None = None

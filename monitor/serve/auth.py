@@ -1,8 +1,8 @@
-"""Basic auth against bcrypt hashes, as Prometheus's web configuration has them.
+"""Basic auth against bcrypt hashes, as Prometheus's web configuration has them, and bearer tokens.
 
-A check costs what bcrypt costs (60 ms and more, on purpose), so answers are remembered by a keyed digest: a scrape
-pays once. A user that does not exist costs the same as a wrong password. One password is checked at a time, and few
-may wait: guessing cannot take the machine.
+A check of a password costs what bcrypt costs (60 ms and more, on purpose), so answers are remembered by a keyed digest:
+a scrape pays once. A user that does not exist costs the same as a wrong password. One password is checked at a time,
+and few may wait: guessing cannot take the machine.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import bcrypt
@@ -26,10 +26,12 @@ class TooManyGuessesError(Exception):
     """More passwords wait to be checked than may."""
 
 
-class BasicAuth:
-    """Users and their hashes. `allows` is called in one asyncio thread."""
+class Auth:
+    """Users and tokens, by their hashes. `allows` is called in one asyncio thread."""
 
-    def __init__(self, users: Mapping[str, str]) -> None:
+    def __init__(self, users: Mapping[str, str], tokens: Iterable[str] = ()) -> None:
+        """`users`: name -> bcrypt hash; `tokens`: their SHA-256."""
+        self._tokens = tuple(tokens)
         self._users = {user.encode(): digest.encode() for user, digest in users.items()}
         some = next(iter(self._users.values()), b"$2b$10$")
         # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
@@ -40,7 +42,13 @@ class BasicAuth:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
     async def allows(self, header: str | None) -> bool:
-        """Whether the value of `Authorization` names a user with the right password. TooManyGuessesError."""
+        """Whether the value of `Authorization` is a known token, or names a user with the right password.
+        TooManyGuessesError.
+        """
+        scheme, _, token = (header or "").strip().partition(" ")
+        if scheme.lower() == "bearer":
+            found = hashlib.sha256(token.strip().encode("latin-1", "replace")).hexdigest()
+            return any(hmac.compare_digest(found, known) for known in self._tokens)
         given = _credentials(header)
         if given is None:
             return False

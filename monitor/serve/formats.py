@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from monitor.model.tables import rows_of
 from monitor.scalars import one_line
 
 DASH = "–"
@@ -100,27 +101,7 @@ def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, st
     return [(name.replace("_", " "), one_line(plain(name, values[name]))) for name in names]
 
 
-LABELS = {
-    "iteration": "Iteration",
-    "eta": "Ends in",
-    "seconds_per_iteration": "s/iteration",
-    "over_normal": "Over normal",
-    "tflops": "TFLOPs per GPU",
-    "samples_per_second": "Samples/s",
-    "tokens_per_second": "Tokens/s",
-    "lm_loss": "Loss",
-    "validation_loss": "Validation loss",
-    "grad_norm": "Grad norm",
-    "learning_rate": "Learning rate",
-    "loss_scale": "Loss scale",
-    "global_batch_size": "Batch size",
-    "max_memory_bytes": "GPU memory",
-    "progress_at": "Last progress",
-    "at_risk_seconds": "Work at risk",
-    "restarts": "Restarts",
-    "effective_training_time_ratio": "Effective time",
-    "consumed_tokens": "Tokens consumed",
-}
+LABELS = dict(rows_of("monitor.serve", "labels.csv", tuple[str, str]))
 FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
     "lm_loss", "max_memory_bytes", "at_risk_seconds",

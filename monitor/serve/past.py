@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
-from monitor.charts.buckets import ABSENT, AXIS, QUAD, packed
-from monitor.charts.history import AXES, PARTS, SERIES, SPREADS, VALIDATION, History, Track
+from monitor.charts.history import ABSENT, AXES, AXIS, PARTS, QUAD, SERIES, SPREADS, VALIDATION, History, Track, packed
 
 _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 

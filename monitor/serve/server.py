@@ -18,7 +18,7 @@ from typing import Any
 
 import h11
 
-from monitor.serve.auth import BasicAuth, TooManyGuessesError
+from monitor.serve.auth import Auth, TooManyGuessesError
 from monitor.serve.bodies import Bodies, TooLargeError, TooManyError
 from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
 from monitor.serve.hosts import Hosts
@@ -56,7 +56,7 @@ class HttpServer:
         self._most = max(8, min(self._limits.connections, soft // 4 if soft > 0 else self._limits.connections))
         self.tls: Tls | None = None
         """May be set while it serves: new connections follow it."""
-        self.auth: BasicAuth | None = None
+        self.auth: Auth | None = None
         """As `tls`; it holds from the next request."""
         self.hosts: Hosts | None = None
         """As `auth`."""
@@ -334,7 +334,7 @@ class HttpServer:
         except TooManyGuessesError:
             return text_reply(503, "too many passwords are being checked\n")
         ask = ("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"')
-        return text_reply(401, "a user and a password are needed\n", ask)
+        return text_reply(401, "a user and a password, or a token, are needed\n", ask)
 
     def _render(self, request: Request) -> Reply:
         try:

@@ -29,6 +29,9 @@ class Step:
     """Of `elapsed`: seconds in the data loader, which DeepSpeed's own clock leaves out."""
 
 
+_SIZES = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
+
+
 def topology_of(scenario: Scenario) -> Topology:
     """The scenario's sizes as the monitor names them."""
     return Topology(
@@ -82,41 +85,20 @@ _OF_INSTANT: dict[str, Callable[[Scenario, float], Any]] = {
 
 
 def arguments(scenario: Scenario, first_iteration: int) -> str:
-    """The arguments dump, with everything that follows from the scenario."""
+    """The arguments dump, with everything that follows from the scenario. A size that is 0 is not printed."""
     wrong = {fault.kind for fault in scenario.faults}
-    values: dict[str, object] = {
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
+    figures = {
+        "dp": 2 * scenario.dp if "wrong_topology" in wrong else scenario.dp,
+        "ffn": 5 * scenario.hidden // 4 if "wrong_size" in wrong else 4 * scenario.hidden,
         "bf16": not scenario.fp16,
-        "checkpoint_activations": scenario.checkpointing,
-        "data_parallel_size": 2 * scenario.dp if "wrong_topology" in wrong else scenario.dp,
-        "eval_interval": scenario.eval_interval or 1_000_000_000,
-        "eval_iters": 1 if scenario.eval_interval else 0,
-        "ffn_hidden_size": (5 * scenario.hidden // 4) if "wrong_size" in wrong else 4 * scenario.hidden,
-        "fp16": scenario.fp16,
-        "global_batch_size": scenario.global_batch_size,
-        "hidden_size": scenario.hidden,
-        "iteration": first_iteration - 1,
-        "log_interval": scenario.log_interval,
-        "lr": 6e-05,
-        "micro_batch_size": scenario.micro_batch_size,
-        "num_attention_heads": scenario.heads,
-        "num_layers": scenario.layers,
-        "padded_vocab_size": scenario.vocab,
-        "pipeline_model_parallel_size": scenario.pp,
-        "rampup_batch_size": [str(part) for part in scenario.rampup] if scenario.rampup else None,
-        "save": "/ckpt",
-        "save_interval": scenario.save_interval,
-        "seq_length": scenario.sequence_length,
-        "swiglu": False,
-        "tensor_model_parallel_size": scenario.tp,
-        "train_iters": scenario.iterations,
-        "world_size": scenario.world_size,
-        "zero_stage": 1,
+        "evaluations": scenario.eval_interval or 1_000_000_000,
+        "evaluates": int(bool(scenario.eval_interval)),
+        "loaded": first_iteration - 1,
+        "rampup": [str(part) for part in scenario.rampup] if scenario.rampup else None,
     }
-    sizes = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
-    values = {name: value for name, value in values.items() if value or name not in sizes}
-    return "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in values.items())
+    told = {name: text.format(scenario=scenario, **figures) for name, text in WORDS["arguments"].items()}
+    told = {name: value for name, value in told.items() if value != "0" or name not in _SIZES}
+    return "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in told.items())
 
 
 def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iterator[tuple[float, str]]:

@@ -224,6 +224,8 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
         since = run.iteration - fault.at
         if loss is None:
             break
+        if since < 0:
+            continue  # a restart went back before it
         if fault.kind in _EFFECTS:
             loss, norm = _EFFECTS[fault.kind](run, fault, since, loss, norm)
         elif fault.kind in ("scale_search", "scale_cycle", "loss_scale_decline"):

@@ -10,7 +10,130 @@ summer time, another zone, a doubled or merged log) its offset changes and time 
 Law: pure; memory does not grow with the log.
 """
 
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from monitor.source_clock.clock import Placed, SourceClock
-from monitor.source_clock.dating import Dating, Silence, clocked
+from monitor.source_clock.stamps import SKEW
+from monitor.source_clock.steps import number_of, seconds_of
+from parsers.events import Event, LogEvent, TimeShown
 
 __all__ = ["Dating", "Placed", "Silence", "SourceClock", "clocked"]
+
+
+_LOOK_AHEAD = 100  # events behind a step in which its time is looked for
+_MOST_WAITING = 10_000  # undated lines that are kept until a dated one tells more
+_PROGRESS = SETUP | EVALUATION | SAVE | STEP
+
+
+class _Following:
+    """An iterator that can look ahead a little."""
+
+    def __init__(self, entries: Iterator[LogEvent]) -> None:
+        self._entries = entries
+        self._seen: deque[LogEvent] = deque()
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        while True:
+            entry = self._seen.popleft() if self._seen else next(self._entries, None)
+            if entry is None:
+                return
+            yield entry
+
+    def seconds_of(self, step: Event) -> float:
+        """Of the same step, as a line close behind says; 0 if none does."""
+        for entry in itertools.islice(self._entries, _LOOK_AHEAD):
+            self._seen.append(entry)
+            number = number_of(entry.event)
+            if number is not None:
+                return (seconds_of(entry.event) or 0.0) if number == number_of(step) else 0.0
+        return 0.0
+
+
+class Dating:
+    """One source's entries in, the same at their times out. A bare stamp (`TimeShown`) that the next one contradicts is
+    none.
+    """
+
+    def __init__(self, source: str, clock: SourceClock | None = None) -> None:
+        self.clock = clock or SourceClock()
+        self._source = source
+        self._waiting: list[LogEvent] = []
+        self._shown: LogEvent | None = None
+        self._since: list[LogEvent] = []
+
+    def feed(self, entry: LogEvent) -> Iterator[Placed]:
+        """The next one. What comes out may be earlier ones, or nothing yet."""
+        raw = self.clock.moment(entry.event)
+        if raw is None:
+            waiting = self._waiting if self._shown is None else self._since
+            waiting.append(entry)
+            if len(self._waiting) + len(self._since) >= _MOST_WAITING:
+                yield from self.flush()
+            return
+        if self._shown is not None:
+            yield from self._settle(raw)
+        if isinstance(entry.event, TimeShown):
+            self._shown = entry
+            return
+        waiting, self._waiting = self._waiting, []
+        yield from self.clock.place(waiting, entry, self._source, raw)
+
+    def flush(self) -> Iterator[Placed]:
+        """What waits for a stamp."""
+        if self._shown is not None:
+            yield from self._settle(None)
+        waiting, self._waiting = self._waiting, []
+        yield from self.clock.place(waiting, None, self._source)
+
+    def _settle(self, raw: float | None) -> Iterator[Placed]:
+        """The bare stamp, now that the next one is known."""
+        shown, since = self._shown, self._since
+        self._shown, self._since = None, []
+        told = self.clock.moment(shown.event) if shown is not None else None
+        if shown is not None and told is not None and (raw is None or told <= raw + SKEW):
+            waiting, self._waiting = self._waiting, since
+            yield from self.clock.place(waiting, shown, self._source, told)
+        else:
+            self._waiting += since
+
+
+def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
+    """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
+    dating = Dating(source, clock)
+    following = _Following(iter(entries))
+    for entry in following:
+        if dating.clock.wants_seconds(entry.event):
+            dating.clock.first_seconds = following.seconds_of(entry.event)
+        yield from dating.feed(entry)
+    yield from dating.flush()
+
+
+class Silence:
+    """Of one source: how long it has shown no progress, as far as its lines prove it."""
+
+    def __init__(self, source: str) -> None:
+        self._dating = Dating(source)
+        self.progress_at: float | None = None
+        """The last time at which progress may have been."""
+        self.last_at: float | None = None
+        """The last time that is known."""
+
+    def see(self, entry: LogEvent) -> None:
+        """The source's next entry."""
+        for placed in self._dating.feed(entry):
+            self._take(placed)
+
+    def close(self) -> None:
+        """No more will come."""
+        for placed in self._dating.flush():
+            self._take(placed)
+
+    def _take(self, placed: Placed) -> None:
+        if not self._dating.clock.dated or placed.at == float("inf"):
+            return
+        self.last_at = placed.at
+        if type(placed.entry.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):
+            self.progress_at = placed.at

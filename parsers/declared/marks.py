@@ -134,7 +134,7 @@ def _pattern(name: str, following: str) -> str:
         return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
     if "clock" in name or "words" in name:
         return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
-    return _number(following[:1])
+    return _number(following[:2])
 
 
 def _is_number(name: str) -> bool:
@@ -143,8 +143,11 @@ def _is_number(name: str) -> bool:
 
 
 def _number(following: str) -> str:
-    """A number, without the character that follows it in the mark where that could be part of it."""
-    points = "".join(point for point in ",." if point != following)
+    """A number, without the character that follows it in the mark where that could be part of it: of `1,234, ` it could
+    not, a blank ends it.
+    """
+    points = "".join(point for point in ",." if point != following[:1] or following[1:] == " ")
+    following = following[:1]
     powers = "" if following in "KMBT" and following else "[KMBT]?"
     more = rf"(?:[{points}]\d{{1,24}}){{0,8}}"
     end = r"\.?" if following != "." else ""

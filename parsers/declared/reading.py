@@ -84,7 +84,9 @@ class Reading:
             name: converter(target) for name, target in {**dialect.fields, **spec.fields}.items()
         }
         self._assign = spec.assign.strip() or spec.assign
-        self._after_assign = re.compile(re.escape(self._assign) + r"[ \t]+") if not spec.separator.strip() else None
+        self._after_assign = (
+            re.compile(rf"(?<![ \t])[ \t]*{re.escape(self._assign)}[ \t]+") if not spec.separator.strip() else None
+        )
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class Reading:
 
     def events(self, head: Mapping[str, Any], found: Mapping[str, str], line: Line) -> Iterator[Event]:
         """What the line says."""
-        values: dict[str, Any] = dict(head)
+        values: dict[str, Any] = {**self.spec.given, **head}
         losses: dict[str, float] = {}
         extra: dict[str, float | str] = {}
         for name, text in found.items():

@@ -34,6 +34,7 @@ _MOST_SAMPLES = 200
 _MOST_PREFIXES = 16
 _MOST_NAMES = 20
 _LEAST_TEXT = 3
+_GIVEN = ("epoch_steps", "epochs", "total")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -85,6 +86,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Their name -> the value that it must have; several are separated by `, `."""
     positive: tuple[str, ...] = ()
     """Their names whose value must be more than zero."""
+    given: Mapping[str, int] = field(default_factory=_empty)
+    """Our name -> value of what no line prints: the steps of an epoch."""
     failure: Failure = "unknown"
     """For `failure`: which."""
     name: str = ""
@@ -102,6 +105,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
             elif self.anywhere and len(mark.lead.strip()) < _LEAST_TEXT:
                 yield "line", "may stand anywhere: it must begin with at least three characters of text"
         yield from _problems_of_fields(self.fields)
+        yield from ((f"given.{name}", f"{name!r} is no count") for name in self.given if name not in _GIVEN)
         if not self.assign.strip() and (not self.assign or not self.separator.strip()) and self.form != "json":
             yield "assign", "is empty, or blank as the separator is: a name and its value cannot be told apart"
         if not self.separator:

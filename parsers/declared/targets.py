@@ -6,6 +6,7 @@ Imports nothing but the engine's fields.
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from parsers.engine.fields import (
@@ -155,6 +156,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
 """Our name -> the units in which it may be printed -> how such text is read; the unit without a name is the usual."""
 
 
+@cache  # names come again in every line of every dialect
 def converter(target: str) -> tuple[str, Convert]:
     """`allocated MiB` as our name and the reading of its text. Raises ValueError with what is wrong."""
     name, _, unit = target.strip().partition(" ")

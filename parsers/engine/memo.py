@@ -21,6 +21,7 @@ from parsers.engine.templates import (
     agrees,
     defaults,
     learn,
+    says_nothing,
     widths_aside,
 )
 from parsers.events import Event
@@ -136,6 +137,15 @@ class Memo:
             self._set(shape, raw, layout, template)
         else:
             layout.proofs = _NEVER
+
+    def rule_out(self, shape: Shape, raw: bytes, read: Reading) -> None:
+        """The reference reading `read` found nothing in a line of this shape: from the second one on it is noise."""
+        shape.seen += 1
+        key = raw.translate(SHAPE)
+        if shape.seen != 2 or key not in self._shapes:
+            return
+        if all(self.scanner.rules[rule].templated for rule in shape.rules) and says_nothing(raw, read):
+            self._shapes[key] = None
 
     def _of_use(self, answer: Answer) -> Answer:
         """Without the fields that nobody reads."""

@@ -2,12 +2,26 @@
 
 Hyperscan (a compiled library, where it has wheels) looks for all of them at memory speed; `plain` takes one pass a
 literal, 0.1 s for a megabyte and the rules of all formats. Both give the same hits. Only shapes of lines that are new
-are searched, 30 to 200 KB of a usual log: most runs never need Hyperscan, whose start takes 0.07 s and 34 MB.
+are searched, 30 to 200 KB of a usual log: most runs never need Hyperscan. Compiling takes it 0.07 s, so what it has
+compiled is kept for the next start, by its version, the processor and the literals.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from hashlib import sha256
+from typing import Any, Protocol, TypeAlias
+
+
+class Kept(Protocol):
+    """What outlives this process, by name. It must be from nobody else: Hyperscan's own code loads it."""
+
+    def read(self, name: str) -> bytes | None:
+        """None where nothing is kept."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Never raises."""
+
 
 Hits: TypeAlias = list[tuple[int, int]]
 """(offset, index of the literal), by offset: every place where a literal begins."""
@@ -33,15 +47,14 @@ def plain(literals: Sequence[bytes]) -> Search:
     return search
 
 
-def compiled(literals: Sequence[bytes]) -> Search | None:
+def compiled(literals: Sequence[bytes], kept: Kept | None = None) -> Search | None:
     """Hyperscan's pass; None where it is not installed or does not run on this processor."""
     try:
         import hyperscan
     except ImportError:
         return None
     try:
-        database = hyperscan.Database()
-        database.compile(expressions=[re.escape(literal) for literal in literals], ids=list(range(len(literals))))
+        database = _database(hyperscan, [re.escape(literal) for literal in literals], kept)
     except hyperscan.error:
         return None
     lengths = [len(literal) for literal in literals]
@@ -63,7 +76,24 @@ def compiled(literals: Sequence[bytes]) -> Search | None:
     return search
 
 
-def best(literals: Sequence[bytes]) -> Search:
+def _database(hyperscan: Any, patterns: list[bytes], kept: Kept | None) -> Any:
+    """Raises hyperscan.error."""
+    sample, database = hyperscan.Database(), hyperscan.Database()
+    sample.compile(expressions=[b"a"], ids=[0])  # it tells the library's version and what it uses of the processor
+    name = f"hyperscan-{sha256(repr((sample.info(), patterns)).encode()).hexdigest()}"
+    data = kept.read(name) if kept is not None else None
+    if data is not None:
+        with contextlib.suppress(hyperscan.error):
+            database = hyperscan.loadb(data, hyperscan.HS_MODE_BLOCK)
+            database.scratch = hyperscan.Scratch(database)
+            return database
+    database.compile(expressions=patterns, ids=list(range(len(patterns))))
+    if kept is not None:
+        kept.write(name, hyperscan.dumpb(database))
+    return database
+
+
+def best(literals: Sequence[bytes], kept: Kept | None = None) -> Search:
     """`plain` while that is cheaper; Hyperscan, where it is here, once there is much to search."""
     searched, search = 0, plain(literals)
 
@@ -72,7 +102,7 @@ def best(literals: Sequence[bytes]) -> Search:
         if searched <= _WORTH:
             searched += len(data)
             if searched > _WORTH:
-                search = compiled(literals) or search
+                search = compiled(literals, kept) or search
         return search(data)
 
     return chosen

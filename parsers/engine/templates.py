@@ -188,9 +188,8 @@ def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
 
 def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:
     """A layout for lines like this one, of which the reference reading `read` gave `answer`. Raises NoTemplateError."""
-    shape = raw.translate(SHAPE)
-    if any(host in shape for host in _HOST_SHAPES):
-        raise NoTemplateError  # whether `fp16:` is a host's name depends on its digits
+    if _may_name_host(raw):
+        raise NoTemplateError
     chance = random.Random(len(raw))  # noqa: S311  digits, no secrets
     lines = [raw, *(_with_other_digits(raw, chance) for _ in range(_EXAMPLES))]
     answers = [answer, *map(read, lines[1:])]
@@ -209,6 +208,20 @@ def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:
         if not agrees(template, line, read(line)):
             raise NoTemplateError
     return layout
+
+
+def says_nothing(raw: bytes, read: Reading) -> bool:
+    """Whether the reference reading `read` finds nothing in lines like this one, whatever their digits."""
+    if _may_name_host(raw):
+        return False
+    chance = random.Random(len(raw))  # noqa: S311  digits, no secrets
+    return not any(read(_with_other_digits(raw, chance)) for _ in range(_PROOFS))
+
+
+def _may_name_host(raw: bytes) -> bool:
+    """Whether `fp16:` is a host's name depends on its digits."""
+    shape = raw.translate(SHAPE)
+    return any(host in shape for host in _HOST_SHAPES)
 
 
 def _with_other_digits(raw: bytes, chance: random.Random) -> bytes:

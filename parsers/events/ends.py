@@ -72,6 +72,8 @@ class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):
     proves_training: ClassVar[bool] = False
 
     pid: int | None = None
+    by_itself: bool = False
+    """It takes its leave, well or not; nobody had to end it."""
 
 
 class FailureSeen(Event, frozen=True, kw_only=True, gc=False):

@@ -125,3 +125,16 @@ class EnvironmentVariableSeen(Event, frozen=True, kw_only=True, gc=False):
 
     name: str
     value: str
+
+
+class HostSeen(Event, frozen=True, kw_only=True, gc=False):
+    """A host as the program knows it: its own, or the one that all of its launch meet at."""
+
+    kind: ClassVar[str] = "host"
+    proves_training: ClassVar[bool] = False
+
+    host: str
+    """Without the domain."""
+    domain: str = ""
+    """The first part of it: in Kubernetes a pod's subdomain."""
+    own: bool = True

@@ -4,16 +4,16 @@
 In and out as in megatron.py, which reads the fields: only the separator and some names differ.
 """
 
-import re
 from collections.abc import Iterator
 
 from parsers.dialects import ARGONNE
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event
 from parsers.formats.megatron import iterations
+from parsers.patterns import lazy
 
 # ` iteration=       3/  100000 | consumed_samples=...`
-_START = re.compile(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+_START = lazy(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 
 # Its names where they are more than Megatron's with underscores for blanks. It prints two TFLOPs: NVIDIA's formula
 # (`[LM]`, the model's own work) and DeepSpeed's; the first is the field's, the second stays under its name.

@@ -4,29 +4,29 @@ Names are padded with dots to a column, long ones have few dots; srun may break 
 gpt-neox glues the value's origin to its end. Lines of other ranks in between are left to the other rules.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import ArgumentsDumped, Event
+from parsers.patterns import lazy
 
 _MAX_LINES = 6000  # the longest real dump has 700 lines; other ranks may print as much in between
 _MAX_VALUE = 4000
 
 # `------------------------ arguments ------------------------`
-_HEAD = re.compile(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
+_HEAD = lazy(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
 # `-------------------- end of arguments ---------------------`
-_END = re.compile(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
+_END = lazy(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
 # `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`
-_ARGUMENT = re.compile(r"^[ ]{0,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
+_ARGUMENT = lazy(r"^[ ]{0,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
 _COLUMN = (
     48  # name and dots: who cuts the blanks before a line (logcli) leaves them, a line that begins amid a name not
 )
 # `........................ False`: the rest of an argument whose line srun had cut
-_REST = re.compile(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
+_REST = lazy(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 # `512.........................updated`
-_ORIGIN = re.compile(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
+_ORIGIN = lazy(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ it ran, the script between two rules of dashes, the reason if LSF ended it, how 
 ends in `The output (if any) follows:`.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,12 @@ from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats.launchers import by_signal, ended_by, failed
 from parsers.formats.stamps import date_of
+from parsers.patterns import lazy
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
 
 # `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`
-_LSF = re.compile(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
+_LSF = lazy(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
 _LSF_REASONS: dict[str, Failure] = {
     "TERM_RUNLIMIT": "time_limit",
     "TERM_DEADLINE": "time_limit",
@@ -46,21 +46,21 @@ _LSF_REASONS: dict[str, Failure] = {
 }
 # `Exited with exit code 140.`, `Exited by signal 9. The CPU time used is 1 seconds.`, `Exited with signal termination:
 # Killed, and core dumped.`, `Exited with signal termination: 12.`, `Exited with unknown status 0400`
-_LSF_EXIT = re.compile(
+_LSF_EXIT = lazy(
     r"^Exited (?:with exit code (\d{1,3})\.|by signal (\d{1,2})\.|with unknown status \d"
     r"|with signal termination: (?:(\d{1,2})|([\w/ ]{3,40}))[.,])"
 )
 _REQUEUED = "Job was killed by user or admin, and will be re-queued with the same jobid."
 _COMPLETED = "Successfully completed."
 # `Subject: Job 4242: <gpt3> in cluster <summit> Exited`
-_SUBJECT = re.compile(r"^Subject: Job \d{1,12}(?:\[\d{1,9}\])?: <.{0,400}> (?:in cluster <[^>]{0,80}> )?(Exited|Done)$")
+_SUBJECT = lazy(r"^Subject: Job \d{1,12}(?:\[\d{1,9}\])?: <.{0,400}> (?:in cluster <[^>]{0,80}> )?(Exited|Done)$")
 _SENDER = "Sender: LSF System <"
 _OUTPUT = "The output (if any) "
 _SCRIPT = "# LSBATCH: User input"
-_RULE = re.compile(r"^-{40,80}$")
+_RULE = lazy(r"^-{40,80}$")
 _ENDED_AT = "Terminated at "
 # What else stands in a report; the figures of the summary and a long list of hosts are indented
-_KNOWN = re.compile(
+_KNOWN = lazy(
     r"^(?:Job <|Job was executed on host|Started at |Results reported |Your job looked like:|Resource usage summary:"
     r"|PS:|Read file <|<[^>]{1,400}> was used as |-{40,80}$|[ ]{4})"
 )

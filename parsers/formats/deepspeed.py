@@ -4,7 +4,6 @@ Its logger's prefix is stripped before (prefixes.py): `line.prefix.location` is 
 GiB. `skipped` is cumulative, unlike Megatron's count per interval.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,47 +19,46 @@ from parsers.events import (
     ThroughputReported,
     TimersReported,
 )
+from parsers.patterns import lazy
 
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 # `steps: 1 loss: 11.0643 iter time (s): 2.474 samples/sec: 206.954` (pipe/engine.py train_batch); further losses may
 # stand between.
-_STEPS = re.compile(
+_STEPS = lazy(
     rf"\bsteps: (\d{{1,12}}) loss: ({_N})((?:(?!steps: ).){{0,400}}?) ?iter time \(s\): ({_N}) samples/sec: ({_N})"
 )
-_NAMED = re.compile(r"([A-Za-z][\w ]{0,40}?): (" + _N + ")")
+_NAMED = lazy(r"([A-Za-z][\w ]{0,40}?): (" + _N + ")")
 # `step=10, skipped=4, lr=[4.99e-05, 4.99e-05], mom=[(0.9, 0.95)]` (engine.py _report_progress)
-_STEP = re.compile(r"\bstep=(\d{1,12}), skipped=(\d{1,12}), lr=\[?\[?(" + _N + ")?")
+_STEP = lazy(r"\bstep=(\d{1,12}), skipped=(\d{1,12}), lr=\[?\[?(" + _N + ")?")
 # `epoch=0/micro_step=20/global_step=10, RunningAvgSamplesPerSec=46.9, CurrSamplesPerSec=50.8, MemAllocated=5.5GB`
-_THROUGHPUT = re.compile(
+_THROUGHPUT = lazy(
     r"(?:epoch=(\d{1,9})/micro_step=(\d{1,12})/global_step=(\d{1,12})|(?<![\d/])(\d{1,9})/(\d{1,12})), "
     r"(?=(?:RunningAvg)?SamplesPerSec=)"
 )
-_ASSIGNED = re.compile(r"\b([A-Za-z]{3,40})=(" + _N + r")(GB)?")
+_ASSIGNED = lazy(r"\b([A-Za-z]{3,40})=(" + _N + r")(GB)?")
 # `|E2E latency=7.99s |Gather latency=...|CurSamplesPerSec=8.01 |AvgSamplesPerSec=8.01` (DeepSpeed-Chat)
-_CHAT = re.compile(r"E2E latency=(" + _N + r")s")
-_CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
+_CHAT = lazy(r"E2E latency=(" + _N + r")s")
+_CHAT_SAMPLES = lazy(r"\bCurSamplesPerSec=(" + _N + ")")
 # `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768`
 # `... Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1`
-_OVERFLOW = re.compile(
+_OVERFLOW = lazy(
     r"(?:OVERFLOW!|loss scale overflow!|Overflow detected\.).{0,80}?Attempted loss scale: (" + _N + r")"
     r"(?:, reducing to (" + _N + r")|, but hysteresis is \d{1,6}\. Reducing hysteresis to (\d{1,6}))?"
 )
 # `Grad overflow on iteration 3`, `Reducing dynamic loss scale from 65536.0 to 32768.0` are the same overflow told twice
-_VERBOSE_SCALE = re.compile(r"Reducing dynamic loss scale from (" + _N + ") to (" + _N + ")")
+_VERBOSE_SCALE = lazy(r"Reducing dynamic loss scale from (" + _N + ") to (" + _N + ")")
 # `time (ms) | fwd_microstep: 101.92 | bwd_microstep: 107.56`
-_TIMER = re.compile(r"\|[ ]{0,4}(\w{1,80}):[ ]{0,4}(" + _N + ")")
+_TIMER = lazy(r"\|[ ]{0,4}(\w{1,80}):[ ]{0,4}(" + _N + ")")
 # `MA 3.85 GB         Max_MA 5.33 GB         CA 7.4 GB         Max_CA 7 GB ` (see_memory_usage)
-_SEE_MEMORY = re.compile(
+_SEE_MEMORY = lazy(
     r"\bMA (" + _N + r") GB[ ]{1,20}Max_MA (" + _N + r") GB[ ]{1,20}CA (" + _N + r") GB[ ]{1,20}Max_CA (" + _N + ") GB"
 )
 # `CPU Virtual Memory:  used = 40.54 GB, percent = 21.6%`
-_HOST_MEMORY = re.compile(r"CPU Virtual Memory:[ ]{1,4}used = (" + _N + r") GB, percent = (" + _N + ")%")
+_HOST_MEMORY = lazy(r"CPU Virtual Memory:[ ]{1,4}used = (" + _N + r") GB, percent = (" + _N + ")%")
 # flops profiler: `FLOPS per GPU = 3 * fwd flops per GPU / iter latency:   12.3 TFLOPS`, `iter latency: 1.2 s`
-_PROFILER = re.compile(
-    r"^(?:FLOPS per GPU [^:]{0,80}|samples/second|iter latency):[ ]{1,60}(" + _N + r")[ ]?(\w{0,12})"
-)
+_PROFILER = lazy(r"^(?:FLOPS per GPU [^:]{0,80}|samples/second|iter latency):[ ]{1,60}(" + _N + r")[ ]?(\w{0,12})")
 # `  zero_optimization_stage ...... 1` printed by config.py
-_SETTING = re.compile(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
+_SETTING = lazy(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
 _SETTINGS = {
     "world_size": "engine_world_size",  # the data-parallel size where tensor or pipeline parallelism is on
     "train_batch_size": "global_batch_size",

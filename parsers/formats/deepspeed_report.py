@@ -1,19 +1,19 @@
 """ds_report (deepspeed/env_report.py) and banners that name versions; every rank prints it, interleaved and glued."""
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, SoftwareSeen
+from parsers.patterns import lazy
 
 # `torch version .................... 2.9.1+cu128`, `deepspeed info ................... 0.18.3, unknown, unknown`
-_REPORTED = re.compile(
+_REPORTED = lazy(
     r"\b(torch version|deepspeed info|nvcc version|torch cuda version|torch hip version) \.{2,40} ([\w.+-]{1,60})"
 )
 # `DeepSpeed info: version=0.16.2, git-hash=unknown, git-branch=unknown`
-_ENGINE = re.compile(r"DeepSpeed info: version=([\w.+-]{1,60})")
+_ENGINE = lazy(r"DeepSpeed info: version=([\w.+-]{1,60})")
 # `**** Git info for Megatron: git_hash=ff4477e git_branch=main ****`
-_GIT = re.compile(r"Git info for Megatron: git_hash=(\w{1,64})")
+_GIT = lazy(r"Git info for Megatron: git_hash=(\w{1,64})")
 _NAMES = {
     "torch version": "torch",
     "deepspeed info": "deepspeed",

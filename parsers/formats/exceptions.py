@@ -9,9 +9,10 @@ from typing import Any
 
 from parsers.engine.fields import byte_size
 from parsers.events import Failure, Role
+from parsers.patterns import lazy
 
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
-_EXCEPTION = re.compile(
+_EXCEPTION = lazy(
     r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Iteration))"
     r"(?::[ ]?(.{0,1000}))?$"
 )
@@ -20,50 +21,50 @@ _MESSAGE = 500  # characters of it that are kept
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
 # 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
-_TRIED = re.compile(r"Tried to allocate " + _SIZE)
-_CAPACITY = re.compile(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" total capacity)")
+_TRIED = lazy(r"Tried to allocate " + _SIZE)
+_CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" total capacity)")
 # Paddle's `ResourceExhaustedError:`, two lines above `Out of memory error on GPU 0. Cannot allocate 1.5GB memory on`
-_OOM = re.compile(
+_OOM = lazy(
     r"(?:CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b"
     r"|Out of memory error on \w{2,12} \d"
 )
 # JAX's `XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.`,
 # `... Attempting to reserve 17.46G at the bottom of memory.`; a line of XLA's log alike may be of a try
-_XLA_OOM = re.compile(r"RESOURCE_EXHAUSTED: .{0,300}(?:[Oo]ut of memory|\bof memory\b|memory space)")
+_XLA_OOM = lazy(r"RESOURCE_EXHAUSTED: .{0,300}(?:[Oo]ut of memory|\bof memory\b|memory space)")
 # `CUDA error: uncorrectable ECC error encountered`, `cudaErrorECCUncorrectable`
-_ECC = re.compile(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
+_ECC = lazy(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
 # `CUDA error: an illegal memory access was encountered`, `HIP error: ...`, `cudaErrorLaunchFailure`
-_CUDA = re.compile(r"\b(?:CUDA|HIP) error: [^\n]{3,200}|\bcudaError[A-Z]\w{3,60}|CUBLAS_STATUS_(?!SUCCESS)\w{3,40}")
+_CUDA = lazy(r"\b(?:CUDA|HIP) error: [^\n]{3,200}|\bcudaError[A-Z]\w{3,60}|CUBLAS_STATUS_(?!SUCCESS)\w{3,40}")
 # The driver's words in another program's: NCCL's `Cuda failure 2 'out of memory'`, `Triton Error [CUDA]: device-side
 # assert triggered`
-_INSIDE = re.compile(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'|\bTriton Error \[\w{2,8}\]: (.{3,200})")
+_INSIDE = lazy(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'|\bTriton Error \[\w{2,8}\]: (.{3,200})")
 # `[Errno 12] Cannot allocate memory`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate 8 GiB for an
 # array`, Ray's `OutOfMemoryError: Task was killed due to the node running low on memory.`
-_HOST_OOM = re.compile(
+_HOST_OOM = lazy(
     r"^MemoryError\b|^_ArrayMemoryError\b|[Cc]an(?:no|')t allocate memory|std::bad_alloc|node running low on memory"
 )
 # `OSError: [Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`
 # `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
 # `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
 # disk or quota it is in nearly all reports
-DISK = re.compile(
+DISK = lazy(
     r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
     r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
 )
 # NCCL's own words for what went wrong
-NCCL = re.compile(
+NCCL = lazy(
     r"NCCL error in: |\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|\bncclRemoteError\b"
     r"|\bncclInvalidUsage\b|DistBackendError: NCCL"
 )
 # `DataLoader worker (pid 30882) is killed by signal: Bus error.`
-_WORKER = re.compile(
+_WORKER = lazy(
     r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) "
     r"(?:is killed by signal|exited unexpectedly)(?:: ([A-Za-z ]{3,40}))?"
 )
 _WORKER_ENDS: tuple[tuple[str, Failure], ...] = (("bus", "bus_error"), ("seg", "segfault"), ("kill", "killed"))
 
 # Exceptions of ranks that lost another one
-_LOST = re.compile(
+_LOST = lazy(
     r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|NCCL communicator was aborted|gloo/transport"
     r"|recvValue failed|sendBytes failed|Socket (?:Closed|Timeout)|store->(?:get|wait)|DistNetworkError"
 )
@@ -71,15 +72,15 @@ _LOST = re.compile(
 _IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError"})
 
 # Programs beside the training whose tracebacks say nothing of it
-_BYSTANDERS = re.compile(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
+_BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
 # A program that trains, by the name of its file; others of a job make data, parse logs, copy files
-_TRAINERS = re.compile(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
+_TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
 # with <Signals.SIGKILL: 9>.`; a build (`ninja`, `make`) or a copy that failed ended no training process
-_COMMAND = re.compile(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")
-_STARTS = re.compile(r"python|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|prterun|pdsh|bash|\bsh$|launch")
+_COMMAND = lazy(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")
+_STARTS = lazy(r"python|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|prterun|pdsh|bash|\bsh$|launch")
 _LAUNCHERS = frozenset({"ChildFailedError", "SignalException"})  # torchrun's
-_SIGNAL = re.compile(r"got signal: (\d{1,2})")
+_SIGNAL = lazy(r"got signal: (\d{1,2})")
 
 
 def exception_of(text: str) -> tuple[str, str] | None:

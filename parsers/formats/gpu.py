@@ -1,15 +1,15 @@
 """The GPUs' clock, where a job locks it. Their name is data (gpu.yaml)."""
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import EnvironmentVariableSeen, Event
+from parsers.patterns import lazy
 
 # `GPU 0 locked to 967 MHz`, `GPU 3 reset to default clocks` of scripts around pynvml's nvmlDeviceSetGpuLockedClocks
-_LOCKED = re.compile(r"^\s{0,8}GPU \d{1,3} (?:locked to (\d{2,5}) ?MHz|reset to default clocks)\b")
+_LOCKED = lazy(r"^\s{0,8}GPU \d{1,3} (?:locked to (\d{2,5}) ?MHz|reset to default clocks)\b")
 # `GPU clocks set to "(gpuClkMin 1305, gpuClkMax 1305)" for GPU 00000000:17:00.0` of nvidia-smi -lgc
-_SET = re.compile(r"GPU clocks set to \"\(gpuClkMin \d{2,5}, gpuClkMax (\d{2,5})\)\" for GPU ")
+_SET = lazy(r"GPU clocks set to \"\(gpuClkMin \d{2,5}, gpuClkMax (\d{2,5})\)\" for GPU ")
 CLOCK = "GPU_CLOCK_MHZ"
 """Not a variable of the system: shown among them, as it is none of the training's own settings either."""
 

@@ -5,25 +5,25 @@ LLaMA-Factory and accelerate name the world size, and the model's configuration 
 do not train print the same, so that none of it makes a run.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parsers.engine.fields import integer
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, SizesTold
+from parsers.patterns import lazy
 
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
 _MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between
 
 # `[INFO:swift] rank: 0, local_rank: 0, world_size: 8, local_world_size: 8`
-_SWIFT = re.compile(r"\bworld_size: (\d{1,7}), local_world_size: (\d{1,5})\b")
+_SWIFT = lazy(r"\bworld_size: (\d{1,7}), local_world_size: (\d{1,5})\b")
 # `Process rank: 0, world size: 8, device: cuda:0, distributed training: True`
-_PROCESS = re.compile(r"\b[Pp]rocess rank: \d{1,7}, world size: (\d{1,7})\b")
+_PROCESS = lazy(r"\b[Pp]rocess rank: \d{1,7}, world size: (\d{1,7})\b")
 # `Num processes: 8`, under accelerate's `Distributed environment:`
-_ACCELERATE = re.compile(r"^[ ]{0,4}Num processes: (\d{1,7})\s*$")
+_ACCELERATE = lazy(r"^[ ]{0,4}Num processes: (\d{1,7})\s*$")
 # `per_device_train_batch_size=4,`, `--gradient_accumulation_steps 8`, `'gradient_accumulation_steps': 8`
-_ARGUMENT = re.compile(
+_ARGUMENT = lazy(
     r"(?<![\w.])(per_device_train_batch_size|gradient_accumulation_steps|sequence_parallel_size)"
     r"['\"]?[:= ]{1,3}(\d{1,9})(?![\w.])"
 )
@@ -33,13 +33,13 @@ _ARGUMENTS = {
     "sequence_parallel_size": "context_parallel_size",
 }
 # `gradient_checkpointing=True`, `'activation_checkpointing': True`
-_CHECKPOINTING = re.compile(r"(?<![\w.])(?:gradient|activation)_checkpointing['\"]?[:= ]{1,3}([Tt]rue|[Ff]alse)\b")
+_CHECKPOINTING = lazy(r"(?<![\w.])(?:gradient|activation)_checkpointing['\"]?[:= ]{1,3}([Tt]rue|[Ff]alse)\b")
 # `INFO:__main__:Overriding config: n_embd=11264,n_head=32,n_layer=64,n_positions=1024,gradient_checkpointing=true`
-_OVERRIDES = re.compile(r"\bOverriding config: (\w{1,60}=[^ ]{1,2000})")
+_OVERRIDES = lazy(r"\bOverriding config: (\w{1,60}=[^ ]{1,2000})")
 # `[INFO|configuration_utils.py:553] ... >> Model config GPT2Config {`, `ModelInfo(..., config=LlamaConfig {`
-_MODEL = re.compile(r"(?:\bModel config |\bconfig=)\w{1,80}Config \{\s*$")
+_MODEL = lazy(r"(?:\bModel config |\bconfig=)\w{1,80}Config \{\s*$")
 # `  "hidden_size": 2816,` and `    "hidden_size": 2816,` in a section
-_PAIR = re.compile(r'^([ ]{2}|[ ]{4})"(\w{1,80})": (.{1,200}?),?\s*$')
+_PAIR = lazy(r'^([ ]{2}|[ ]{4})"(\w{1,80})": (.{1,200}?),?\s*$')
 _SECTIONS = frozenset({"text_config", "llm_config", "language_config"})
 _KEYS = {
     "n_layer": "layers", "num_hidden_layers": "layers", "num_layers": "layers", "n_layers": "layers",

@@ -4,7 +4,6 @@ The dict is a Python repr: single quotes, bare nan and inf, and in newer version
 behind a bar on the same physical line. Several nodes draw their own bars and print their own final dicts.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,31 +20,34 @@ from parsers.events import (
     TrainerSetting,
     TrainerSummary,
 )
+from parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
 _MAX_DICT = 8000
+_BLANKS, _LONGEST_NAME = 7, 80  # between a bar's name and its figures; characters of a name
 # `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
-_DICT = re.compile(r"\{'(?:[^{}]{1,8000})\}")
+_DICT = lazy(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
-_PAIR = re.compile(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
+_PAIR = lazy(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
 _KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
 # ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`
-_BAR = re.compile(
-    r"(?:(?P<name>[^\r\n:|%]{1,80}):[ ]{1,4})?[ ]{0,3}(?P<percent>\d{1,3})%\|[^|]{0,400}\|[ ]{0,4}"
+_BAR = lazy(
+    r"\d{1,3}%\|[^|]{0,400}\|[ ]{0,4}"
     r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
+_MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
 # `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
-_SETTING = re.compile(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
+_SETTING = lazy(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
 _HEADING = "***** Running training *****"
-_EVALUATES = re.compile(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
+_EVALUATES = lazy(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
 # `Saving model checkpoint to out/checkpoint-500`; without a number it is the model at the end
-_SAVES = re.compile(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
+_SAVES = lazy(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
 _WRITES = "Writing model shards"
 # `  Continuing training from global step 465`
-_CONTINUES = re.compile(r"^\s*Continuing training from global step (\d{1,12})\s*$")
+_CONTINUES = lazy(r"^\s*Continuing training from global step (\d{1,12})\s*$")
 # `  train_runtime            = 0:14:55.93`
-_METRIC = re.compile(
+_METRIC = lazy(
     r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
 )
 
@@ -112,14 +114,16 @@ def read_bar(line: Line) -> Iterator[Event]:
     """Bars in iterations; bytes, examples and files are not ours. That of the files of a checkpoint is all that
     transformers 5 says of a save where its log level is not changed (modeling_utils.py).
     """
-    for match in _BAR.finditer(line.text[-_MAX_BARS:]):
-        if match["name"] == _WRITES:
+    text, end = line.text[-_MAX_BARS:], 0
+    for match in _BAR.finditer(text):
+        rate, name = match["rate"], _name_before(text[end : match.start()])
+        end = match.end()
+        if name == _WRITES:
             if match["step"] == "0":
                 yield CheckpointSaveStarted(iteration=None, **line.origin)
             else:
                 yield CheckpointFileWritten(**line.origin)
             continue
-        rate = match["rate"]
         pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
         yield TrainerProgressed(
             step=int(match["step"]),
@@ -127,9 +131,17 @@ def read_bar(line: Line) -> Iterator[Event]:
             seconds_per_step=pace,
             elapsed_seconds=clock(match["elapsed"]),
             remaining_seconds=clock(match["left"]) if "?" not in match["left"] else None,
-            description=(match["name"] or "").strip(),
+            description=name,
             **line.origin,
         )
+
+
+def _name_before(text: str) -> str:
+    """`Train` of what stands before a bar's figures; empty where no name does."""
+    head = text.rstrip(" ")
+    if not head.endswith(":") or not 0 < len(text) - len(head) <= _BLANKS:
+        return ""
+    return _MARKS.split(head[:-1])[-1][-_LONGEST_NAME:].strip()
 
 
 def read_line(line: Line) -> Iterator[Event]:
@@ -178,7 +190,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hf.setting",
         (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
-         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ", b"train_runtime  ",
+         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ",
+         b"trainable parameters = ", b"train_runtime  ",
          b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
         read_setting,
     ),

@@ -17,32 +17,33 @@ from parsers.events import (
     MilestoneReached,
     ProcessExited,
 )
+from parsers.patterns import lazy
 
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most
 
 # `['/opt/python', '-u', 'x.py'] exits with return code = -9`
-_RETURNED = re.compile(r"exits with return code = (-?\d{1,5})")
+_RETURNED = lazy(r"exits with return code = (-?\d{1,5})")
 # `pdsh@head: node02: ssh exited with exit code 1`
-_PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
+_PDSH = lazy(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
 # `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
-_LAUNCHER = re.compile(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
+_LAUNCHER = lazy(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
 # `mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).`
-_MPI = re.compile(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
+_MPI = lazy(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
 # `  Exit code:    1` under it
-_MPI_CODE = re.compile(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
+_MPI_CODE = lazy(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
 # MPICH and Intel: `=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`, and in the lines under it
 # `=   RANK 3 PID 4242 RUNNING AT n1`, `=   EXIT CODE: 9`, `=   KILLED BY SIGNAL: 9 (Killed)`
 _HYDRA = "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
-_HYDRA_WHERE = re.compile(r"^=[ ]{1,6}(?:RANK (\d{1,7}) )?PID \d{1,10} RUNNING AT (\S{1,80})")
-_HYDRA_HOW = re.compile(r"^=[ ]{1,6}(EXIT CODE|EXIT STATUS|KILLED BY SIGNAL): (\d{1,3})")
+_HYDRA_WHERE = lazy(r"^=[ ]{1,6}(?:RANK (\d{1,7}) )?PID \d{1,10} RUNNING AT (\S{1,80})")
+_HYDRA_HOW = lazy(r"^=[ ]{1,6}(EXIT CODE|EXIT STATUS|KILLED BY SIGNAL): (\d{1,3})")
 # Cray PALS: `x3006c0s13b0n0.hsn.cm: rank 3 exited with code 1`, `rank 0 died from signal 9`, `shepherd died from ...`
-_PALS = re.compile(
+_PALS = lazy(
     r"^(?:(\S{1,100}): )?(?:rank (\d{1,7})|shepherd) (?:exited with code (\d{1,3})|died from signal (\d{1,2}))\b"
 )
 # `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`; a shell that
 # runs no script writes the word alone
-_SHELL = re.compile(
+_SHELL = lazy(
     r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted|Hangup|Interrupt"
     r"|Quit|Illegal instruction|Floating point exception|Trace/breakpoint trap|User defined signal [12]|Broken pipe"
     r"|Alarm clock|CPU time limit exceeded|File size limit exceeded)\b"
@@ -69,18 +70,18 @@ SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {
 """How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 # A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
 # with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`
-_SCRIPT = re.compile(
+_SCRIPT = lazy(
     r"\b(?:rc|RC|exit[ _-]?code|EXIT[ _]?CODE|exit[ _-]?status|exited with|(?:exited|failed|finished|ended) with code)"
     r"(?:[ ]?[:=][ ]?|[ ])(-?\d{1,3})\b"
 )
 # `[Sat May  9 08:24:18 PM UTC 2026] SFT attempt #2 (disk free: 61GB)`: `date` in a script's own line, and a new try
-_DATE = re.compile(
+_DATE = lazy(
     r"^[ ]{0,4}\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) "
     r"(\d\d):(\d\d:\d\d)(?: ([AP])M)?(?: [A-Z]{1,5})? (\d{4})\]?:? "
 )
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
-_ATTEMPT = re.compile(r"\battempt #?(\d{1,4})\b(?!.{0,200}\b(?:rc=|exit|fail|done|succe))", re.IGNORECASE)
-_LAUNCHES = re.compile(
+_ATTEMPT = lazy(r"\battempt #?(\d{1,4})\b(?!.{0,200}\b(?:rc=|exit|fail|done|succe))", re.IGNORECASE)
+_LAUNCHES = lazy(
     r"\b(?:attempt|run|job|launch|launcher|train|training|pretrain|pretraining|finetune|torchrun|srun|deepspeed|mpirun)"
     r"(?:_\w{1,20})?\b"
     r"|\b(?:pre|fine)?train\w{0,20}\.(?:py|sh)\b|\blast_step=",

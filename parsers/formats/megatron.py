@@ -25,18 +25,19 @@ from parsers.engine.fields import (
 )
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, IterationLogged, Malformed
+from parsers.patterns import lazy
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
-_START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+_START = lazy(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
-_SEVERAL = re.compile(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
+_SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
-_WHOLE = re.compile(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:nan|inf)", re.IGNORECASE)
+_WHOLE = lazy(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:nan|inf)", re.IGNORECASE)
 # `sop loss`, `load_balancing_loss`, `loss mse`, but `lm loss value` belongs to validation and `loss scale` is none
-_LOSS = re.compile(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
+_LOSS = lazy(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
+_NAME = lazy(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 # `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
-_ECHO = re.compile(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
+_ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
 _MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
 _MAX_TEXT = 200

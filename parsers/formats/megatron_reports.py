@@ -4,7 +4,6 @@ Timers come in four forms (`--timing-log-option`): one rank's in a line, and blo
 least and most over the ranks, its most alone, or each rank's.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +16,15 @@ from parsers.events import (
     StragglerReported,
     TimersReported,
 )
+from parsers.patterns import lazy
 
 # `[Rank 7] (after 20 iterations) memory (MB) | allocated: 21633.08 | max allocated: 24432.0 | reserved: ... | max ...`
 # `after 1 iterations memory (MB) | allocated: ...` of v1.1.5; several may be glued in one line without a newline.
-_MEMORY = re.compile(
+_MEMORY = lazy(
     r"(?:\[Rank (\d{1,7})\][ ]{0,2})?\(?((?:after|before)[^|()\[\]]{0,80}?)\)?[ ]{1,4}memory \(MB\)(?=[ ]{0,4}\||\s*$)"
 )
-_ITERATION = re.compile(r"(\d{1,12})")
-_MEMORY_FIELD = re.compile(
+_ITERATION = lazy(r"(\d{1,12})")
+_MEMORY_FIELD = lazy(
     r"\|[ ]{0,4}(max allocated|allocated|max reserved|reserved|total device memory used):"
     r"[ ]{0,4}(\d{1,12}(?:\.\d{1,20})?)"
 )
@@ -36,17 +36,17 @@ _MEMORY_NAMES = {
     "total device memory used": "device_used_bytes",
 }
 # `time (ms) | forward-compute: 306.62 | backward-compute: 527.58`
-_TIMER = re.compile(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
+_TIMER = lazy(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
 # `    forward-backward ...............................: (4714.98, 4715.22)`
-_SPREAD = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
+_SPREAD = lazy(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
 # `    forward-backward ...............................: 4715.22` under `max time across ranks (ms):`
-_MOST = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]([\d.]{1,20})\s*$")
+_MOST = lazy(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]([\d.]{1,20})\s*$")
 # `  forward-compute:` and `     rank  3: 306.62` under `times across ranks (ms):`
-_NAMED = re.compile(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
-_OF_RANK = re.compile(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
+_NAMED = lazy(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
+_OF_RANK = lazy(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
 _MOST_RANKS = 100_000  # of one timer: the longest report that is believed
 # `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
-_STRAGGLER = re.compile(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
+_STRAGGLER = lazy(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 
 
 def read_memory(line: Line) -> Iterator[Event]:

@@ -18,10 +18,11 @@ from parsers.events import (
     TopologyLogged,
     ValidationLogged,
 )
+from parsers.patterns import lazy
 
 _DATETIME = r"datetime:[ ]{0,4}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)"
 # `[after megatron is initialized] datetime: 2021-06-10 20:47:50 `
-_MILESTONE = re.compile(r"\[(" + r"[a-zA-Z][^\]]{3,80}" + r")\][ ]{0,4}" + _DATETIME)
+_MILESTONE = lazy(r"\[(" + r"[a-zA-Z][^\]]{3,80}" + r")\][ ]{0,4}" + _DATETIME)
 _MILESTONES = {
     "after megatron is initialized": "initialized",
     "after model, optimizer, and learning rate scheduler are built": "model_built",
@@ -32,28 +33,26 @@ _MILESTONES = {
 }
 # `[exiting program at iteration 500] datetime: ...`, `... after 1190.03 minutes`, `... after receiving SIGTERM.`,
 # in forks other reasons: `... after consuming all available data at iteration 19]`
-_EXIT = re.compile(r"\[exiting program[ ](?=[^\]]{0,200}(?:\]|$))")
-_EXIT_ITERATION = re.compile(r"at iteration[ ]{1,4}(\d{1,12})")
-_EXIT_MINUTES = re.compile(r"after[ ]{1,4}[\d.]{1,30}[ ]minutes")
+_EXIT = lazy(r"\[exiting program[ ](?=[^\]]{0,200}(?:\]|$))")
+_EXIT_ITERATION = lazy(r"at iteration[ ]{1,4}(\d{1,12})")
+_EXIT_MINUTES = lazy(r"after[ ]{1,4}[\d.]{1,30}[ ]minutes")
 # `[Detected kill switch at /path/kill. Exiting] datetime: ...`
-_KILL_SWITCH = re.compile(r"\[?Detected kill switch at")
+_KILL_SWITCH = lazy(r"\[?Detected kill switch at")
 # `using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16 `
-_WORLD = re.compile(r"using world size:[ ]{0,4}(\d{1,7})")
+_WORLD = lazy(r"using world size:[ ]{0,4}(\d{1,7})")
 _SIZES = {
-    "data_parallel_size": re.compile(r"data-parallel[- ]size:[ ]{0,4}(\d{1,7})"),
-    "tensor_parallel_size": re.compile(r"tensor-model-parallel size:[ ]{0,4}(\d{1,7})"),
-    "pipeline_parallel_size": re.compile(r"pipeline-model-parallel size:[ ]{0,4}(\d{1,7})"),
-    "context_parallel_size": re.compile(r"(?<!hierarchical )context-parallel size:[ ]{0,4}(\d{1,7})"),
+    "data_parallel_size": lazy(r"data-parallel[- ]size:[ ]{0,4}(\d{1,7})"),
+    "tensor_parallel_size": lazy(r"tensor-model-parallel size:[ ]{0,4}(\d{1,7})"),
+    "pipeline_parallel_size": lazy(r"pipeline-model-parallel size:[ ]{0,4}(\d{1,7})"),
+    "context_parallel_size": lazy(r"(?<!hierarchical )context-parallel size:[ ]{0,4}(\d{1,7})"),
 }
 # ` validation loss at iteration 50 | lm loss value: 8.889540E+00 | lm loss PPL: 7.255679E+03 | `
 # ` validation loss at iteration 500 on 160-sample draw from validation set | ...`
-_VALIDATION = re.compile(
-    r"loss at (?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the end of training)(?P<rest>[^|]{0,200})\|"
-)
+_VALIDATION = lazy(r"loss at (?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the end of training)(?P<rest>[^|]{0,200})\|")
 # What stands before: `validation`, `valid`, or the name of one set among several, of at most five words
-_SET = re.compile(r"([\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4})[ ]?$")
-_DRAW = re.compile(r"on[ ]{1,4}(\d{1,12})-sample draw from (\S{1,40}) set")
-_FOR = re.compile(r"for (\S{1,60}) data")
+_SET = lazy(r"([\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4})[ ]?$")
+_DRAW = lazy(r"on[ ]{1,4}(\d{1,12})-sample draw from (\S{1,40}) set")
+_FOR = lazy(r"for (\S{1,60}) data")
 
 
 def read_milestone(line: Line) -> Iterator[Event]:

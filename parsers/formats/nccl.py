@@ -3,40 +3,40 @@
 `[Rank N]` inside the text is the rank in its process group, `[rankN]:` before it the global one.
 """
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.fields import number
 from parsers.engine.scan import Line, Rule
 from parsers.events import CollectiveStatus, Event, FailureSeen, WatchdogTimedOut
 from parsers.formats.exceptions import NCCL
+from parsers.patterns import lazy
 
 # `[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE,
 #  Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.`
-_WATCHDOG = re.compile(r"(?:\[Rank (\d{1,7})\] )?Watchdog caught collective operation timeout: WorkNCCL\(")
-_SEQUENCE = re.compile(r"SeqNum=(\d{1,15})")
-_OPERATION = re.compile(r"OpType=(\w{1,40})")
-_TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,12})")
-_RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
-_GROUP = re.compile(r"PG (?:ID \d{1,6} )?PG? ?GUID (\S{1,80})")
+_WATCHDOG = lazy(r"(?:\[Rank (\d{1,7})\] )?Watchdog caught collective operation timeout: WorkNCCL\(")
+_SEQUENCE = lazy(r"SeqNum=(\d{1,15})")
+_OPERATION = lazy(r"OpType=(\w{1,40})")
+_TIMEOUT = lazy(r"Timeout\(ms\)=(\d{1,12})")
+_RAN = lazy(r"ran for (\d{1,12}) milliseconds")
+_GROUP = lazy(r"PG (?:ID \d{1,6} )?PG? ?GUID (\S{1,80})")
 # `[PG ID 5 PG GUID 112(TENSOR_MODEL_PARALLEL_GROUP) Rank 1]  failure detected by watchdog at work sequence id: 805827
 #  PG status: last enqueued work: 805831, last completed work: 805826`, `[PG 1 Rank 0] Timeout at NCCL work: 1580, last
 #  enqueued NCCL work: 1582, last completed NCCL work: 1579.`, `[PG 0 (default_pg) Rank 4] Received a dump signal due to
 #  a collective timeout from  rank 7 and ... Last enqueued NCCL work: 56116, last completed NCCL work: 56116.`
-_STATUS = re.compile(
+_STATUS = lazy(
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15}),(?: last started [^,]{1,80},)?"
     r" last completed (?:NCCL )?work: (-?\d{1,15})"
 )
-_PLACE = re.compile(r"\[PG (?:ID \d{1,7} PG GUID )?(\w{1,80}) ?(?:\(([^()]{0,80})\))? ?Rank (\d{1,7})\]")
-_GAVE_UP = re.compile(r"(?:work sequence id|detected by watchdog at work|Timeout at NCCL work): (\d{1,15})")
+_PLACE = lazy(r"\[PG (?:ID \d{1,7} PG GUID )?(\w{1,80}) ?(?:\(([^()]{0,80})\))? ?Rank (\d{1,7})\]")
+_GAVE_UP = lazy(r"(?:work sequence id|detected by watchdog at work|Timeout at NCCL work): (\d{1,15})")
 _FOLLOWERS = ("terminated with exception", "what():", "Exception raised from")
 # `Process group watchdog thread terminated with exception`, `Some NCCL operations have failed or timed out.`
-_AFTER = re.compile(
+_AFTER = lazy(
     r"watchdog thread terminated with exception|NCCL operations have failed or timed out"
     r"|NCCL watchdog thread terminated|Terminating the process after attempting to dump debug info"
 )
 # gloo: `[..pair.cc:598] Connection closed by peer [10.0.0.1]:1234`; c10d: `sendBytes failed on SocketImpl(...)`
-_LOST = re.compile(
+_LOST = lazy(
     r"Connection (?:closed|reset) by peer \[|recvValue failed on|sendBytes failed on SocketImpl"
     r"|RuntimeError: \[\S{1,200}gloo"
 )

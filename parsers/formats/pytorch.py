@@ -3,15 +3,15 @@
 Frame lines (`frame #0: c10::Error::Error(...)`) hold the word Error and say nothing; advice in a traceback is no fact.
 """
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, FailureSeen
 from parsers.formats.exceptions import DISK, cuda_failure, memory_told, worker_failure
 from parsers.formats.tracebacks import IgnoredGatherer, TracebackGatherer, open_ignored, open_traceback
+from parsers.patterns import lazy
 
-_FRAME = re.compile(r"^[ ]{0,4}frame #\d{1,4}:")
+_FRAME = lazy(r"^[ ]{0,4}frame #\d{1,4}:")
 _ADVICE = (
     "For debugging consider passing",
     "CUDA kernel errors might be asynchronously",

@@ -3,15 +3,15 @@
 srun and slurmstepd write them to standard error, in either order, sometimes behind a task label.
 """
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats.launchers import ended_by, failed
+from parsers.patterns import lazy
 
 # `slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***`
-_CANCELLED = re.compile(
+_CANCELLED = lazy(
     r"\*\*\* (JOB|STEP) (\S{1,40}) ON (\S{1,200}) CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
     r"(?: DUE TO ([A-Z ]{3,40}))?"
 )
@@ -23,14 +23,14 @@ _REASONS: tuple[tuple[str, Failure], ...] = (
 )
 _FOLLOWS = "TASK FAILURE"  # of srun -K: the task's own end stands on another line
 # `srun: error: nid006913: task 0: Exited with exit code 1`, `srun: error: nid0: tasks 37,39: Killed`
-_TASK = re.compile(r"srun: error: ([\w.\[\],-]{1,200}): tasks? ([\d,-]{1,400}): (.{1,120})$")
-_EXIT_CODE = re.compile(r"Exited with exit code (\d{1,4})")
+_TASK = lazy(r"srun: error: ([\w.\[\],-]{1,200}): tasks? ([\d,-]{1,400}): (.{1,120})$")
+_EXIT_CODE = lazy(r"Exited with exit code (\d{1,4})")
 # what srun says of a task beside the names of signals, and what it means by one of them
 _STATES: dict[str, tuple[Failure, bool]] = {
     "Out Of Memory": ("host_oom", False),
     "Terminated": ("stopped", True),
 }
-_NODE = re.compile(r"srun: error: Node failure on (\S{1,200})")
+_NODE = lazy(r"srun: error: Node failure on (\S{1,200})")
 
 
 def read_cancelled(line: Line) -> Iterator[Event]:

@@ -3,31 +3,31 @@
 Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a line's time is when it came.
 """
 
-import re
 from collections.abc import Iterator
 
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, TimeShown
+from parsers.patterns import lazy
 
 # `[2022-03-21 15:14:01] PULSE: ...` is a prefix already; `2023-07-16 10:54:50.217374: I tensorflow/core/...`,
 # `2024-05-01 12:00:00,123 - root - INFO - ...`, `[NeMo I 2025-03-01 10:00:00 nemo_logging:381] ...`
 _DATE = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
-_FIRST = re.compile(rf"[ ]{{0,4}}\[?(?:[A-Za-z]\w{{1,20}}\]?[ ](?:[A-Z][ ])?)?({_DATE})[\],:; ]")
+_FIRST = lazy(rf"[ ]{{0,4}}\[?(?:[A-Za-z]\w{{1,20}}\]?[ ](?:[A-Z][ ])?)?({_DATE})[\],:; ]")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
 _BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
-_DATE_1 = re.compile(
+_DATE_1 = lazy(
     rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
     r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?[ ](\d{4})\b"
 )
-_DATE_2 = re.compile(
+_DATE_2 = lazy(
     rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](\d{{1,2}})[ ]([A-Z][a-z]{{2}})[ ](\d{{4}})[ ]"
     r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
 )
 
 # `07/15/2023 06:08:24 - INFO - trainer - Saving model checkpoint ...`: the form that HF's scripts give to logging
-_HF = re.compile(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
+_HF = lazy(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
 
 
 def read_time(line: Line) -> Iterator[Event]:

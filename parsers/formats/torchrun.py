@@ -9,7 +9,6 @@ writes its exception to a file before it dies (error_handler.py `record_exceptio
 sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a traceback is enabled.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure, signal_name
 from parsers.formats.launchers import failed, failure_of, is_victim
 from parsers.formats.tracebacks import HEADER, WRAPPER
+from parsers.patterns import lazy
 
 _ENTRY_LINES = 400  # of a report, those of other ranks that stand between counted; from an entry's first line on
 _FAILURES = "Failures:"
@@ -27,13 +27,13 @@ _ROOT_CAUSE = "Root Cause (first observed failure):"
 _NO_OTHERS = "<NO_OTHER_FAILURES>"
 _INDENT = "  "
 # `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
-_FIELD = re.compile(r"^[ ]{1,8}(time|host|rank|exitcode|error_file|traceback)[ ]{0,8}:[ ](.{0,1100})$")
-_INDEX = re.compile(r"^\[\d{1,7}\]:$")
-_BORDER = re.compile(r"^[=-]{4,200}$")
+_FIELD = lazy(r"^[ ]{1,8}(time|host|rank|exitcode|error_file|traceback)[ ]{0,8}:[ ](.{0,1100})$")
+_INDEX = lazy(r"^\[\d{1,7}\]:$")
+_BORDER = lazy(r"^[=-]{4,200}$")
 # `failed (exitcode: 1) local_rank: 1 (pid: 3677234) of binary: /usr/bin/python3`
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
+_FAILED = lazy(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
 # `Received 15 death signal, shutting down workers` of torchrun's agent: somebody or something told it to end
-_DEATH_SIGNAL = re.compile(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
+_DEATH_SIGNAL = lazy(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
 _ASKED = frozenset({"2", "15", "SIGINT", "SIGTERM"})  # others come of a terminal that closed, or of the system
 
 

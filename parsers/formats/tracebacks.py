@@ -7,7 +7,6 @@ operation of TorchScript prints a traceback inside the exception's text (torch/c
 failed): that last line is the exception.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from parsers.formats.exceptions import (
     signal_name,
     signal_of,
 )
+from parsers.patterns import lazy
 
 _MAX_PENDING = 10_000
 _TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave
@@ -36,7 +36,7 @@ _CHAINS = (
 )
 WRAPPER = "The following operation failed in the TorchScript interpreter."
 # `  File "/x/pretrain_gpt.py", line 215, in <module>`; of `python -m` the frames of runpy stand before it
-_FILE = re.compile(r'^[ ]{0,8}File "((?!<frozen |[^"]{0,200}/runpy\.py")[^"]{1,400})", line \d{1,7}')
+_FILE = lazy(r'^[ ]{0,8}File "((?!<frozen |[^"]{0,200}/runpy\.py")[^"]{1,400})", line \d{1,7}')
 # The first frame of what nobody caught; a traceback that a handler prints begins at the handler's function.
 _TOP_LEVEL = ", in <module>"
 

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.deploy.conftest import HELD, INTERVAL, USUAL, Chain, Launch, goes_on, watched
 from tests.e2e.test_daemon import Writer
 from tests.lines import line
-from tests.programs import free_port, slack, wait
+from tests.programs import MONITOR, free_port, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -118,7 +117,7 @@ def test_a_simulated_crash_is_told_and_its_silence_is_not(chain: Chain, tmp_path
     daemon = chain.start(*HANG, str(log))
     prometheus = chain.prometheus(daemon.address)
     command = [
-        sys.executable, "-m", "monitor", "simulate", "--dialect", "megatron-lm", "--iterations", "100",
+        *MONITOR, "simulate", "--dialect", "megatron-lm", "--iterations", "100",
         "--seconds-per-iteration", "2", "--fault", "crash_oom@40", "--speed", "20", "-o", str(log),
     ]  # fmt: skip
     simulation = subprocess.Popen(command)

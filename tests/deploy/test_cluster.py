@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from monitor.system.clock import SystemClock
 from tests.deploy.test_files import documents
 from tests.e2e.conftest import Start
 from tests.lines import line
-from tests.programs import TETHERED, answers, free_port
+from tests.programs import MONITOR, TETHERED, answers, free_port
 
 pytestmark = pytest.mark.e2e
 FAILURE = """Traceback (most recent call last):
@@ -34,7 +33,7 @@ Forward = Callable[["Node", int], None]
 def shipped() -> tuple[str, list[str], list[str]]:
     """The configuration of the monitor, its arguments and those of the forwarder."""
     _, config, _, _, judge = documents("monitor.yaml")
-    (forwarders,) = documents("forwarder.yaml")
+    forwarders = documents("forwarder.yaml")[-1]
     (watcher,), (sender,) = (one["spec"]["template"]["spec"]["containers"] for one in (judge, forwarders))
     return config["data"]["config.yaml"], watcher["args"], sender["args"]
 
@@ -82,7 +81,7 @@ def forward(tmp_path: Path) -> Iterator[Forward]:
         for place, here in places.items():
             assert any(place in argument for argument in arguments), place
             arguments = [argument.replace(place, here) for argument in arguments]
-        running.append(subprocess.Popen([*TETHERED, sys.executable, "-m", "monitor", *arguments]))
+        running.append(subprocess.Popen([*TETHERED, *MONITOR, *arguments]))
 
     yield begin
     for process in running:

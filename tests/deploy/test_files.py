@@ -224,7 +224,9 @@ def test_the_pods_are_found_and_may_do_little() -> None:
     """Selectors meet labels, the port has the name that is scraped, nobody may gain privileges."""
     (job,) = documents("sidecar.yaml")
     _, config, claim, service, judge = documents("monitor.yaml")
-    (forwarders,) = documents("forwarder.yaml")
+    *_, role, binding, forwarders = documents("forwarder.yaml")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    assert binding["subjects"][0]["name"] == forwarders["spec"]["template"]["spec"]["serviceAccountName"]
     monitors = documents("podmonitor.yaml")
     assert [one["kind"] for one in monitors] == ["PodMonitor", "PodMonitor"]
     pods = [judge["spec"]["template"], job["spec"]["template"]]
@@ -306,7 +308,7 @@ def test_the_charts_values_are_what_the_manifests_have() -> None:
     values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
     about = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
     _, config, claim, _, judge = documents("monitor.yaml")
-    (forwarders,) = documents("forwarder.yaml")
+    *_, forwarders = documents("forwarder.yaml")
     pod = forwarders["spec"]["template"]["spec"]
     (watcher,), (sender,) = judge["spec"]["template"]["spec"]["containers"], pod["containers"]
     assert values["image"] == watcher["image"] == sender["image"]

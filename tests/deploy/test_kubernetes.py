@@ -69,6 +69,7 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
         template = made[key]["spec"]["template"]
         pod, annotations = template["spec"], template["metadata"]["annotations"]
         assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("megatron-monitor", "high")
+        assert made["ClusterRoleBinding", "", "megatron-monitor-forwarder"]["subjects"][0]["name"] == "megatron-monitor"
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         assert annotations["a"] == "b"
     assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
@@ -121,14 +122,20 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     assert all(one["metadata"]["labels"]["mine"] == "1" for one in boards)
     off = rendered(chart, "--set", "prometheusRule.enabled=false,dashboards.enabled=false")
     assert {key[0] for key in off} == {
-        "ConfigMap", "DaemonSet", "Deployment", "PersistentVolumeClaim", "PodMonitor", "Service",
+        "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "Deployment", "PersistentVolumeClaim",
+        "PodMonitor", "Service", "ServiceAccount",
     }  # fmt: skip
 
 
 def test_the_clusters_own_agent_may_push(chart: Path) -> None:
     """No forwarder then, nothing of the node is mounted, and the notes say where to push; the monitor is as before."""
     usual, made = rendered(chart, *BARE), rendered(chart, *BARE, "--set", "forwarder.enabled=false")
-    assert set(usual) - set(made) == {FORWARDER}
+    account = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
+    assert {key[0] for key in set(usual) - set(made)} == {FORWARDER[0], *account}
+    unasked = rendered(chart, *BARE, "--set", "forwarder.kubernetes=false")
+    assert {key[0] for key in set(usual) - set(unasked)} == account - {"ServiceAccount"}
+    pod = unasked[FORWARDER]["spec"]["template"]["spec"]
+    assert (pod["automountServiceAccountToken"], "--kubernetes" in pod["containers"][0]["args"]) == (False, False)
     assert made[MONITOR] == usual[MONITOR]
     assert "nodeSelector" not in usual[MONITOR]["spec"]["template"]["spec"]
     assert "hostPath" not in json.dumps([*made.values()])
@@ -157,9 +164,11 @@ def test_who_may_push_is_asked(chart: Path) -> None:
     assert judge["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/-/healthy"  # the page asks nobody
     assert {"name": "auth", "secret": {"secretName": "push"}} in forwarder["volumes"]
     assert forwarder["containers"][0]["args"] == [
-        "forward", "--to=http://megatron-monitor:9844", "--carrier=$(NODE_NAME)", "--state=/state", "--user=node",
-        "--password-file=/auth/password", "--tenant=ml", "/var/log/pods/ml_*/*/*.log",
+        "forward", "--to=http://megatron-monitor:9844", "--carrier=$(NODE_NAME)", "--state=/state", "--kubernetes",
+        "--user=node", "--password-file=/auth/password", "--tenant=ml", "/var/log/pods/ml_*/*/*.log",
     ]  # fmt: skip
+    by_token = rendered(chart, *BARE, "--set", "forwarder.auth.secret=push")[FORWARDER]["spec"]["template"]["spec"]
+    assert "--token-file=/auth/token" in by_token["containers"][0]["args"]
     closed = rendered(chart, *BARE, "--set", "config.web.basic_auth_users.me=$2y$hash")
     (container,) = closed[MONITOR]["spec"]["template"]["spec"]["containers"]
     assert all("tcpSocket" in container[probe] for probe in ("livenessProbe", "readinessProbe"))

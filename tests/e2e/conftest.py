@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.programs import TETHERED, slack, wait
+from tests.programs import MONITOR, TETHERED, slack, wait
 
 
 class RunningDaemon:
@@ -74,7 +73,7 @@ def daemons(directory: Path) -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
-        command = [*TETHERED, sys.executable, "-m", "monitor", "run", "--listen", listen, *arguments]
+        command = [*TETHERED, *MONITOR, "run", "--listen", listen, *arguments]
         environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1"}
         log = directory / f"daemon-{len(running)}.log"
         with log.open("w") as stream:

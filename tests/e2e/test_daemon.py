@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
-from tests.programs import free_port, slack
+from tests.programs import MONITOR, free_port, slack
 
 pytestmark = pytest.mark.e2e
 
@@ -218,7 +217,7 @@ def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
     """Exit 1 and one line that says what to do."""
     daemon = start(str(training.path))
     done = subprocess.run(
-        [sys.executable, "-m", "monitor", "run", "--listen", daemon.address, str(training.path)],
+        [*MONITOR, "run", "--listen", daemon.address, str(training.path)],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1

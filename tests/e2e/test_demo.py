@@ -3,18 +3,19 @@
 import os
 import re
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+from tests.programs import MONITOR
 
 
 @pytest.mark.e2e
 def test_the_demo_starts_the_hung_job_anew(tmp_path: Path) -> None:
     """`demo --slurm`: a policy dumps stacks and requeues the job in a Slurm that is played; the run goes on."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor", "demo", "--slurm", "--listen", "127.0.0.1:0", "--iterations", "24",
+        [*MONITOR, "demo", "--slurm", "--listen", "127.0.0.1:0", "--iterations", "24",
          "--exit-after", "150"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
@@ -32,7 +33,7 @@ def test_the_demo_starts_the_hung_job_anew(tmp_path: Path) -> None:
 def test_the_demo_shows_its_run_and_its_hang(tmp_path: Path) -> None:
     """`demo` prints the address; the simulated run appears, hangs half way, and the incident is told."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor", "demo", "--listen", "127.0.0.1:0",
+        [*MONITOR, "demo", "--listen", "127.0.0.1:0",
          "--iterations", "24", "--exit-after", "45"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip

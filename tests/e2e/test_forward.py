@@ -1,8 +1,8 @@
 """`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
 
+import hashlib
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from monitor.cli import command
 from monitor.config import load
 from monitor.intake.door import Door
 from monitor.intake.labels import followed
+from monitor.serve.auth import Auth
 from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.system.clock import SystemClock
-from tests.programs import TETHERED, wait
+from tests.programs import MONITOR, TETHERED, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -52,7 +53,7 @@ def forward(tmp_path: Path) -> object:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[bytes]:
-        program = [*TETHERED, sys.executable, "-m", "monitor", "forward", "--state", str(tmp_path / "state")]
+        program = [*TETHERED, *MONITOR, "forward", "--state", str(tmp_path / "state")]
         running.append(subprocess.Popen([*program, *arguments]))
         return running[-1]
 
@@ -79,9 +80,12 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
 
     def begin() -> subprocess.Popen[bytes]:
         return forward(
-            "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--carrier", "n7", f"{path.parent}/*.out"
-        )
+            "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--carrier", "n7",
+            "--token-file", str(tmp_path / "token"), f"{path.parent}/*.out",
+        )  # fmt: skip
 
+    receiver.door.server.auth = Auth({}, [hashlib.sha256(b"5f1c9b2e77d0").hexdigest()])
+    (tmp_path / "token").write_text("5f1c9b2e77d0\n")
     write(50)
     process = begin()
     wait(lambda: len(receiver.texts("tr11")) >= 50, 10.0, "the first lines")
@@ -115,6 +119,7 @@ def test_what_it_refuses() -> None:
         (["--to", "http://x", "--label", "run", "a"], "NAME=VALUE"),
         (["--to", "x:1", "a"], "expected an http"),
         (["--to", "http://x", "--user", "u", "a"], "belong together"),
+        (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "one of them"),
     ):
         done = CliRunner().invoke(command("forward"), arguments)
         assert (done.exit_code, said in done.output) == (2, True), done.output

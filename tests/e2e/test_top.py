@@ -6,7 +6,6 @@ import pty
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.lines import line
+from tests.programs import MONITOR
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +29,7 @@ class Terminal:
         self._slave = slave
         environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor", *arguments], stdin=slave, stdout=slave, stderr=slave,
+            [*MONITOR, *arguments], stdin=slave, stdout=slave, stderr=slave,
             env={**environment, "TERM": "xterm-256color"},
         )  # fmt: skip
         self.seen = ""
@@ -107,7 +107,7 @@ def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
     log.write_text("".join(line(number) for number in range(1, 41)))
     daemon = start(str(log))
     daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
-    command = [sys.executable, "-m", "monitor", "top", f"http://{daemon.address}"]
+    command = [*MONITOR, "top", f"http://{daemon.address}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split()[:4] == ["train", "training", "40", "1000"]

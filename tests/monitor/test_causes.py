@@ -1,17 +1,22 @@
 """Open incidents and crashes as short texts: where, what to do, and no series that changes with every scrape."""
 
-from monitor.causes import causes, failure_of
-from monitor.charts.recent import Recent
+from typing import get_args
+
+from monitor.advice import ADVICE, advice_for
+from monitor.breakdown.attribution import Cause
+from monitor.causes import cause_of, causes, failure_of
+from monitor.charts.steady import Recent
 from monitor.config import default_config
 from monitor.core.view import view_of
 from monitor.detectors import DETECTORS
-from monitor.detectors.crash import ADVICE
+from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.metrics import samples_of
 from monitor.replay import Replay
 from monitor.simulate import Fault, Scenario
 from monitor.snapshot import Sample
 from monitor.source_clock import Placed
+from parsers.events import Failure
 from parsers.reader import SourceReader
 from tests.monitor.playing import play, texts
 
@@ -35,7 +40,7 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     player = player_after(Scenario(iterations=200, seconds_per_iteration=5.0, faults=(Fault("hang", 100),)), 600.0)
     (first,) = causes(player.run.book)
     assert (first.incident, first.severity, first.phase) == ("hang", "critical", "training")
-    assert first.advice == DETECTORS["hang"].advice
+    assert first.advice == advice_for("hang")
     assert "iteration" in first.line
     list(player.pass_until(player.now + 3600.0))
     player._judge.judge(player.run, player.now)
@@ -53,15 +58,30 @@ def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:
     played = play([*lines, (lines[-1][0] + 1.0, _ECC)], after=60.0)
     failure = failure_of(played.state)
     assert failure is not None
-    assert (failure.failure, failure.rank, failure.advice) == ("ecc", "17", ADVICE["ecc"])
+    assert (failure.failure, failure.rank, failure.advice) == ("ecc", "17", ADVICE["crash", "ecc"])
     assert failure_of(play(lines).state) is None
+
+
+def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
+    """As its message says; one that is good news blames no node."""
+    for severity, evidence, advice in (
+        ("warning", {"cause": "data"}, "file system of the training data"),
+        ("warning", {"cause": "no such"}, "one slow GPU or node"),
+        ("critical", {}, "one slow GPU or node"),
+        ("info", {"ratio": 0.8}, "find out what changed"),
+    ):
+        told = Transition("r", "slowdown", "firing", severity, 0.0, "x", evidence=evidence)  # type: ignore[arg-type]
+        assert advice in cause_of(told).advice
 
 
 def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
     """One sentence, no full stop."""
-    for name, detector in DETECTORS.items():
-        assert 20 < len(detector.advice) < 120, name
-        assert not detector.advice.endswith("."), name
+    assert {incident for incident, of in ADVICE if not of} == set(DETECTORS)
+    assert {of for incident, of in ADVICE if incident == "slowdown" and of} == {*get_args(Cause), "faster"}
+    assert {of for incident, of in ADVICE if incident == "crash" and of} == set(get_args(Failure))
+    for kind, text in ADVICE.items():
+        assert 20 < len(text) < 140, kind
+        assert not text.endswith("."), kind
 
 
 def test_the_last_minutes_extremes() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from monitor.archive.tasks import read_runs
 from monitor.backfill import history
 from monitor.commands.arguments import configured
-from monitor.commands.reading import runs_of
 from monitor.config import Config, Watch, default_config
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -150,7 +150,7 @@ def reported(folder: Path, *texts: str) -> dict[str, Row]:
     for name, text in zip(names, texts, strict=True):
         name.write_text(text)
     config = configured(None, (), [str(name) for name in names])
-    return {row.run: row for _, row in runs_of(config, Options(), ManualClock(wall=NOW + 1e8))[0]}
+    return {row.run: row for _, row in read_runs(config, Options(), ManualClock(wall=NOW + 1e8))[1]}
 
 
 # --- what is another experiment, and what is not ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Dialects of a site: read by the daemon, checked by their samples, refused with the difference."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -220,17 +221,46 @@ def test_a_time_since_the_start_grows(grows: bool) -> None:
     assert ("'train_time': elapsed_seconds ms" in proposal) == grows
 
 
-def test_steps_that_begin_anew_each_epoch() -> None:
-    """... count on, where the line names the epoch."""
-    form = "INFO Epoch [{}][{:>3}/100]  loss: 3.{}  time: 0.7405\n"
-    text = "".join(form.format(1 + n // 100, 1 + n % 100, 900 - n) for n in range(9, 300, 10))
+EPOCHS = {
+    # a line of (epoch from 1, step of the epoch, loss): (its mark, steps that are read, what is asked)
+    "INFO Epoch [{0}][{1:>3}/100]  loss: 3.{2}  time: 0.7405\n": (
+        "[{epoch number}][{epoch_step}/{epoch_steps}]", range(10, 301, 10), "",
+    ),
+    "Epoch: [{0}/3]  [{1:>4}/100]  eta: 0:01:00  loss: 3.{2} (3.5)  lr: 0.001 (0.001)  time: 0.7405\n": (
+        "Epoch: [{epoch number}/{epochs}]  [{epoch_step}/{epoch_steps}]", range(10, 301, 10), "",
+    ),
+    "TRAIN in epoch {0} , step {1}, loss = 3.{2}\n": (
+        "TRAIN in epoch {epoch number} , step {epoch_step},", [*range(10, 101, 10), *range(120, 211, 10),
+        *range(230, 321, 10)], "given: {epoch_steps: 110}",
+    ),
+    "(epoch: {0}, iters: 1,{1:03}, time: 0.7405) G: 3.{2} loss: 2.5\n": (
+        "(epoch: {epoch number}, iters: {epoch_step}, ", [*range(1010, 1101, 10), *range(2120, 2211, 10),
+        *range(3230, 3321, 10)], "What is the true number?",
+    ),
+    "    step {1:>4}/100  loss 3.{2}\nnothing of it\n[Tuned] Epoch {0}/3 -- train: 3.{2}  (70s)\n": (
+        "Epoch {step}/{total} --", [1, 2, 3], "  - {means: progress, line: '  step {number}/{number}'}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "expected"), EPOCHS.items())
+def test_steps_that_begin_anew_each_epoch(form: str, expected: tuple[str, Sequence[int], str]) -> None:
+    """... count on, where the line names the epoch; where no line says how many an epoch has that is asked; where the
+    epoch stands in a line of its own, that is the step.
+    """
+    mark, wanted, asked = expected
+    inner, _, own = form.partition("nothing of it\n")
+    lines = [inner.format(1 + n // 100, 1 + n % 100, 900 - n) for n in range(9, 300, 10)]
+    lines = [line + (own.format(at // 10 + 1, 0, 900 - at) if at % 10 == 9 else "") for at, line in enumerate(lines)]
+    text = "".join(lines)
     proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
     assert proposal is not None
-    assert "[{epoch number}][{epoch_step}/{epoch_steps}]" in proposal
+    assert mark in proposal
+    assert asked in proposal
     dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
     entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(text.encode())
     steps = [entry.event.iteration for entry in entries if isinstance(entry.event, IterationLogged)]
-    assert steps == list(range(10, 301, 10))
+    assert steps == list(wanted)
 
 
 def test_other_lines_are_proposed_by_their_words() -> None:
@@ -239,7 +269,12 @@ def test_other_lines_are_proposed_by_their_words() -> None:
     beside = {
         "Running evaluation on 40 batches": "evaluation_progress",
         "val loss 2.41 ppl 11.1": "evaluation_progress",
+        "Test: [4/9] acc 0.25": "evaluation_progress",
+        "Test: [8/9] acc 0.50": "evaluation_progress",
+        "Test: [9/9] acc 0.75": "evaluation_progress",
         "Saving checkpoint to /c/run/step-90": "checkpoint_save_started",
+        "Save weights to /c/run/best.pth": "checkpoint_saved",
+        "aux loss: 2.5": "custom_progress",
         "Training finished in 1200 s": "milestone",
     }
     log = "".join(
@@ -252,8 +287,8 @@ def test_other_lines_are_proposed_by_their_words() -> None:
     dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
     entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(log.encode())
     kinds = [entry.event.kind for entry in entries]
-    assert kinds[:13] == [*["iteration"] * 9, *beside.values()]
-    assert len(kinds) == 39  # of no other line
+    assert kinds[: 9 + len(beside)] == [*["iteration"] * 9, *beside.values()]
+    assert len(kinds) == 3 * (9 + len(beside))  # of no other line
 
 
 def test_a_number_that_never_falls_is_the_step_before_one_that_does() -> None:

@@ -6,7 +6,7 @@ from monitor.config import load
 from monitor.identity import named
 from monitor.identity.naming import run_name
 from monitor.intake.labels import known, run_of
-from monitor.owners import owner, owner_at, plain
+from monitor.owners import by_host, owner, owner_at, plain
 
 JOB, SET = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/jobset-name"
 KUBEFLOW, RAY = "training.kubeflow.org/job-name", "ray.io/cluster"
@@ -75,6 +75,23 @@ def test_the_owner_of_each_operators_pods(
     assert owner_at(f"/logs/{pod}/main.log") is None
 
 
+@pytest.mark.parametrize(
+    ("pod", "host", "domain", "told"),
+    [
+        ("grid-2-7cdln", "grid-2", "", "grid"), ("grid-2-4m8xk", "grid-2-4m8xk", "", "grid-2"),
+        ("grid-2-0-vq6gs", "grid-2-0", "", "grid-2"), ("ab-1-0-nw2lp", "ab-1-0-nw2lp", "", "ab-1-0"),
+        ("phi-w-0-3-p9c2z", "phi-w-0-3", "phi", "phi"), ("phi-w-0-3-p9c2z", "phi-w-0-3", "", None),
+        ("phi-w-a-0-0-p9c2z", "phi-w-a-0-0", "phi-w", "phi-w"), ("opt-launcher-hq2xs", "opt-launcher", "opt", "opt"),
+        (f"{'a' * 54}-12-g6lrt", f"{'a' * 57}-4a-12", "", f"{'a' * 57}-4a"), ("set-7-3", "set-7-3", "svc", None),
+        ("grid-2-7cdln", "node07", "", None), ("grid-2-7cdln", "grid-3", "", None),
+        ("phi-w-0-3-p9c2z", "", "phi", None),
+    ],
+)  # fmt: skip
+def test_the_host_that_a_log_prints(pod: str, host: str, domain: str, told: str | None) -> None:
+    """It tells an Indexed Job from a Job with a number, and a JobSet by its subdomain; the node's own tells nothing."""
+    assert by_host(pod, host, domain) == told
+
+
 def test_a_pod_of_which_all_labels_are_known_may_own_itself() -> None:
     """Its last five letters may look random: without an owner's label that is its name."""
     told = owner({"app": "x"}, "ml", "gpt-tp4pp", "main", complete=True)
@@ -102,5 +119,7 @@ def test_the_network_names_runs_by_the_same_table() -> None:
     agent = {"namespace": "ml", "pod": "olmo-worker-3", "container": "pytorch"}
     assert run_of(known({**agent, "training_kubeflow_org_job_name": "olmo"}), ()) == "ml/olmo"
     assert run_of(known({**agent, "cluster": "west"}), ()) == "west/ml/olmo"
-    assert run_of(known({**agent, "container": "main"}), ()) == ""
+    assert run_of(known({**agent, "container": "main", "service_name": "main"}), ()) == ""
+    assert run_of(known({"service.name": "olmo", "service.namespace": "ml"}), ()) == "ml/olmo"
+    assert run_of(known({"service.name": "unknown_service:python", "service.namespace": "ml"}), ()) == ""
     assert run_of(known({**agent, "container": "ray-worker", "ray_io_cluster": "x"}), ()) == ""

@@ -64,6 +64,15 @@ def test_every_fault_is_well_formed(dialect: str, fault: str) -> None:
     assert not [entry for entry in entries if isinstance(entry.event, Malformed)]
 
 
+def test_a_restart_goes_back_before_a_fault() -> None:
+    """Of a program that saves nothing: a spike has no effect on the iterations before it."""
+    faults = (Fault("loss_spike", 20), Fault("crash_and_restart", 25))
+    scenario = replace(SMALL, dialect="verl", iterations=40, faults=faults)
+    steps = [entry.event.iteration for entry in read(scenario) if isinstance(entry.event, IterationLogged)]
+    assert max(steps) == 40
+    assert steps.count(10) == 2
+
+
 def test_bloom_prints_what_bloom_printed() -> None:
     """BLOOM's sizes and 105.22 s give its printed TFLOPs and samples per second."""
     scenario = Scenario(iterations=3, noise=0.0, seed=3)

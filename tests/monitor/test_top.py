@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from monitor.cli import main
-from monitor.commands.top_keys import Choice
+from monitor.commands.top import Choice
 from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
 from monitor.simulate import Fault, Scenario, write
 

@@ -10,7 +10,7 @@ import pytest
 
 from monitor.config import load
 from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.follow.messages import CaughtUp, Data, Gone, Opened, source_id
 from monitor.notifiers import payload
 from monitor.prometheus_text import TextFormat
 from monitor.store import encode
@@ -171,6 +171,32 @@ def test_none_is_shown_sent_saved_or_logged(caplog: pytest.LogCaptureFixture) ->
     told += core.tick(now + 1) + core.tick(now + 1000)
     assert {"crash"} <= {one.incident for one in told}
     snapshot = core.snapshot(now + 1000)
+    shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(list(core.runs))
+    for text in (shown, TextFormat().page(snapshot), encode(core.save(now)).decode("latin-1"), caplog.text,
+                 *(json.dumps(payload(one)) for one in told)):  # fmt: skip
+        assert not _leaks(text)
+
+
+def test_none_is_shown_of_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a directory or a file, in whatever is named by it; two that differ in their secrets alone stay two."""
+    caplog.set_level("DEBUG")
+    core, now = Core(load("", ["runs=[{paths: ['/logs/**']}]"])), 1.7e9
+    held = [text.strip().replace("\n", " ")[:200] for _, text in SECRETS if "://" not in text]  # no name is an address
+    names = [text.replace("/", "_") for text in held]
+    paths = [path for name in names for path in (f"/logs/{name}/x.out", f"/logs/{name}/x.err", f"/logs/all/{name}.log")]
+    told, steps = [], "".join(line(number) for number in range(1, 4)).encode()
+    for path in paths:
+        source = source_id(path)
+        core.handle(Opened(source, path, None, 0, now, resumed=False), now)
+        core.handle(CaughtUp(source, now), now)
+        core.handle(Data(source, 0, steps, now, now, 0), now)
+    for name in names[:3]:
+        core.handle(Gone(source_id(f"/logs/{name}/x.out"), now), now)
+    told += core.tick(now) + core.tick(now + 100) + core.tick(now + 1000)
+    snapshot = core.snapshot(now + 1000)
+    assert len({source_id(path) for path in paths}) == len(set(paths))
+    assert len(snapshot.runs) > len(set(names))
+    assert told
     shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(list(core.runs))
     for text in (shown, TextFormat().page(snapshot), encode(core.save(now)).decode("latin-1"), caplog.text,
                  *(json.dumps(payload(one)) for one in told)):  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ArgumentsDumped, Event, TracebackSeen, to_fields
 from parsers.reader import SourceReader
-from parsers.wrappers import Unwrapper
+from parsers.wrappers import Unwrapper, apart
 
 _DUMP = """\
 ------------------------ arguments ------------------------
@@ -212,30 +212,57 @@ def _docker(log: str, stream: str = "stdout") -> str:
     return json.dumps({"log": log, "stream": stream, "time": _stamp(1)}) + "\n"
 
 
-def test_parts_of_a_line_are_joined() -> None:
-    """Docker cuts long lines: each stream's parts are joined, and the line is where its last part stands."""
+def _cri(text: str, stream: str = "stdout") -> str:
+    tag, text = ("F", text.removesuffix("\n")) if text.endswith("\n") else ("P", text)
+    return f"{_stamp(1)} {stream} {tag} {text}\n"
+
+
+def _pushed(text: str, stream: str = "stdout") -> str:
+    return f"{_stamp(2)} [pod/a-0/main] <14>1 - n7 log - - - {_cri(text, stream)}"
+
+
+def _spooled(text: str, stream: str = "stdout", **more: object) -> str:
+    """As the spool keeps a record that Fluent Bit has tagged."""
+    record = {"stream": stream, "logtag": "F" if text.endswith("\n") else "P", "log": text.removesuffix("\n"), **more}
+    (line,) = apart(json.dumps(record).encode(), 50_000, _stamp(3)) or ()
+    return f"{_stamp(2)} [pod/a-0/main] {line.decode()}\n"
+
+
+def _spooled_with_host(text: str, stream: str = "stdout") -> str:
+    return _spooled(text, stream, kubernetes={"pod_name": "a-0", "host": "n1"})
+
+
+@pytest.mark.parametrize("write", [_docker, _cri, _pushed, _spooled, _spooled_with_host])
+def test_parts_of_a_line_are_joined(write: Callable[..., str]) -> None:
+    """Runtimes cut long lines: each stream's parts are joined, and the line is where its last part stands, in any
+    chunks and over a resume. No secret of a part is saved.
+    """
     line = _MEGATRON.splitlines()[0]
     records = [
-        _docker("x\n"), _docker(line[:70]), _docker("Traceback (most", "stderr"), _docker(line[70:90]),
-        _docker(line[90:] + "\n"), _docker(" recent call last):\n", "stderr"), _docker("ValueError: x\n", "stderr"),
+        write("x\n"), write(line[:70]), write("Traceback (most", "stderr"), write(line[70:90]),
+        write(line[90:] + "\n"), write(" recent call last):\n", "stderr"), write("ValueError: x\n", "stderr"),
     ]  # fmt: skip
     bare = _read(f"{line}\nTraceback (most recent call last):\nValueError: x\n".encode())
     events = _read("".join(records).encode())
     assert [number for number, _ in events] == [5, 7]
     assert [fields for _, fields in _told(events)] == [fields for _, fields in _told(bare)]
-
-
-def test_a_resume_within_a_line() -> None:
-    """What was cut off before a restart is part of the line after it, and no secret of it is saved."""
-    line = _MEGATRON.splitlines()[0]
+    assert _read("".join(records).encode(), 41) == events
     first, second = SourceReader(), SourceReader()
-    first.feed((_docker("x\n") + _docker(line[:70])).encode())
-    saved = json.loads(json.dumps(first.save()))
-    second.restore(saved)
-    [entry] = second.feed(_docker(line[70:] + "\n").encode())
-    assert (entry.line, entry.event.kind) == (3, "iteration")
-    first.feed(_docker("--wandb-api-key 0123456789abcdef0123").encode())
+    first.feed("".join(records[:4]).encode())
+    second.restore(json.loads(json.dumps(first.save())))
+    assert [entry.line for entry in second.feed("".join(records[4:]).encode())] == [5, 7]
+    first.feed(write("--wandb-api-key 0123456789abcdef0123").encode())
     assert "0123456789abcdef" not in json.dumps(first.save())
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 1, 30])
+def test_bars_that_a_runtime_has_cut(cut: int) -> None:
+    """A bar is drawn over itself until the runtime's buffer is full: only what stands behind the last return is cut."""
+    first, second = _BARS.rstrip("\n").split("\r")
+    parts = f"x\r{first[:20]}", f"{first[20:]}\r{second}\r{first[:9]}", f"{first[9:]}\r{second}\n"
+    told = [fields for _, fields in _told(_read("".join(map(_cri, parts)).encode(), cut))]
+    assert told == [fields for _, fields in _told(_read("".join(parts).encode()))]
+    assert len(told) == 4
 
 
 def test_lines_without_ends_are_whole() -> None:

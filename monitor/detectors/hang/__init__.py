@@ -9,8 +9,7 @@ from typing import Any
 
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence
-from monitor.detectors.hang.budget import Budget, budget, lawful
-from monitor.detectors.hang.settings import HangSettings
+from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
 from monitor.run.phases import ENDED, PARTS
@@ -172,6 +171,5 @@ def _advice(state: RunState, blocking: str | None) -> str:
     return "; ".join(steps)
 
 
-_ADVICE = "take stacks before you kill anything (py-spy dump on every rank), then cancel and restart"
 _ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
-DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS, advice=_ADVICE)
+DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS)

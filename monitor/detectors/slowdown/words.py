@@ -148,6 +148,12 @@ def level(state: RunState) -> tuple[int, float, float] | None:
     return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
 
 
+def standing(level: tuple[int, float, float]) -> str:
+    """A level as `level` gives it, in the words of a report: what was told when it began may have grown since."""
+    onset, before, now = level
+    return f"changed its level at iteration {onset}: {now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
+
+
 def normal(state: RunState) -> float | None:
     """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
     memory = state.memory_of.get(NAME)

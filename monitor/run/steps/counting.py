@@ -16,14 +16,12 @@ from monitor.run.launches import (
     withdraw,
 )
 from monitor.run.phases import Phase
-from monitor.run.records import Told
+from monitor.run.records import Told, plus
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
-from monitor.run.steps.bursts import watch_bursts
 from monitor.run.steps.pace import likely_interval
 from monitor.run.steps.sources import SourceName, takes_over
-from monitor.run.steps.watch import Pure, pure
-from monitor.run.totals import plus
+from monitor.run.steps.watch import pure
 from parsers.dialects import BY_NAME
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
@@ -173,7 +171,8 @@ def _interval(state: RunState, iteration: int) -> int:
             return done  # it went on from the checkpoint that it loaded
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
-    if delta == usual or (0 < delta <= LONGEST_INTERVAL and launch.dialect not in BY_NAME):
+    seldom_drawn = launch.driver == "trainer" or launch.dialect not in BY_NAME
+    if delta == usual or (seldom_drawn and 0 < delta <= LONGEST_INTERVAL):
         return delta
     usual = usual or _told_interval(launch)
     if usual is None:
@@ -197,26 +196,27 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
     launch, told = state.launch, report.seconds or 0.0
     if report.passed is None:
         add_seconds(state, told * count)
-    net = Pure(told, True)
+    seconds: float | None = told
+    exact = True
     if launch.watch.inside:
         at = report.told.at - state.unheard if report.told.live else None
-        net = pure(launch.watch.interval(count, told, launch.last_iteration, at), launch.pace.predicted())
-    if net.interruption is not None:
-        validations = launch.validations_since
-        kind, seconds = ("evaluating", net.interruption / validations) if validations else ("saving", net.interruption)
-        state.past.silences.learn(kind, seconds)
-    if net.seconds is None:
+        interval = launch.watch.interval(count, told, launch.last_iteration, at)
+        seconds, exact, within = pure(interval, launch.pace.predicted())
+        if within is not None:
+            validations = launch.validations_since
+            state.past.silences.learn(*(("evaluating", within / validations) if validations else ("saving", within)))
+    if seconds is None:
         return
-    launch.pure_seconds = net.seconds
+    launch.pure_seconds = seconds
     if first:  # warm-up and compilation: shown, never learned from
         return
     batch_size = launch.latest.global_batch_size
-    if net.exact:
-        launch.step_seconds = net.seconds
-        printed = launch.latest.tflops if launch.driver == "iteration" and net.seconds == told else None
-        state.steady.add(batch_size, net.seconds, printed)
-    launch.pace.add(net.seconds, batch_size)
-    state.seconds.add(net.seconds, count)
+    if exact:
+        launch.step_seconds = seconds
+        printed = launch.latest.tflops if launch.driver == "iteration" and seconds == told else None
+        state.steady.add(batch_size, seconds, printed)
+    launch.pace.add(seconds, batch_size)
+    state.seconds.add(seconds, count)
 
 
 def measured(
@@ -267,3 +267,25 @@ def _phase_after(launch: Launch, iteration: int) -> Phase:
     if every and iteration % every == 0 and not launch.evaluation_silent:
         return "evaluating"  # no line announces it: the loop evaluates before it goes on
     return "training"
+
+
+_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
+_EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
+
+
+def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
+    """A line of `delta` iterations of `elapsed` seconds came live at `at`. Lines that a launcher held back come in
+    bursts: the silence before was no hang (docs/incident-record.md, "How logs behave", 5).
+    """
+    last, burst = state.launch.watch.at, state.buffering
+    if last is None or elapsed is None:
+        return
+    gap, took = at - last - state.unheard, elapsed * delta
+    if gap > _RATIO * took:
+        burst.burst_iterations, burst.burst_seconds, burst.silence_before = 1, took, gap
+        return
+    burst.burst_iterations += 1
+    burst.burst_seconds += took
+    silence = burst.silence_before
+    if burst.burst_iterations >= 3 and silence > 2 * took and burst.burst_seconds >= _EXPLAINED * silence:
+        state.past.silences.hold(silence)

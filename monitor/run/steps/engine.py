@@ -1,14 +1,13 @@
 """Steps that DeepSpeed's engine reports, and what it does not time: its clock runs from a step's forward pass to its
-end, what lies between two steps stands in the stamps of their lines alone (between.py).
+end, what lies between two steps stands in the stamps of their lines alone (sources.py).
 """
 
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
-from monitor.run.records import Told
+from monitor.run.records import Told, plus
 from monitor.run.saves import note_save
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
-from monitor.run.totals import plus
 from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
 

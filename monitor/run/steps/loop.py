@@ -5,11 +5,9 @@ from msgspec import structs
 from monitor.model import flops
 from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.phases import Moved
-from monitor.run.records import Told
+from monitor.run.records import Told, observe_iteration, plus
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
-from monitor.run.steps.observed import observe_iteration
-from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
 from parsers.events import IterationLogged
 from parsers.timers import BESIDE
@@ -99,7 +97,8 @@ def _is_news(state: RunState, event: IterationLogged, source: str, at: float) ->
     launch = state.launch
     if launch.last_iteration is not None and iteration <= launch.last_iteration:
         cursor = copies.cursors.get(source)
-        if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
+        joins = copies.ranks and cursor is not None and cursor.launch < launch.number  # another rank has begun it
+        if joins or (cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration):
             copies.moved(source, iteration, launch.number)
             return False
         begin_launch(state, at, in_process=program_of(event.dialect) == program_of(launch.dialect))

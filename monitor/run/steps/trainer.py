@@ -5,7 +5,7 @@ trainer_callback.py). A bar of another length behind the training's own is its e
 from msgspec import structs
 
 from monitor.run.evidence import pass_by
-from monitor.run.launches import withdraw
+from monitor.run.launches import begin_launch, withdraw
 from monitor.run.phases import ENDED, Moved, Phase
 from monitor.run.records import Told, Validation
 from monitor.run.saves import end_save
@@ -25,6 +25,12 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
+    if event.step == 0 and name in _OF_TRAINING and _begins_anew(launch, event.total):
+        begin_launch(state, told.at)
+        launch = state.launch
+        if event.total == trainer.total:
+            launch.trainer.declared, launch.trainer.total = True, event.total
+        trainer = launch.trainer
     if not trainer.declared and (trainer.total is None or _is_drawn_out(launch)) and name in _OF_TRAINING:
         _suppose(state, event, told)
         launch, trainer = state.launch, state.launch.trainer
@@ -37,6 +43,15 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     state.proven = True
     launch.train_iterations = event.total
     return _step(state, _timed(state, event, told))
+
+
+def _begins_anew(launch: Launch, total: int) -> bool:
+    """Whether a bar at 0 is a new launch's: behind a crash, that must not be in doubt where the bar is of another
+    length. (Without one it may be an evaluation as long as the training, or what another node has held back.)
+    """
+    if not launch.trainer.declared or not launch.iterations or launch.phase != "crashed":
+        return False
+    return total == launch.trainer.total or not launch.doubtful
 
 
 def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
@@ -136,10 +151,8 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         return False
     uncounted, began = launch.last_iteration is None, trainer.began
     _take_values(launch, event)
-    if (
-        uncounted and began is not None and began.total == trainer.total
-    ):  # drawn before it was known to be the training's
-        fold_trainer_progress(state, began, told)
+    if uncounted and began is not None and began.total == trainer.total:
+        fold_trainer_progress(state, began, told)  # it was drawn before it was known to be the training's
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
     if step is None:  # neither bar nor heading: the loop goes on, nobody knows where

@@ -5,11 +5,12 @@ import { ROOT, SYMBOLS, badge, h, live, setText, showFigures } from "./live.js";
 
 const KEPT = "megatron-monitor columns";
 const FEW = 3; // runs that are over and are shown among the others
+const PAGE = 50; // rows that are shown at first, and more at a time: a phone draws no 500
 const table = document.getElementById("runs"), head = table.tHead.rows[0], body = table.tBodies[0];
 const labels = JSON.parse(table.dataset.labels), usual = table.dataset.columns.split(",");
-const filter = document.getElementById("filter"), over = document.getElementById("over");
+const filter = document.getElementById("filter"), over = document.getElementById("over"), more = document.getElementById("more-runs");
 const stored = () => { try { return localStorage.getItem(KEPT); } catch { return null; } };
-let runs = [], chosen = {};
+let runs = [], chosen = {}, room = PAGE;
 
 function read() {
   const told = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
@@ -105,14 +106,17 @@ function show() {
   if (body.dataset.columns !== columns) there.clear();
   body.dataset.columns = columns;
   table.toggleAttribute("data-own", columns !== String(usual));
-  const rows = sorted(runs).map((run) => {
+  const fits = (run) => !(folded && run.over) && run.run.toLowerCase().includes(wanted) && (!chosen.states.size || chosen.states.has(run.state));
+  const fitting = sorted(runs.filter(fits)), rest = Math.max(0, fitting.length - room);
+  const rows = fitting.slice(0, room).map((run) => {
     const row = there.get(run.run) || newRow(run);
-    row.hidden = (folded && run.over) || !run.run.toLowerCase().includes(wanted) || (chosen.states.size > 0 && !chosen.states.has(run.state));
     showFigures(row, run);
     showBadges(row.querySelector("[data-k=incidents]"), run.incidents);
     return row;
   });
   if (rows.length !== body.rows.length || rows.some((row, at) => body.rows[at] !== row)) body.replaceChildren(...rows);
+  more.hidden = rest === 0;
+  setText(more, `▸ Show ${Math.min(PAGE, rest)} more of ${rest}`);
   over.hidden = filtered || ended <= FEW || ended === runs.length;
   setText(over, `${chosen.over ? "▾ Hide" : "▸ Show"} ${ended} runs that are over`);
   chips();
@@ -152,6 +156,10 @@ query.addEventListener("input", () => {
   chosen.query = query.value;
   changed();
 });
+more.addEventListener("click", () => {
+  room += PAGE;
+  show();
+});
 over.addEventListener("click", () => {
   chosen.over = !chosen.over;
   changed();
@@ -177,6 +185,7 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", restore);
 read();
 heads();
+for (const row of [...body.rows].slice(PAGE)) row.remove();
 for (const [input] of picks) input.checked = chosen.columns.includes(input.value);
 query.value = chosen.query;
 const ask = live(() => `${ROOT}api/v1/runs?view=fleet${String(chosen.columns) === String(usual) ? "" : `&columns=${chosen.columns}`}`, take);

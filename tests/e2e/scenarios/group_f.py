@@ -6,7 +6,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.e2e.scenarios.harness import Daemon, Lab
 from tests.e2e.scenarios.registry import scenario
-from tests.programs import now, slack
+from tests.programs import MONITOR, now, slack
 
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -262,7 +261,7 @@ def sd_notify(lab: Lab) -> None:
 def _command(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.run(
-        [sys.executable, "-m", "monitor", *arguments],
+        [*MONITOR, *arguments],
         capture_output=True,
         text=True,
         env=environment,

@@ -27,7 +27,7 @@ from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
-from monitor.run.steps.overflows import Overflows
+from monitor.run.steps.copies import Overflows
 from monitor.system import clock
 
 

@@ -227,3 +227,85 @@ def test_the_monitors_own_job_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> Non
     logs.wait(2)
     assert logs.core.questions(logs.now) == []
     assert logs.pages()["a"]["identity"]["job"] is None  # type: ignore[index]
+
+
+PUSHED = [f"/spool/ml/gpt/n{rank}~{rank:016x}~gpt-{rank}-7cd{rank + 4}n.log" for rank in range(3)]
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize(
+    ("files", "prefix", "runs"),
+    [
+        (PUSHED, "", 1), (["/spool/ml/gpt/a.log", "/spool/ml/gpt/b.log"], "[rank{}]:", 1),
+        (["/spool/ml/gpt/a.log", "/spool/ml/gpt/b.log"], "", 2),
+    ],
+)  # fmt: skip
+def test_ranks_with_a_loss_of_their_own(files: list[str], prefix: str, runs: int, lag: int) -> None:
+    """Of one owner's pods, or by the ranks in their lines: what each tells is a copy, also behind a restart of all, and
+    no progress when only those that lag go on. Without either they are trainings.
+    """
+    logs = Following("runs=[{paths: ['/spool/**/*.log'], name_from: '^/spool/(?P<run>.+)/[^/]+$'}]")
+    for begin, end in ((1, 31), (21, 41)):
+        for turn in range(begin, end + lag + 10):  # nobody writes while they are started again
+            for rank, file in enumerate(files):
+                number = turn - lag * (rank > 0)
+                if begin <= number < end:
+                    logs.write(file, prefix.format(rank) + step(number, 3.0 + rank / 10 + begin / 1000, seconds=1.0))
+            logs.wait(1)
+    assert len(logs.totals()) == runs
+    if runs == 1:
+        assert logs.totals() == {"ml/gpt": 50.0}
+        assert logs.totals("megatron_restarts_total") == {"ml/gpt": 1.0}
+        (told,) = logs.totals("megatron_last_progress_timestamp_seconds").values()
+        assert logs.now - told >= 10 + lag
+
+
+def test_indexes_that_are_trainings_of_their_own() -> None:
+    """Pods of one owner that have printed other arguments."""
+    logs = Following("runs=[{paths: ['/spool/**/*.log'], name_from: '^/spool/(?P<run>.+)/[^/]+$'}]")
+    for rank, file in enumerate(PUSHED):
+        logs.write(file, arguments(lr=rank))
+    for number in range(1, 9):
+        for rank, file in enumerate(PUSHED):
+            logs.write(file, step(number, 3.0 + rank, seconds=1.0))
+        logs.wait(1)
+    assert sorted(logs.totals().values()) == [8.0, 8.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("pods", "said", "run"),
+    [
+        (
+            ["grid-0-7cdln", "grid-1-q9x2z"],
+            "{host}:41:41 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n",
+            "ml/grid",
+        ),
+        (
+            ["phi-w-0-0-7cdln", "phi-w-1-0-q9x2z"],
+            "export MASTER_ADDR=phi-w-0-0.phi\nexport HOSTNAME={host}\n",
+            "ml/phi",
+        ),
+    ],
+)
+def test_the_host_that_is_printed_tells_the_owner(pods: list[str], said: str, run: str) -> None:
+    """Pods of one owner that their names do not tell are one run from then on, with what was said before, also after a
+    kill; a pod that prints none is one of its own, and says that it is not sure.
+    """
+    logs = Following("runs=[{paths: ['/var/log/pods/*/*/*.log']}]")
+    files = [f"/var/log/pods/ml_{pod}_{number}b7d/main/0.log" for number, pod in enumerate([*pods, "lone-1-k4hdq"])]
+    for file, pod in zip(files, pods, strict=False):
+        logs.write(file, arguments())
+        logs.wait(1)
+        logs.write(file, said.format(host=pod[:-6]))
+    for number in range(1, 9):
+        for rank, file in enumerate(files):
+            logs.write(file, step(number, 3.0 + rank, seconds=1.0))
+        logs.wait(1)
+        if number == 4:
+            logs.killed()
+    assert logs.totals() == {run: 8.0, "ml/lone-1": 8.0}
+    assert logs.totals("megatron_restarts_total")[run] == 0.0
+    info = {one.run: str(one.samples["megatron_run_info"]) for one in logs.core.snapshot(logs.now).runs}
+    assert ("4096" in info[run], "4096" in info["ml/lone-1"]) == (True, False)
+    identity = logs.pages()["ml/lone-1"]["identity"]
+    assert "label it megatron-monitor/run" in str(identity)

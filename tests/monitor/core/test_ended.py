@@ -2,10 +2,10 @@
 
 from html import unescape
 
+from monitor.advice import advice_for
 from monitor.charts.history import SERIES, History
 from monitor.core import Core
 from monitor.core.ended import MOST, EndedRuns
-from monitor.detectors.crash import ADVICE
 from monitor.follow.messages import CaughtUp, Opened, Scanned
 from monitor.serve.page import render_run, worst_first
 from monitor.serve.past import history_json
@@ -44,7 +44,7 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
     assert first.samples == {}
     text = unescape(render_run(first, LATER, "../"))
     assert "How it ended" in text
-    assert f"<b>Do:</b> {ADVICE['cuda_oom']}" in text
+    assert f"<b>Do:</b> {advice_for('crash', 'cuda_oom')}" in text
     assert "How it ended" not in render_run(silent, LATER, "../")
     steps = history_json(first.history)["steps"]
     assert len(steps["iteration"]) <= 128

@@ -5,6 +5,7 @@ moved by hand.
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,46 @@ def test_what_is_silent_is_saved_from_time_to_time(lab: Callable[..., Lab]) -> N
     before = some.disk.saves
     some.turn(1000.0)
     assert some.disk.saves == before
+
+
+@pytest.mark.parametrize(
+    ("zone", "behind", "silent", "told"),
+    [
+        (0, 0.0, 420.0, True),
+        (-8, 0.0, 420.0, True),  # a stamp names no zone
+        (2, 30.0, 62.0, True),  # the file server's clock is behind
+        (2, 30.0, 50.0, False),  # the same within the budget: by the file's time it would be over
+        (0, 0.0, 660.0, False),  # a cluster may have been down for as long: it waits anew
+        (None, 0.0, 420.0, False),  # no stamps
+    ],
+)
+def test_a_dated_log_is_judged_by_its_stamps(
+    lab: Callable[..., Lab], zone: int | None, behind: float, silent: float, told: bool
+) -> None:
+    """It trained on while the daemon was away, and stopped: told as the daemon is back, since the last step."""
+    some = lab(60.0)
+
+    def write() -> None:
+        some.written += 1
+        moment = datetime.fromtimestamp(some.clock.wall() + 3600 * (zone or 0), UTC)
+        stamp = "" if zone is None else f" [{moment:%Y-%m-%d %H:%M:%S}]"
+        some.write(stamp + line(some.written))
+        os.utime(some.paths[0], (some.clock.wall() - behind, some.clock.wall() - behind))
+
+    for _ in range(5):
+        some.turn(1.0)
+        write()
+    some.turn(5.0)
+    some.reader.close()
+    for _ in range(120):
+        some.clock.advance(1.0)
+        write()
+    last = some.clock.wall()
+    some.clock.advance(silent)
+    some.start()
+    some.turn(4.0)
+    assert bool(some.hangs()) is told
+    if told:
+        assert some.told[-1][1].since == pytest.approx(last, abs=2.0)
+    some.turn(64.0)
+    assert len(some.hangs()) == 1

@@ -1,7 +1,7 @@
 """Numbers as large as a line may hold, over and over: every sum stays one that the state can hold."""
 
 from monitor.core.saved import Saved
-from monitor.run.totals import MOST
+from monitor.run.records import MOST
 from monitor.store import decode, encode
 from tests.lines import line
 from tests.monitor.core.following import Following

@@ -8,7 +8,7 @@ from msgspec import structs
 from monitor.detectors.hang import Budget, HangSettings, budget, lawful
 from monitor.model.flops import computed_tflops
 from monitor.model.topology import Topology
-from monitor.run.parts import Parts
+from monitor.run.phases import Parts
 from monitor.run.records import AttemptEnd
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE, Intervals
 from monitor.run.state import Launch, RunState, Validation

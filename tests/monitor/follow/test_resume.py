@@ -26,6 +26,22 @@ def test_grown_while_down(begun, make_rig, append, log):
     assert second.text(log) == text(30, 33) + b"half"
 
 
+@pytest.mark.parametrize("name", [b"token=5ecret9beef77aBcD", b"caf\xe9"])
+def test_a_name_that_is_not_shown_as_it_is(make_rig, append, log, name):
+    """What has a secret in its name, or bytes that are no text, goes on where it was, once the search has found it."""
+    log = log.parent / os.fsdecode(name) / "main.log"
+    log.parent.mkdir()
+    log.write_bytes(text(0, 30))
+    first = make_rig(log.parent.parent / "*" / "*.log")
+    first.poll()
+    (source,) = first.positions()
+    assert "5ecret" not in source
+    append(log, text(30, 33))
+    second = make_rig(log.parent.parent / "*" / "*.log", after=first)
+    second.settle(3)
+    assert second.text(source) == text(30, 33)
+
+
 def test_unfinished_line_is_read_again(begun, make_rig, append, log):
     """The offset is that of the last whole line, so a line cut by the restart comes whole."""
     first = begun(30)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.streams import STDIN, StreamThread, is_stream
 from monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
+from tests.programs import MONITOR
 
 _ITERATION = (
     " iteration {0:8d}/     500 | consumed samples: {0:12d} | elapsed time per iteration (ms): 905.5 | lm loss: 2.1 |\n"
@@ -130,7 +130,7 @@ def test_the_daemon_on_standard_input(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as errors:
         daemon = subprocess.Popen(
-            [*TETHERED, sys.executable, "-m", "monitor", "run", "--listen", "127.0.0.1:0", "-"],
+            [*TETHERED, *MONITOR, "run", "--listen", "127.0.0.1:0", "-"],
             stdin=subprocess.PIPE, stderr=errors, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         )  # fmt: skip
     assert daemon.stdin is not None

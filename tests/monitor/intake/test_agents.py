@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from monitor.config.intake import RUN_OF_LABELS
 from monitor.intake.labels import carrier_of, is_heartbeat, known, run_of, written
 
 AGENTS = Path(__file__).parents[3] / "deploy" / "agents"
 POD = {"namespace": "ml", "pod": "gpt-0-abcde", "container": "trainer", "node_name": "n7"}
-OWNERS = re.findall(r"[\w.]+/[\w-]+", RUN_OF_LABELS.rpartition("/{")[2])
+COLLECTOR = yaml.safe_load((AGENTS / "otel-collector.yaml").read_text())
+OWNERS = [one["key"] for one in COLLECTOR["processors"]["k8sattributes"]["extract"]["labels"]]
 
 
 def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, str]:
@@ -25,7 +25,7 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
         (names, pattern) = re.findall(r'source_labels = \[(.*)\]\n +regex         = "(.*)"', text)[0]
         joined = ";".join(found.get(name, "") for name in re.findall(r'"(\w+)"', names))
         return {**found, "carrier": "n7"} if re.fullmatch(pattern, joined) else {}
-    config = yaml.safe_load((AGENTS / agent).read_text())
+    config = COLLECTOR if agent == "otel-collector.yaml" else yaml.safe_load((AGENTS / agent).read_text())
     if agent == "fluent-bit.yaml":
         pairs = (pair.strip().partition("=") for pair in config["pipeline"]["outputs"][0]["labels"].split(","))
         told = {"namespace_name": "ml", "pod_name": "gpt-0-abcde", "container_name": container, owner: "gpt"}

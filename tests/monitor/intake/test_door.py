@@ -16,7 +16,7 @@ from monitor.config import load
 from monitor.intake import door as module
 from monitor.intake.door import Door
 from monitor.intake.labels import followed
-from monitor.serve.auth import BasicAuth
+from monitor.serve.auth import Auth
 from monitor.snapshot import MonitorCounts
 from tests.clock import ManualClock
 from tests.monitor.intake.senders import otlp_push, push_request, snapped
@@ -207,7 +207,7 @@ def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
 def test_who_may_push(running: Callable[..., Running]) -> None:
     """Nobody without the password, before a byte of the body is looked at."""
     one = running()
-    one.door.server.auth = BasicAuth({"agent": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()})
+    one.door.server.auth = Auth({"agent": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()})
     right = JSON | {"Authorization": "Basic " + base64.b64encode(b"agent:secret").decode()}
     assert one.status(LOKI, loki("a")) == 401
     assert one.status(LOKI, loki("a"), right) == 204

@@ -54,7 +54,7 @@ def test_an_entry_of_several_lines(tmp_path: Path) -> None:
     assert spool.append(STREAM, entries, NOW) == (6, 0)
     assert spool.append(STREAM, entries, NOW) == (0, 6)
     assert [line[45:] for line in lines(tmp_path)] == [
-        "Traceback:", "", "", "  x", "2026-04-24T03:06:40Z hello", '{"loss": 1}'
+        "Traceback:", "", "", "  x", "2026-04-24T03:06:40Z stdout F hello", '{"loss": 1}'
     ]  # fmt: skip
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors import DETECTORS
-from monitor.detectors.crash import ADVICE
+from monitor.advice import advice_for
 from monitor.notifiers import payload
 from monitor.notifiers.message import message_id
 from monitor.notifiers.words import body, title
@@ -21,7 +20,7 @@ def test_payload() -> None:
     """
     words = {
         "title": "[critical] tr11-176B: hang",
-        "advice": DETECTORS["hang"].advice,
+        "advice": advice_for("hang"),
         "line": "iteration 4100/ 115311",
     }
     assert payload(HANG) == {"version": "1", "id": message_id(HANG), **HANG.to_json(), **words}
@@ -45,10 +44,11 @@ def test_what_a_person_on_call_wants_to_know() -> None:
     assert found["title"] == "[critical] tr11-176B: crash since 22:01 UTC, ecc, n12, training"
     assert found["cost_gpu_hours"] == 460.8  # 12 minutes idle and an hour lost, of 384
     assert (found["rank"], found["node"], found["since"]) == ("96", "n12", "2023-11-14T22:01:20+00:00")
-    assert found["advice"] == ADVICE["ecc"]
+    assert found["advice"] == advice_for("crash", "ecc")
     assert body(CRASH, found["evidence"]).splitlines()[:12] == [
         "hung in training after iteration 4100", "", "since: 2023-11-14 22:01 UTC, 12 min ago", "phase: training",
-        "failure: ecc", "rank: 96", "node: n12", "GPUs: 384", "cost so far: 460.8 GPU-hours", f"do: {ADVICE['ecc']}",
+        "failure: ecc", "rank: 96", "node: n12", "GPUs: 384", "cost so far: 460.8 GPU-hours",
+        f"do: {advice_for('crash', 'ecc')}",
         "last line: CUDA error: ECC", "page: http://login-1:9843/runs/tr11-176B",
     ]  # fmt: skip
 

@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 
 from megatron_monitor.archive import read_run
 from monitor.archive import tasks
-from monitor.archive.tasks import Reading, Task
-from monitor.archive.workers import read_tasks
+from monitor.archive.tasks import Reading, Task, read_tasks
 from monitor.cli import main
 from tests.lines import line
 

@@ -143,9 +143,9 @@ def test_plan_exit_status_and_reason() -> None:
 )  # fmt: skip
 def test_days(iterations: int, seconds: float, days: float) -> None:
     """Seed 003's days, untruncated, and seed 004's."""
-    assert formulas.days_for_iterations(iterations, seconds) == pytest.approx(days, abs=6e-3)
+    assert formulas.days(iterations, None, seconds, None, None) == pytest.approx(days, abs=6e-3)
     tokens = iterations * 2048 * 2048
-    assert formulas.days_for_tokens(tokens, 2048, 2048, seconds) == pytest.approx(days, abs=6e-3)
+    assert formulas.days(None, tokens, seconds, 2048, 2048) == pytest.approx(days, abs=6e-3)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from monitor.cli import main
-from monitor.reports.comparability import warnings
+from monitor.reports.benchmark import warnings
 from monitor.reports.rows import Row
 from monitor.simulate import Fault, Scenario, timeline, write
 
@@ -283,6 +283,20 @@ def test_a_trainer_that_prints_its_summary_alone(tmp_path: Path) -> None:
     row = rows(str(tmp_path))["hf"]
     assert row["seconds_per_iteration"] == pytest.approx(139.51, abs=0.005)
     assert row["notes"] == ["no iteration was logged", "from the Trainer's summary of 3.67 samples per second"]
+
+
+@pytest.mark.parametrize(("trained", "size"), [("7,241,732,096", 7_241_732_096), ("41,943,040", None)])
+def test_what_is_trained_is_the_model_where_it_is_no_adapter(tmp_path: Path, trained: str, size: int | None) -> None:
+    """HF Trainer counts what it trains; the layers of the model's configuration tell a model from an adapter (LoRA)."""
+    (tmp_path / "hf.log").write_text(
+        "[INFO|configuration_utils.py:553] 2024-06-02 02:15:38,976 >> Model config MistralConfig {\n"
+        '  "hidden_size": 4096,\n  "num_hidden_layers": 32\n}\n'
+        "***** Running training *****\n  Num examples = 1000\n  Instantaneous batch size per device = 8\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 512\n  Total optimization steps = 2\n"
+        f"  Number of trainable parameters = {trained}\n"
+        "{'train_runtime': 273.0, 'train_samples_per_second': 3.67, 'train_steps_per_second': 0.007, 'epoch': 1.0}\n"
+    )
+    assert rows(str(tmp_path))["hf"].get("parameters") == size
 
 
 def test_standard_input(tmp_path: Path) -> None:

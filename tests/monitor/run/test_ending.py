@@ -63,6 +63,7 @@ OF_XLA = "W0301 08:00:05.100000 42 gemm.cc:12] RESOURCE_EXHAUSTED: Out of memory
 NPU = KEY_ERROR.replace("KeyError: 'text'", "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0)")
 PADDLE = "Out of memory error on GPU 0. Cannot allocate 1.507812GB memory on GPU 0.\n"
 SUMMARY = "{'train_runtime': 120.0, 'train_samples_per_second': 32.0, 'train_steps_per_second': 0.5, 'epoch': 1.0}\n"
+WANDB = "wandb: Find logs at: ./wandb/run-20250302_115218-wntzruuo/logs\n"
 DOGS = WATCHDOG.format(rank=1) + WATCHDOG.format(rank=5)
 
 TABLE = {
@@ -117,6 +118,11 @@ TABLE = {
     "an NPU's memory": (NPU, "crashed", "cuda_oom", True),
     "memory under Paddle": (PADDLE, "crashed", "cuda_oom", False),
     "the training is done, then an exception": (SUMMARY + KEY_ERROR + SRUN, "finished", "python_exception", False),
+    "it takes its leave": (WANDB, "exiting", None, False),
+    "an exception in a function, then it takes its leave": (
+        IN_A_FUNCTION + WANDB, "crashed", "python_exception", True
+    ),
+    "the training is done, then it takes its leave": (SUMMARY + WANDB, "finished", None, False),
     "a process ends well": (WELL, "finished", None, False),
     "a process ends well, another does not": (WELL + SRUN, "crashed", "unknown", True),
 }  # fmt: skip

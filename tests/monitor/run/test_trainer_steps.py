@@ -221,3 +221,22 @@ def test_the_bar_of_a_checkpoints_files_is_a_save_and_no_training() -> None:
     assert (played.state.iterations_total, played.state.launch.train_iterations) == (0, None)
     assert played.state.past.checkpoints.saves == 1
     assert played.firing("hang").time - 200.0 < 300.0
+
+
+def test_a_launch_without_a_heading_begins_behind_the_crash_of_the_one_before() -> None:
+    """Its bar is at 0 anew and goes on behind the checkpoint; the save before had ended with the next step."""
+    shards = "\nWriting model shards:   0%|          | 0/1 [00:00<?, ?it/s]"
+    crash = (
+        'Traceback (most recent call last):\n  File "train.py", line 35, in <module>\n    trainer.train()\n'
+        "RuntimeError: shape '[8, 512]' is invalid for input of size 12\n"
+    )
+    first = [*bars(400, 6.0, last=70), (240.5, shards), (30.5, dicts(5, 400)[0][1]), (421.0, "\n" + crash)]
+    again = [(at, text) for at, text in bars(400, 6.0, 300.0) if at > 300.0 + 6.0 * 40][:80]
+    anew = [(430.0, "\n  0%|   | 0/400 [00:00<?, ?it/s]"), *((at - 100.0, text) for at, text in again)]
+    played = play([*sorted(first), *anew])
+    assert (played.state.restarts, played.state.lost_iterations_total, played.state.launch.last_iteration) == (
+        1,
+        30,
+        120,
+    )
+    assert set(kinds(played)) == {"crash"}

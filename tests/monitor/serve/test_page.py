@@ -101,8 +101,15 @@ def test_the_table_may_have_other_columns() -> None:
 
 
 def test_the_command_of_the_advice_is_the_jobs() -> None:
-    """The page has what is known of the cause: the command names the job; without one there is none."""
-    for job, command in (("4711", "scancel 4711"), ("", None)):
-        told = _cause(Incident("nan_loss", "critical", NOW, "NaN", 7, "training", NOW, job=job), 64, None)
+    """The command names the job, else the pid file; without both there is none."""
+    stacks = "py-spy dump --subprocesses --pid \"$(cat '/l/a b.pid')\"; "
+    for kind, job, pid_file, command in (
+        ("nan_loss", "4711", "/l/a b.pid", "scancel 4711"),
+        ("hang", "", "/l/a b.pid", stacks + "kill \"$(cat '/l/a b.pid')\""),
+        ("nan_loss", "", "/l/a.pid", 'kill "$(cat /l/a.pid)"'),
+        ("slowdown", "", "/l/a.pid", None),
+        ("nan_loss", "", "", None),
+    ):
+        told = _cause(Incident(kind, "critical", NOW, "NaN", 7, "training", NOW, job=job, pid_file=pid_file), 64, None)
         assert told["command"] == command
         assert (told["gpus"], told["runbook_url"], "summary" in told) == (64, None, False)

@@ -13,11 +13,12 @@ import bcrypt
 import pytest
 
 from monitor.config.schema import TlsServer
-from monitor.serve.auth import BasicAuth
+from monitor.serve.auth import Auth
 from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
 from tests.monitor.serve.conftest import Certificates, Serve
 
+TOKEN = "5f1c9b2e77d0"
 HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode().replace("$2b$", "$2y$")
 
 
@@ -69,13 +70,17 @@ def client(certificates: Certificates, **versions: ssl.TLSVersion) -> ssl.SSLCon
         ({"Authorization": "Basic ====="}, 401),
         ({"Authorization": "Basic " + base64.b64encode(b"\xff\xfe").decode()}, 401),
         ({"Authorization": "Bearer correct horse"}, 401),
+        ({"Authorization": f"Bearer {TOKEN}"}, 200),
+        ({"Authorization": f"bearer  {TOKEN} "}, 200),
+        ({"Authorization": f"Bearer {TOKEN}x"}, 401),
+        ({"Authorization": "Bearer"}, 401),
         ({"Authorization": "Basic"}, 401),
     ],
 )
-def test_basic_auth(serve: Serve, headers: dict[str, str], status: int) -> None:
-    """The right user with the right password, and nobody else."""
+def test_who_is_let_in(serve: Serve, headers: dict[str, str], status: int) -> None:
+    """The right user with the right password, who has a token, and nobody else."""
     server = serve()
-    server.auth = BasicAuth({"prometheus": HASH})
+    server.auth = Auth({"prometheus": HASH}, ["0" * 64, hashlib.sha256(TOKEN.encode()).hexdigest()])
     assert ask(server, headers=headers) == status
     assert ask(server, headers=headers) == status  # by memory
 
@@ -97,7 +102,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> None:
     """The first request costs what bcrypt costs, the others nothing; so does a password that stays wrong."""
     server = serve()
-    server.auth = BasicAuth({"prometheus": HASH})
+    server.auth = Auth({"prometheus": HASH})
     for _ in range(20):
         assert ask(server, headers=basic("prometheus", "correct horse")) == 200
         assert ask(server, headers=basic("prometheus", "wrong horse")) == 401
@@ -111,7 +116,7 @@ def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> No
 def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked: list[bytes]) -> None:
     """Bcrypt runs for both, with the same cost: the time does not reveal which users exist."""
     server = serve()
-    server.auth = BasicAuth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()})
+    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()})
     assert ask(server, headers=basic("prometheus", "guess")) == 401
     assert ask(server, headers=basic("nobody", "guess")) == 401
     assert [digest[:7] for digest in checked] == [b"$2b$05$", b"$2b$05$"]
@@ -121,7 +126,7 @@ def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked
 def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
     """Of many guesses at once few wait; known users get in meanwhile."""
     server = serve()
-    server.auth = BasicAuth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
+    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
     assert ask(server, headers=basic("prometheus", "pass")) == 200
     with ExitStack() as stack:
         for number in range(100):
@@ -137,7 +142,7 @@ def test_a_long_password_and_a_hash_of_the_old_prefix(serve: Serve) -> None:
     """Bcrypt looks at 72 bytes; a longer password is no error. $2a$ and $2y$ are the same hash."""
     password = "p" * 100
     server = serve()
-    server.auth = BasicAuth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()})
+    server.auth = Auth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()})
     assert ask(server, headers=basic("u", password)) == 200
 
 

@@ -1,0 +1,125 @@
+"""Which number of lines that are alike is the step, and what it counts: a run's steps, an epoch's, or epochs. Pure."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median_low
+from typing import NamedTuple
+
+STEP = re.compile(
+    r"(?:^|[^A-Za-z])(?:global_?step|num_updates|iteration|iter|step|update|upd|batch|it)(?:s|_?idx?)?"
+    r"['\"]?[ ]*[:=#\[(]?[ ]*['\"]?$|%\|[^|]*\|[ ]*$",
+    re.IGNORECASE,
+)
+"""What stands before the number of a step."""
+_EPOCH = re.compile(r"(?:^|[^A-Za-z])(?:epochs?|ep)['\"]?[ :=#\[(]{0,5}['\"]?$", re.IGNORECASE)
+_OF = re.compile(r"\s*(?:/|of)\s*")
+LEAST = 3  # lines that make a step line
+_GROWS, _GROWS_BY_NAME = 0.9, 0.5  # of the lines
+_EXPLAINED = 0.8  # of the times that a number begins anew
+
+
+class Count(NamedTuple):
+    """Places are those of a line's numbers."""
+
+    step: int
+    why: str
+    epoch: int | None = None
+    """Where the epoch stands, if the step is one of an epoch."""
+    from_one: bool = False
+    """The first epoch is 1."""
+    length: int | None = None
+    """Steps of an epoch, by the greatest that was seen; None where the lines print it."""
+    anew: bool = False
+    """The number begins anew, as an epoch's does, and the line does not say in which."""
+    epochs: bool = False
+    """The number is that of an epoch."""
+
+
+class Row(NamedTuple):
+    """A line's numbers: (text, start, end) of each."""
+
+    text: str
+    numbers: Sequence[tuple[str, int, int]]
+
+
+def count_of(rows: Sequence[Row]) -> Count | None:
+    """How the lines count; None if no number is a step. In one line or two it is the one that is called so."""
+    last = rows[-1]
+    width = min(len(row.numbers) for row in rows)
+    named = [place for place in range(width) if STEP.search(last.text[: last.numbers[place][1]])]
+    if len(rows) < LEAST:
+        good = [place for place in named if _whole(last.numbers[place][0])]
+        why = f"a guess by its name: the log has {len(rows)} such line{'s' if len(rows) > 1 else ''}"
+        return Count(good[0], why) if good else None
+    columns = {place: numbers for place in range(width) if (numbers := _column(rows, place))}
+    epoch = next((place for place in columns if _EPOCH.search(last.text[: last.numbers[place][1]])), None)
+    epochs = columns[epoch] if epoch is not None else [0] * len(rows)
+    grow = [
+        place
+        for place, numbers in columns.items()
+        if place != epoch
+        and not is_total(last, place)
+        and _grows(epochs, numbers, _GROWS_BY_NAME if place in named else _GROWS)
+    ]
+    found = [(bool(_falls(columns[place])), place not in named, place) for place in grow]
+    if not found:
+        if epoch is None or not _grows([0] * len(rows), epochs, _GROWS_BY_NAME):
+            return None
+        return Count(epoch, f"an epoch: no other number grows, {_span(epochs)}", epochs=True)
+    anew, _, step = min(found)  # a number that never falls is the step before one that does
+    numbers, why = columns[step], f"the number that grows, {_span(columns[step])}"
+    falls = _falls(numbers)
+    total = is_total(last, step + 1) if step + 1 < len(last.numbers) else False
+    by_epochs = sum(epochs[at] > epochs[at - 1] for at in falls) >= _EXPLAINED * len(falls)
+    only = len(set(epochs)) == 1 and total
+    if epoch is not None and ((anew and by_epochs) or only):
+        first = min(epochs)
+        from_one = first == 1 or (
+            first > 1 and is_total(last, epoch + 1) and str(max(epochs)) == _text(last, epoch + 1)
+        )
+        return Count(step, why, epoch, from_one, None if total else max(numbers) + _stride(numbers))
+    ends = [numbers[at - 1] for at in falls]
+    planned = int(_text(last, step + 1)) if total else max(ends, default=0)
+    complete = sum(end + _stride(numbers) >= planned for end in ends) >= _EXPLAINED * len(ends)
+    return Count(step, why, anew=complete and len(ends) >= (1 if total else 2))
+
+
+def is_total(row: Row, place: int) -> bool:
+    """Whether this number stands behind another one as its total: `3/100`, `3 of 100`."""
+    if not 0 < place < len(row.numbers):
+        return False
+    (_, _, end), (text, start, _) = row.numbers[place - 1], row.numbers[place]
+    return _whole(text) and _OF.fullmatch(row.text[end:start]) is not None
+
+
+def _column(rows: Sequence[Row], place: int) -> list[int]:
+    """The whole numbers of this place; nothing where one of them is none."""
+    texts = [row.numbers[place][0] for row in rows]
+    return [int(text.replace(",", "")) for text in texts] if all(map(_whole, texts)) else []
+
+
+def _grows(epochs: Sequence[int], numbers: Sequence[int], share: float) -> bool:
+    """Whether they grow from line to line of one epoch, in so great a share of the lines."""
+    inside = [after > before for at, (before, after) in enumerate(pairwise(numbers)) if epochs[at] == epochs[at + 1]]
+    return len(set(numbers)) >= LEAST and bool(inside) and sum(inside) >= share * len(inside)
+
+
+def _falls(numbers: Sequence[int]) -> list[int]:
+    return [at + 1 for at, (before, after) in enumerate(pairwise(numbers)) if after < before]
+
+
+def _stride(numbers: Sequence[int]) -> int:
+    return median_low([after - before for before, after in pairwise(numbers) if after > before] or [1])
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]} in {len(numbers)} lines"
+
+
+def _text(row: Row, place: int) -> str:
+    return row.numbers[place][0].replace(",", "")
+
+
+def _whole(text: str) -> bool:
+    return text.replace(",", "").isdigit() and len(text) < 12
