@@ -7,6 +7,7 @@ messages that it owes (deliveries.py). A hung mount stops its own reader only.
 
 import dataclasses
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -265,9 +266,11 @@ class Daemon:
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _searched(self) -> bool:
-        """Was every mount that answers searched once?"""
-        mounts = self._live.mounts()
-        return bool(mounts) and all(one.mount in self._core.scanned or one.busy_seconds > _HUNG for one in mounts)
+        """Was every mount that answers searched once, and what was found there opened?"""
+        mounts, scanned = self._live.mounts(), self._core.scanned
+        return bool(mounts) and all(
+            (one.mount in scanned and not one.waiting) or one.busy_seconds > _HUNG for one in mounts
+        )
 
     # --- configuration ----------------------------------------------------------------------------------------------
 
@@ -339,6 +342,7 @@ class Daemon:
                 self._saving.save_last(now)
             self._services.stop()
         self._saving.release()
+        gc.freeze()  # the interpreter's last collections would walk the state of every run: seconds, for nothing
 
 
 def _printable(text: str) -> str:
