@@ -34,9 +34,11 @@ class Sizes:
     """Logs that a restarted daemon has read before."""
     seconds: float = 30.0
     """For which a daemon is watched."""
+    share: float = 1.0
+    """Of the files of an archive."""
 
 
-QUICK = Sizes(megabytes=2, times=1, iterations=20_000, gigabytes=0.4, seconds=6.0)
+QUICK = Sizes(megabytes=2, times=1, iterations=20_000, gigabytes=0.4, seconds=6.0, share=0.01)
 
 
 @dataclass(frozen=True)
