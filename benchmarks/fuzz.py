@@ -46,8 +46,8 @@ from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import HttpServer, Limits
 from monitor.slurm.replies import ReplyError, read_account, read_show
-from monitor.store import decode, encode
 from tests.clock import ManualClock
+from tests.plain import decode, encode
 from tests.test_fuzz import HOSTILE, check_pages, check_state, fragments, pages
 
 NOW = 1_700_000_000.0

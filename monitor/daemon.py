@@ -7,6 +7,7 @@ messages that it owes (deliveries.py). A hung mount stops its own reader only.
 
 import dataclasses
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -279,12 +280,12 @@ class Daemon:
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _searched(self) -> bool:
-        """Was every mount that answers searched once?"""
-        mounts = self._live.mounts()
+        """Was every mount that answers searched once, and what was found there opened?"""
+        mounts, scanned = self._live.mounts(), self._core.scanned
         if self._member is not None and not self._member.ready:
             return False
         return bool(mounts or not watches(self._core.config)) and all(
-            one.mount in self._core.scanned or one.busy_seconds > _HUNG for one in mounts
+            (one.mount in scanned and not one.waiting) or one.busy_seconds > _HUNG for one in mounts
         )
 
     # --- configuration ----------------------------------------------------------------------------------------------
@@ -359,6 +360,7 @@ class Daemon:
         if self._services is not None:
             self._services.stop()
         self._desk.saving.release()
+        gc.freeze()  # the interpreter's last collections would walk the state of every run: seconds, for nothing
 
 
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:

@@ -87,6 +87,9 @@ class Intake:
         return None
 
 
+_PART = "progress"  # all that is kept
+
+
 @dataclass(slots=True)
 class Progress:
     """What the state file holds."""
@@ -164,10 +167,14 @@ class Forwarder:
         self._watches = (config.Watch(paths=tuple(watch.pattern for watch in watches)),)
         self._store = Store(directory)
         self._store.lock()
-        saved, problems = self._store.load(Progress)
+        parts, problems = self._store.load({3: lambda whole: {_PART: whole}})
+        self._progress = Progress()
+        try:
+            self._progress = msgspec.msgpack.decode(parts[_PART], type=Progress) if parts else self._progress
+        except (msgspec.MsgspecError, KeyError) as error:
+            problems.append(f"{self._store.path}: its contents do not fit: {error}")
         for problem in problems:
             _log.warning("state %s; the files are sent from their beginnings", problem)
-        self._progress: Progress = saved or Progress()
         self._tails: dict[str, _Tail] = {}
         self._forgotten: set[str] = set()  # files that are followed no more
         self._inbox = Inbox(FollowSettings().queue_size)
@@ -208,7 +215,8 @@ class Forwarder:
             self._progress.positions |= {name: tail.position for name, tail in self._tails.items()}
             self._progress.last |= {name: tail.last for name, tail in self._tails.items()}
             self._progress.batch = gzip.compress(msgspec.json.encode({"streams": streams}), 1)
-            while not self._store.save(self._progress) and not self._stopping.wait(_LONGEST_PAUSE):
+            parts = {_PART: msgspec.msgpack.encode(self._progress)}
+            while not self._store.save(parts) and not self._stopping.wait(_LONGEST_PAUSE):
                 pass  # what is sent without it would be sent twice after a death
             self._deliver()
             self._ready = 0

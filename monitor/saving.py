@@ -1,15 +1,17 @@
 """When the state is loaded and saved: at the start, from time to time while something changes, and last."""
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
-from monitor.core.saved import Saved
+from monitor.core.saved import Saved, of_parts
 from monitor.incidents import Transition
 from monitor.notifiers.message import message_id
-from monitor.store import Saver, StateNewerError, Store, encode, pause_after
+from monitor.store import Parts, StateNewerError, Store
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -18,6 +20,20 @@ _SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more
 _SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was heard is news, too
 _STUCK = 2.0  # seconds after which a disk hangs that has not taken a state
 _LAST = 2.0  # seconds that a last save may take
+_INTERVAL = 1.0  # seconds between two saves of a small state
+_BYTES_PER_SECOND = 250e3  # to a disk that others use too
+_SHARE = 4000  # seconds between two saves for each second that one takes the loop
+_LONGEST = 60.0
+
+
+def pause_after(size: int, seconds: float) -> float:
+    """Seconds to the next save after one of `size` bytes that took the loop `seconds`.
+
+    A small state is saved every second. What is large goes to the disk at 250 kB/s at most, and encoding it takes a
+    part in 4,000 of the loop's time (20 s between two saves of 50 runs), down to a save a minute: what was read since
+    is read again after a crash, from the saved offset on.
+    """
+    return max(_INTERVAL, min(_LONGEST, max(size / _BYTES_PER_SECOND, _SHARE * seconds)), 20 * seconds)
 
 
 class Saving:
@@ -48,11 +64,12 @@ class Saving:
             counts.add("state_save_failures_total")
             return None
         try:
-            saved, problems = store.load(Saved, EARLIER)
+            parts, problems = store.load(EARLIER)
         except StateNewerError:
             store.release()
             raise
         self._store, self._saver = store, Saver(store, self._wake)
+        saved = of_parts(parts, problems) if parts is not None else None
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
             counts.add("state_rebuilds_total")
@@ -62,7 +79,7 @@ class Saving:
                 saved.owed[name] = [one for one in waiting if _note(name, one.message) not in accepted]
         return saved
 
-    def keep(self, saver: Saver) -> None:
+    def keep(self, saver: "Saver") -> None:
         """What is saved goes there: another one knows what was there."""
         self._saver = saver
 
@@ -87,6 +104,8 @@ class Saving:
             self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
             self._failures = self._saver.failures
             self._core.changed = True  # what was not written is tried again
+            if self._store is not None and self._store.wants_all:
+                self._core.touch_all()
             self._offered, self._begun = outbox.saved, self._core.hands.saved
         elif not busy:
             outbox.saved = max(outbox.saved, self._offered)
@@ -98,29 +117,28 @@ class Saving:
         self._stuck = busy and began - self._offered_at > _STUCK
         if began >= self._silent_at:
             self._silent_at = began + _SILENT
-            self._core.changed |= any(run.state.live for run in self._core.runs.values())
+            for run in self._core.runs.values():
+                if run.state.live:
+                    self._core.touch(run.log)
         if self._core.save_soon:
             self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
         if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
             return
-        data = self._encoded(now)
+        parts = self._core.parts(now)
         self._offered, self._begun = outbox.last, self._core.hands.stamp
-        self._saver.offer(data)
+        self._saver.offer(parts)
         self._offered_at, self._core.changed = began, False
         ended = self._clock.monotonic()
-        self._due_at = ended + pause_after(len(data), ended - began)
+        self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
         self._silent_at = ended + _SILENT
-
-    def _encoded(self, now: float) -> bytes:
-        return self._core.aside.saved(self._core.save(now), encode)
 
     def save_last(self, now: float) -> None:
         """Before the end; again if something is still changed then."""
         if self._saver is None:
             return
         self._core.outbox.changed = False
-        self._saver.offer(self._encoded(now))
+        self._saver.offer(self._core.parts(now))
         if not self._saver.wait(_LAST):
             _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
 
@@ -134,3 +152,71 @@ class Saving:
 
 def _note(receiver: str, message: Transition) -> str:
     return f"{message_id(message)} {receiver}"
+
+
+class Keeps(Protocol):
+    """Where a state is kept: the disk, or a topic."""
+
+    def save(self, parts: Parts) -> bool:
+        """These with what is kept. False: they are not there."""
+        ...
+
+
+class Saver:
+    """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
+
+    def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
+        """`written` is called in the saver's thread after each try."""
+        self._store = store
+        self._written = written
+        self._parts: Parts = {}
+        self._refused: Parts = {}  # by the disk: kept with what comes next
+        self._changed = threading.Condition()
+        self._busy = self._ended = False
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+        self._thread.start()
+
+    def offer(self, parts: Parts) -> None:
+        """To be written next, with what waits."""
+        with self._changed:
+            self._parts.update(parts)
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Is something written, or does it wait?"""
+        with self._changed:
+            return self._busy or bool(self._parts)
+
+    @property
+    def failures(self) -> int:
+        """Saves that the disk would not have, so far."""
+        with self._changed:
+            return self._failures
+
+    def wait(self, timeout: float) -> bool:
+        """Until nothing waits to be written, for so long at most."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy and not self._parts, timeout)
+
+    def end(self) -> None:
+        """Take nothing more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._parts or self._ended)
+                if not self._parts:
+                    return
+                parts, self._parts, self._busy = self._refused | self._parts, {}, True
+            good = self._store.save(parts)
+            with self._changed:
+                self._refused = {} if good else parts
+                self._busy = False
+                self._failures += not good
+                self._changed.notify_all()
+            self._written()

@@ -1,8 +1,14 @@
-"""The state file: one atomic, checksummed, versioned file; a cache, never the only copy of what is in a log.
+"""The state file: parts by name, each a value of its own; a cache, never the only copy of what is in a log.
 
-A header line in JSON (format, version, sha256, bytes), then MessagePack. Written to a temporary file beside it, synced,
-renamed; the directory is synced too, and the generation before is kept. What cannot be read is reported and rebuilt
-from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it runs.
+A header line in JSON (format, version), then frames of MessagePack: {part: its value, or None where it is no more}. A
+save appends the parts that have changed, at once and synced; the newest value of a part holds. When the file has
+doubled it is written anew beside itself and renamed, and the generation before is kept. Each frame has a checksum, so
+that the file stands for the moment of its last whole save, whatever was cut off or damaged behind that. What cannot be
+read is reported and rebuilt from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it
+runs.
+
+Not SQLite: its WAL and its locks are not for NFS, its journals follow links that somebody lays in their way, its pages
+have no checksum, and a damaged one stands for no moment. An append and a rename work wherever a file does.
 
 A directory below /tmp may be made by somebody else first: one that is a link, or belongs to neither this user nor root,
 is refused, and so is a file in it. No link is followed.
@@ -12,28 +18,32 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import logging
 import os
 import stat
-import threading
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from struct import Struct
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 3
+VERSION = 4
 _NAME = "state"
-_INTERVAL = 1.0  # seconds between two saves of a small state
-_BYTES_PER_SECOND = 250e3  # to a disk that others use too
-_SHARE = 4000  # seconds between two saves for each second that one takes the loop
-_LONGEST = 60.0
+_HEAD = Struct(">Q?")  # bytes of the body, whether more frames belong to the same save
+_SUMS = Struct(">I16s")  # checksums of the head and of the body
+_FRAME_BYTES = 1 << 20  # of values in one frame, about
+_SLACK = 4 << 20  # bytes that a file has grown by before it is written anew
 _NOTES = 1 << 20  # bytes of notes, of which those since the last save matter: then they begin anew
 _log = logging.getLogger(__name__)
+Parts: TypeAlias = dict[str, bytes | None]
+"""By name the value as MessagePack; None: there is none any more."""
 Earlier: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
-"""What makes plain values of an earlier version those of the present one."""
+"""What makes the one plain value of a file before version 4 the plain values of parts."""
 _NONE: Mapping[int, Earlier] = {}
 
 
@@ -49,48 +59,18 @@ class StateNewerError(StateUnreadableError):
     """The file is of a later version: it holds incidents that stand, and is not to be overwritten."""
 
 
-def encode(value: Any) -> bytes:
-    """The whole file for a value of plain types and dataclasses."""
-    body = msgspec.msgpack.encode(value)
-    header = {"format": _FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
-    return json.dumps(header).encode() + b"\n" + body
+_HEADER = json.dumps({"format": _FORMAT, "version": VERSION}).encode() + b"\n"
 
 
-def decode(data: bytes, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> Any:
-    """The value back, typed as `kind`. `earlier`: version -> what makes plain values of it those of the present one.
-    Raises StateUnreadableError with the reason.
-    """
-    head, separator, body = data.partition(b"\n")
-    try:
-        header = json.loads(head)
-    except (ValueError, RecursionError) as error:
-        raise StateUnreadableError("its header is no JSON") from error
-    if not separator or not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise StateUnreadableError("it is no state file of megatron-monitor")
-    version: int = header.get("version", 0)
-    if isinstance(version, int) and version > VERSION:
-        raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
-    if version != VERSION and version not in earlier:
-        raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
-    if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
-        raise StateUnreadableError("its checksum does not match: it was cut or damaged")
-    try:
-        if version != VERSION:
-            plain = earlier[version](msgspec.msgpack.decode(body, strict=False))
-            return msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=kind)
-        return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError) as error:
-        raise StateUnreadableError(f"its contents do not fit: {error}") from error
+def encoded(parts: Mapping[str, bytes | None]) -> bytes:
+    """A whole file of these, in one piece: where a state is a record."""
+    return b"".join([_HEADER, *_frames(parts)])
 
 
-def pause_after(size: int, seconds: float) -> float:
-    """Seconds to the next save after one of `size` bytes that took the loop `seconds`.
-
-    A small state is saved every second. A large one goes to the disk at 250 kB/s at most, and encoding it takes a
-    part in 4,000 of the loop's time (20 s between two saves of 50 runs), down to a save a minute: what was read since
-    is read again after a crash, from the saved offset on.
-    """
-    return max(_INTERVAL, min(_LONGEST, max(size / _BYTES_PER_SECOND, _SHARE * seconds)), 20 * seconds)
+def decoded(data: bytes, earlier: Mapping[int, Earlier] = _NONE) -> tuple[dict[str, bytes], str]:
+    """(its parts, what is damaged behind these). Raises StateNewerError, StateUnreadableError."""
+    found, _, problem = _read(io.BytesIO(data), earlier)
+    return found, problem
 
 
 class Store:
@@ -101,6 +81,10 @@ class Store:
         self.path = directory / _NAME
         self._locks: list[int] = []
         self.failures = 0
+        self._end = 0
+        """Where the next frame goes; 0: the file is to be written anew, from `_loaded` on."""
+        self._whole = 0  # bytes of the file when it was last written anew
+        self._loaded: Parts = {}
 
     def lock(self) -> None:
         """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made or is refused."""
@@ -136,19 +120,120 @@ class Store:
         while self._locks:
             os.close(self._locks.pop())
 
-    def load(self, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> tuple[Any | None, list[str]]:
-        """(the newest state that can be read, what was wrong with those that could not). Raises StateNewerError."""
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def load(self, earlier: Mapping[int, Earlier] = _NONE) -> tuple[dict[str, bytes] | None, list[str]]:
+        """(the parts of the newest state that can be read, what was wrong with what could not). `earlier`: version ->
+        what makes the value of a file of that version parts. Raises StateNewerError.
+        """
         problems: list[str] = []
+        self._end = 0
         for path in (self.path, self.path.with_suffix(".previous")):
             try:
-                return decode(_read(path), kind, earlier), problems
+                with _opened(path) as stream:
+                    found, end, problem = _read(stream, earlier)
             except FileNotFoundError:
                 continue
             except StateNewerError as error:
                 raise StateNewerError(f"{path}: {error}") from error
             except (StateUnreadableError, OSError) as error:
                 problems.append(f"{path}: {error}")
+                continue
+            if problem:
+                problems.append(f"{path}: {problem}")
+            elif end and path == self.path:
+                self._end = self._whole = end
+            self._loaded = dict(found) if not self._end else {}
+            return found, problems
         return None, problems
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def save(self, parts: Mapping[str, bytes | None]) -> bool:
+        """Keep these with what is kept. False, logged once a streak, if the disk will not have it: watching goes on."""
+        try:
+            if self._end:
+                self._append(parts)
+            else:
+                self._write_anew([{**self._loaded, **parts}])
+                self._loaded = {}
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
+            return False
+        self.failures = 0
+        if self._end > 2 * self._whole + _SLACK:
+            try:
+                with contextlib.closing(self._compacted()) as several:
+                    self._write_anew(several)
+            except OSError as error:
+                self._whole = self._end  # when it has doubled again
+                _log.warning("state=%s not written anew: %s; it grows on", self.path, error)
+        return True
+
+    @property
+    def wants_all(self) -> bool:
+        """Somebody has removed or cut the file: what is saved next must be everything."""
+        return not self._end and not self._loaded
+
+    def _append(self, parts: Mapping[str, bytes | None]) -> None:
+        """Raises OSError, also if the file is no longer what was written."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._end = 0
+            raise
+        try:
+            if os.fstat(descriptor).st_size < self._end:
+                self._end = 0
+                raise OSError(errno.ESTALE, "somebody has cut it")
+            end = _written(descriptor, _frames(parts), self._end)  # over what an attempt that failed has left
+            os.ftruncate(descriptor, end)
+            os.fsync(descriptor)
+            self._end = end
+        finally:
+            os.close(descriptor)
+
+    def _compacted(self) -> Generator[Parts, None, None]:
+        """What of the present file holds, in its order, frame by frame: it may be larger than the memory."""
+        last: dict[str, int] = {}
+        with _opened(self.path) as stream:
+            stream.readline()
+            for number, (parts, _, _) in enumerate(_frames_of(stream)):
+                last |= dict.fromkeys(parts, number)
+            stream.seek(0)
+            stream.readline()
+            for number, (parts, _, _) in enumerate(_frames_of(stream)):
+                yield {name: value for name, value in parts.items() if last[name] == number and value is not None}
+
+    def _write_anew(self, several: Iterable[Parts]) -> None:
+        temporary, previous = self.path.with_suffix(".new"), self.path.with_suffix(".previous")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(temporary, flags, 0o600)
+        except FileExistsError:  # left by a crash, or laid there
+            os.unlink(temporary)
+            descriptor = os.open(temporary, flags, 0o600)
+        try:
+            end = _written(descriptor, [_HEADER], 0)
+            for parts in several:
+                end = _written(descriptor, _frames(parts, more=True), end)
+            end = _written(descriptor, _frames({}), end)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):  # the first generation, or a crash came between these two
+            os.replace(self.path, previous)
+        os.replace(temporary, self.path)
+        self._end = self._whole = end
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    # --- notes ------------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Append a line to what `notes` gives, at once: it outlives the process, not the machine. From any thread."""
@@ -164,130 +249,113 @@ class Store:
 
     def notes(self) -> frozenset[str]:
         """The lines that were noted; none where they cannot be read."""
-        with contextlib.suppress(OSError):
-            return frozenset(_read(self.path.with_suffix(".notes")).decode("utf-8", "replace").splitlines())
+        with contextlib.suppress(OSError), _opened(self.path.with_suffix(".notes")) as stream:
+            return frozenset(stream.read().decode("utf-8", "replace").splitlines())
         return frozenset()
 
-    def save(self, value: Any) -> bool:
-        """Write a new generation. False, logged once a streak, if the disk will not have it: watching goes on."""
-        return self.write(encode(value))
 
-    def write(self, data: bytes) -> bool:
-        """As `save`, of what `encode` gave."""
-        temporary, previous = self.path.with_suffix(".new"), self.path.with_suffix(".previous")
-        try:
-            self._write(temporary, data)
-            with contextlib.suppress(FileNotFoundError):  # the first generation, or a crash came between these two
-                os.replace(self.path, previous)
-            os.replace(temporary, self.path)
-            directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as error:
-            self.failures += 1
-            if self.failures == 1:
-                _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
-            return False
-        self.failures = 0
-        return True
-
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except FileExistsError:  # left by a crash, or laid there
-            os.unlink(path)
-            descriptor = os.open(path, flags, 0o600)
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, bytes], int, str]:
+    """(the parts, where the next frame goes or 0 in a file of an earlier version, what is damaged behind these)."""
+    try:
+        header = json.loads(stream.readline(_FRAME_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise StateUnreadableError("its header is no JSON") from error
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise StateUnreadableError("it is no state file of megatron-monitor")
+    version: int = header.get("version", 0)
+    if isinstance(version, int) and version > VERSION:
+        raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
+    if version != VERSION:
+        if version not in earlier:
+            raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
+        return _converted(header, stream.read(), earlier[version]), 0, ""
+    found: Parts = {}
+    saved: Parts = {}
+    end, problem = 0, ""
+    try:
+        for parts, more, after in _frames_of(stream):
+            saved.update(parts)
+            if not more:
+                found.update(saved)
+                saved, end = {}, after
+    except StateUnreadableError as error:
+        problem = f"{error}; what was saved behind that is read from the logs again"
+    if not end:
+        raise StateUnreadableError(problem or "it was cut")
+    return {name: value for name, value in found.items() if value is not None}, end, problem
 
 
-def _read(path: Path) -> bytes:
-    """The whole file. OSError also for one that is not ours to believe."""
+def _converted(header: dict[str, Any], body: bytes, convert: Earlier) -> dict[str, bytes]:
+    """The parts of a file of an earlier version, which holds one value."""
+    if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
+        raise StateUnreadableError("its checksum does not match: it was cut or damaged")
+    try:
+        plain = convert(msgspec.msgpack.decode(body, strict=False))
+    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise StateUnreadableError(f"its contents do not fit: {error}") from error
+    return {name: msgspec.msgpack.encode(value) for name, value in plain.items()}
+
+
+def _frames(parts: Mapping[str, bytes | None], *, more: bool = False) -> Iterator[bytes]:
+    """Of one save, or, with `more`, of the beginning of one."""
+    several: list[Parts] = [{}]
+    size = 0
+    for name, value in parts.items():
+        if size > _FRAME_BYTES:
+            several.append({})
+            size = 0
+        several[-1][name] = value
+        size += len(value or b"")
+    for number, one in enumerate(several, 1):
+        body = msgspec.msgpack.encode(one)
+        head = _HEAD.pack(len(body), more or number < len(several))
+        yield head + _SUMS.pack(zlib.crc32(head), _digest(body)) + body
+
+
+def _frames_of(stream: BinaryIO) -> Iterator[tuple[Parts, bool, int]]:
+    """(parts, whether more belong to the same save, where the frame ends), to the end, or to what a save was killed at.
+    Raises StateUnreadableError where one is damaged.
+    """
+    while len(head := stream.read(_HEAD.size + _SUMS.size)) == _HEAD.size + _SUMS.size:
+        size, more = _HEAD.unpack_from(head)
+        crc, digest = _SUMS.unpack_from(head, _HEAD.size)
+        if crc != zlib.crc32(head[: _HEAD.size]):
+            raise StateUnreadableError(f"it is damaged at byte {stream.tell() - len(head)}")
+        body = stream.read(size)
+        if len(body) < size:
+            return
+        if digest != _digest(body):
+            raise StateUnreadableError(f"it is damaged between the bytes {stream.tell() - size} and {stream.tell()}")
+        yield msgspec.msgpack.decode(body, type=Parts), more, stream.tell()
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def _written(descriptor: int, pieces: Iterable[bytes], at: int) -> int:
+    """Where the last of them ends; the first begins `at`."""
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            count = os.pwrite(descriptor, left, at)
+            left, at = left[count:], at + count
+    return at
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """To be read. OSError also for one that is not ours to believe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
         _check_owner(found)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no file")
-        return stream.read()
+        yield stream
 
 
 def _check_owner(found: os.stat_result) -> None:
     """Raises OSError. Root's is taken: who is root needs no tricks, and volumes of containers are root's."""
     if found.st_uid not in (os.geteuid(), 0):
         raise OSError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})")
-
-
-class Keeps(Protocol):
-    """Where a state is written to: the disk, or a topic."""
-
-    def write(self, data: bytes) -> bool:
-        """False: it is not there."""
-        ...
-
-
-class Saver:
-    """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
-
-    def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
-        """`written` is called in the saver's thread after each try."""
-        self._store = store
-        self._written = written
-        self._data: bytes | None = None
-        self._changed = threading.Condition()
-        self._busy = self._ended = False
-        self._failures = 0
-        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
-        self._thread.start()
-
-    def offer(self, data: bytes) -> None:
-        """To be written next; what waits is replaced."""
-        with self._changed:
-            self._data = data
-            self._changed.notify_all()
-
-    @property
-    def busy(self) -> bool:
-        """Is something written, or does it wait?"""
-        with self._changed:
-            return self._busy or self._data is not None
-
-    @property
-    def failures(self) -> int:
-        """Generations that the disk would not have, so far."""
-        with self._changed:
-            return self._failures
-
-    def wait(self, timeout: float) -> bool:
-        """Until nothing waits to be written, for so long at most."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._busy and self._data is None, timeout)
-
-    def end(self) -> None:
-        """Take nothing more."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._data is not None or self._ended)
-                if self._data is None:
-                    return
-                data, self._data, self._busy = self._data, None, True
-            good = self._store.write(data)
-            with self._changed:
-                self._busy = False
-                self._failures += not good
-                self._changed.notify_all()
-            self._written()

@@ -23,11 +23,11 @@ from monitor.incidents import Transition
 from monitor.notifiers.message import payload
 from monitor.serve.exchange import Request
 from monitor.serve.http import App
-from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 from tests.clock import ManualClock
 from tests.monitor.core.test_jump import line
+from tests.plain import decode, encode
 
 HOSTILE = [
     '"} 1\nmegatron_injected{run="x', "<script>alert(1)</script>", "\x1b]0;owned\x07\x1b[31m", "\u2028\u202e\u0000",

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from monitor import store
 from monitor.cli import main
 from monitor.follow.os_layer import OsLayer
-from monitor.store import Store
 from monitor.system.clock import SystemClock
 
 FLAGS = Path(os.environ["SOAK_FLAGS"])
@@ -39,17 +39,19 @@ def _wall(_clock: SystemClock) -> float:
     return time.time() + _SEEN[1]
 
 
-def _write(*arguments: Any) -> None:
-    if (FLAGS / "full").exists():
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    _REAL_WRITE(*arguments)
+class _Disk:
+    """`os` for the state file: full while a file says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pwrite" and (FLAGS / "full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return getattr(os, name)
 
 
-_REAL_WRITE = Store._write
 if __name__ == "__main__":
     for name in ("stat", "open", "pread", "fstat", "scandir"):
         _blocking(name)
     SystemClock.wall = _wall  # type: ignore[method-assign]
-    Store._write = staticmethod(_write) if isinstance(Store.__dict__["_write"], staticmethod) else _write  # type: ignore[method-assign,assignment]
+    store.os = _Disk()  # type: ignore[assignment]
     sys.argv[0] = "megatron-monitor"
     main()

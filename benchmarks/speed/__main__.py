@@ -1,6 +1,7 @@
 """Measure speed and scale: `python -m benchmarks.speed [part ...]` (all: 12 minutes, 12 GB of scratch space).
 
-Parts: real replay generated start growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
+Parts: real replay generated start growth live idle latency scrape resume restart files runs.
+Needs mtail (Debian: apt-get install mtail).
 """
 
 import argparse
@@ -8,9 +9,10 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.speed import generated, real, steady
+from benchmarks.speed import generated, real, scale, steady
 from benchmarks.speed.measure import QUICK, SCRATCH, Row, Sizes, machine, table, version
 
 _PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "docs" / "measured.md")
@@ -23,6 +25,9 @@ _PARTS: dict[str, Callable[[Sizes], list[Row]]] = {
     "latency": steady.latency,
     "scrape": steady.scrape,
     "resume": steady.resume,
+    "restart": scale.restart,
+    "files": scale.files,
+    "runs": scale.runs,
 }
 
 
@@ -56,6 +61,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="part")
     options.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    options.add_argument("--share", type=float, help="of the files of `restart` and `files`; 1")
     options.add_argument("--real-logs", type=Path, default=real.FOLDER, help="folder with real logs (%(default)s)")
     options.add_argument("--write", action="store_true", help="into benchmarks/speed/README.md and docs/measured.md")
     given = options.parse_args()
@@ -64,7 +70,9 @@ def main() -> None:
     if given.write and (given.parts or given.quick):
         options.error("--write takes all parts at full size: they replace the tables")
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    report, rows = measured(given.parts or every, QUICK if given.quick else Sizes(), given.real_logs)
+    sizes = QUICK if given.quick else Sizes()
+    sizes = replace(sizes, share=given.share or sizes.share)
+    report, rows = measured(given.parts or every, sizes, given.real_logs)
     print(report)
     if given.write:
         write(_PAGES[0], report)

@@ -47,7 +47,7 @@ class Daemon:
             with contextlib.suppress(OSError):
                 if self.get("/-/ready")[0] == 200 and (self.value(series) or 0) >= files:
                     return time.perf_counter() - self.began
-            time.sleep(0.02)
+            time.sleep(0.02 if files < 1000 else 0.5)  # to be asked costs the daemon, too
         raise RuntimeError(f"the daemon was not ready after {limit:.0f} s")
 
     def rate(self, seconds: float) -> tuple[float, float]:

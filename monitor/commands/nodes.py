@@ -14,7 +14,7 @@ from rich.table import Table
 from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.config import Config
 from monitor.core.conversion import EARLIER
-from monitor.core.saved import Saved
+from monitor.core.saved import of_parts
 from monitor.daemon import default_state_directory
 from monitor.nodes.hostlist import compress
 from monitor.nodes.record import Ledger
@@ -75,12 +75,12 @@ def _of_logs(config: Config) -> Ledger:
 def _of_daemon(config: Config) -> Ledger:
     given = config.state_dir
     directory = Path(os.path.expanduser(given)) if given else default_state_directory(config.listen)
-    saved, problems = Store(directory).load(Saved, EARLIER)
+    parts, problems = Store(directory).load(EARLIER)
+    saved = of_parts(parts, problems) if parts is not None else None
     warn(*problems)
     if saved is None:
         fail(f"{directory}: no daemon has saved a state there; name logs, or --set state_dir=DIR")
-    ledger: Ledger = saved.ledger
-    return ledger
+    return saved.ledger
 
 
 def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:

@@ -37,7 +37,6 @@ from functools import partial
 
 from monitor import __version__
 from monitor.config import Config
-from monitor.core.aside import failed_logs
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
 from monitor.core.hands import Hands
@@ -47,7 +46,7 @@ from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
-from monitor.core.saved import Place, Saved, SavedSource
+from monitor.core.saved import ENDED, LEDGER, MONITOR, OfLog, Place, Saved, SavedSource, Waiting
 from monitor.core.view import count_sources, show_all
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
@@ -132,7 +131,7 @@ class Core(Watched):
         """Take what the dumps of a run tell."""
         run = self.runs.get(message.asked.run)
         if run is not None and dumps.take(run.state, run.looked, message):
-            run.dirty = self.changed = True
+            self.changed = True
             self.schedule.request(run)
 
     # --- judgement --------------------------------------------------------------------------------------------------
@@ -178,12 +177,12 @@ class Core(Watched):
         before = run.state.launch.hung, run.state.launch.phase
         transitions = self.judge.judge(run, now)
         if transitions or before != (run.state.launch.hung, run.state.launch.phase):
-            run.dirty = self.changed = True
+            run.dirty = True
+            self.touch(run.log)
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
         if self._nodes.record(run):
-            self.changed = True
-        if self.let_go(run, now):
-            self.changed = True
+            self.touch(LEDGER)
+        self.let_go(run, now)
         return transitions
 
     def _tell_failed(self, run: Run, now: float) -> None:
@@ -269,48 +268,83 @@ class Core(Watched):
 
     def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
-        saved = self.saved = self.save(now)
+        saved = self.save(now)
+        self.saved = Waiting(saved)
         self.begin(config, Judge(config))
-        self.changed = True
+        self.touch_all()
         return saved.positions
+
+    def touch_all(self) -> None:
+        """Everything is to be saved anew."""
+        self.changed = True
+        self.touched.update((LEDGER, ENDED), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
-        failed = failed_logs(self.runs, self.sources)
-        saved = self.saved.unclaimed(now)
-        saved.wall_offset, saved.ledger = self.wall_offset, self.ledger
-        saved.owed = self.outbox.save()
-        saved.hands = self.hands.record
-        saved.ended = dict(self.ended.by_name)
-        saved.place = self.place
+        saved = self._of_monitor(now)
+        saved.ledger, saved.ended = self.ledger, self.ended.by_name
+        for log in {*self.saved.logs, *self.runs.logs, *self.sources.runs}:
+            if (one := self._of_log(log, now)) is not None:
+                saved.sources.update(one.sources)
+                saved.runs.update(one.runs)
+        return saved
+
+    def parts(self, now: float) -> dict[str, bytes | None]:
+        """What of that has changed since the last call, for the state file."""
+        self.touched |= self.saved.expire(now)
+        found: dict[str, bytes | None] = {}
+        for name in self.touched - {LEDGER, ENDED}:
+            one = self._of_log(name, now)
+            found[name] = self.aside.encoded(name, one) if one is not None and (one.sources or one.runs) else None
+        for name, value in ((LEDGER, self.ledger), (ENDED, self.ended.by_name)):
+            if name in self.touched:
+                found[name] = self.aside.encoded(name, value)
+        self.touched.clear()
+        found[MONITOR] = self.aside.encoded_monitor(self._of_monitor(now))
+        return found
+
+    def _of_monitor(self, now: float) -> Saved:
+        unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()}
+        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed)
+        saved.owed, saved.hands, saved.place = self.outbox.save(), self.hands.record, self.place
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
-        for name, source in self.sources.items():
-            if source.waiting:  # none of its steps is in a run yet: it is read again
-                continue
-            with self.aside.saving(source.run, failed):
-                reader, position = source.save()
-                known = source.experiments.known()
-                saved.sources[name] = SavedSource(source.run, position, reader, now, known, source.member)
-        for name, run in self.runs.items():
-            if run.state.proven and run.log not in failed:
-                with self.aside.saving(run.log, failed):
-                    saved.runs[name] = self.folding.complete(run)
-        return saved.without(failed)
+        return saved
+
+    def _of_log(self, log: str, now: float) -> OfLog | None:
+        """None of one that is put aside: a version without the bug is to read it from the beginning."""
+        sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
+        if any(source.failed for source in sources) or any(run.failed for run in runs):
+            return None
+        found = self.saved.of_log(log)
+        try:
+            for source in sources:
+                if not source.waiting:  # else none of its steps is in a run yet: it is read again
+                    reader, position = source.save()
+                    known, member = source.experiments.known(), source.member
+                    found.sources[source.name] = SavedSource(log, position, reader, now, known, member, source.put_out)
+            for run in runs:
+                if run.state.proven:
+                    found.runs[run.state.name] = self.folding.complete(run)
+        except Exception as error:  # noqa: BLE001 - the boundary of what is saved
+            self.aside.note("state", log, error)
+            return None
+        return found
 
     def restore(self, saved: Saved) -> dict[str, Position]:
         """Take what was saved; each source and its run are claimed when the follower proves the position.
 
         Gives the positions to prove. Before anything else; `now` goes on from the saved instants (`wall_offset`).
         """
-        self.saved, self._nodes.ledger = saved, saved.ledger
+        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
+            saved.forget_expired_runs()
+        positions = saved.positions
+        self.saved, self._nodes.ledger = Waiting(saved), saved.ledger
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
         self.ended.by_name.update(saved.ended)
-        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
-            saved.forget_expired_runs()
         for name, series in saved.counts.items():
             if name.endswith("_total"):
                 self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})
-        return saved.positions
+        return positions

@@ -8,13 +8,11 @@ offsets are not saved, so that a version without the bug reads it from the begin
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
-from monitor.core.runs import Run
+import msgspec
+
 from monitor.core.saved import Saved
-from monitor.core.sources import Source
 from monitor.snapshot import MonitorCounts
 
 Room = Literal["source", "run", "page", "state"]
@@ -43,49 +41,20 @@ class Aside:
         """It works again: a later failure is news."""
         self._told.discard((room, name))
 
-    @contextmanager
-    def saving(self, log: str, failed: set[str]) -> Iterator[None]:
-        """What of a log cannot be gathered to be saved: it goes to `failed`."""
+    def encoded(self, log: str, value: Any) -> bytes | None:
+        """A part of the state; None if it cannot be written."""
         try:
-            yield
+            data = msgspec.msgpack.encode(value)
         except Exception as error:  # noqa: BLE001 - the boundary of what is saved
             self.note("state", log, error)
-            failed.add(log)
+            return None
+        self.forget("state", log)
+        return data
 
-    def saved(self, saved: Saved, encode: Callable[[Saved], bytes]) -> bytes:
-        """The state as bytes, without the logs and the messages that cannot be written."""
-        try:
-            data = encode(saved)
-        except Exception as error:  # noqa: BLE001 - the boundary of what is saved
-            first = error
-        else:
-            return data
-        counts, owed = saved.counts, saved.owed
-        saved.counts, saved.owed = {}, {}
-        for log in saved.logs():
-            try:
-                encode(saved.only({log}))
-            except Exception as error:  # noqa: BLE001 - the boundary of what is saved
-                self.note("state", log, error)
-                saved = saved.without({log})
-            else:
-                self.forget("state", log)
-        saved.counts = counts
-        for name, waiting in owed.items():
-            for message in waiting:
-                try:
-                    encode(Saved(owed={name: [message]}))
-                except Exception as error:  # noqa: BLE001 - the boundary of what is saved
-                    self.note("state", message.message.run, error)
-                else:
-                    saved.owed.setdefault(name, []).append(message)
-        try:
-            return encode(saved)
-        except Exception:  # noqa: BLE001 - what is not of any log
-            self.note("state", "", first)
-            return encode(Saved(wall_offset=saved.wall_offset))
-
-
-def failed_logs(runs: dict[str, Run], sources: dict[str, Source]) -> set[str]:
-    """The logs of which a run or a source was put aside."""
-    return {run.log for run in runs.values() if run.failed} | {one.run for one in sources.values() if one.failed}
+    def encoded_monitor(self, saved: Saved) -> bytes:
+        """The part of the monitor itself, without the messages that cannot be written."""
+        saved.owed = {
+            name: [one for one in waiting if self.encoded(one.message.run, one) is not None]
+            for name, waiting in saved.owed.items()
+        }
+        return self.encoded("", saved) or msgspec.msgpack.encode(Saved(wall_offset=saved.wall_offset))

@@ -381,8 +381,9 @@ class Belonging:
             if left is not None and not left.book.open:
                 del self._watched.runs[before]
         self._watched.save_soon = True
-        self.jobs.changed(before)
-        self.jobs.changed(run)
+        for log in (before, run):
+            self._watched.touch(log)
+            self.jobs.changed(log)
 
     def _gather(self, source: Source) -> None:
         """It tells its first steps: what of its job is elsewhere comes here, or it goes there."""

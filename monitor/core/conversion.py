@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from monitor.core.saved import ENDED, LEDGER, MONITOR
 from monitor.run.ending import Evidence, ending
 from monitor.run.launches import program_of
 from monitor.run.state import Launch
@@ -98,5 +99,18 @@ def _evidence(state: dict[str, Any], launch: dict[str, Any]) -> list[dict[str, A
     return [{"after": after, **row} for row in rows]
 
 
-EARLIER = {2: from_version_2}
-"""For store.decode."""
+def from_version_3(saved: dict[str, Any]) -> dict[str, Any]:
+    """All was one value; now each log is a part, and so are the records of nodes and of ended runs."""
+    parts: dict[str, Any] = {LEDGER: saved.pop("ledger", {}), ENDED: saved.pop("ended", {})}
+    sources, runs = saved.pop("sources", {}), saved.pop("runs", {})
+    saved["unclaimed"] = {name: source["saved_at"] for name, source in sources.items()}
+    for name, source in sources.items():
+        parts.setdefault(source["run"], {}).setdefault("sources", {})[name] = source
+    for name, run in runs.items():
+        log = run["state"].get("experiment", {}).get("log") or name
+        parts.setdefault(log, {}).setdefault("runs", {})[name] = run
+    return {MONITOR: saved, **parts}
+
+
+EARLIER = {2: lambda saved: from_version_3(from_version_2(saved)), 3: from_version_3}
+"""For store.Store.load."""

@@ -128,6 +128,7 @@ class Folding:
         if run is None or not entries or run.failed:
             return
         state = run.state
+        self._watched.touch(run.log)
         if source.name not in state.sources:
             state.sources.append(source.name)
             state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
@@ -176,6 +177,7 @@ class Folding:
     def release_overdue(self, now: float) -> None:
         """The arguments did not come, or nothing told whose lines these are: what was held for that is folded."""
         for source, due in self._belonging.overdue(now):
+            self._watched.touch(source.run)
             self._take_due(source, due, now)
         for source in self.holders():
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:

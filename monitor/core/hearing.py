@@ -90,6 +90,7 @@ class Hearing:
         for run in self._watched.runs.values():
             if run.log in runs:
                 not_listened(run.state, message.seconds, now)
+                self._watched.touch(run.log)
         self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
         _log.warning("mount=%s nobody listened for %.1f s: that time is no silence", message.mount, message.seconds)
 

@@ -27,6 +27,7 @@ from monitor.identity import Member
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 
+_NAMED = 100  # files without a training line that are named in the log
 _AHEAD = 86400.0  # seconds by which no file server's clock is ahead
 _TOGETHER = 0.5  # seconds within which lines were written at once, as far as an agent that polls a file can tell
 _DELAYED = 10.0  # seconds from a line's stamp to its coming; an agent that keeps up needs half of it
@@ -45,6 +46,7 @@ class Intake:
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
         self.hearing = Hearing(watched, self._agent)
+        self._untrained = 0  # files in which no training line was found
         self._holding: set[str] = set()  # pushed streams of which lines wait, or that are not settled
 
     def handle(self, message: Message, now: float) -> None:
@@ -73,10 +75,10 @@ class Intake:
                     if not self._watched.sources.catching_up(saved.run):
                         for run in self._watched.runs.of_log(saved.run):
                             self._watched.archive_or_watch(run, now, new=False)
-        if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
-            self._watched.changed = True
 
     def _of_source(self, source: Source, message: Data | Restarted | Copied | CaughtUp | Gone, now: float) -> None:
+        if not isinstance(message, CaughtUp) or not source.resumed:  # a restart on an archive changes none of its parts
+            self._watched.touch(source.run)
         match message:
             case Data():
                 self._data(source, message, now)
@@ -96,6 +98,7 @@ class Intake:
         if source is None:
             return
         source.failed = why
+        self._watched.touch(source.run)
         self._finish(source, now)
         self._folding.drop(name)
         self._hears(self._watched.current(source), name, source.run, why, now)
@@ -135,7 +138,11 @@ class Intake:
                     run.state.unheard_before = run.dated = None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
-        opened.member = member
+        opened.member, opened.resumed = member, saved is not None and message.resumed
+        if not opened.resumed or saved is None or saved.run != name:
+            self._watched.touch(name)
+            self._watched.touch(name if saved is None else saved.run)
+        opened.put_out = saved is not None and saved.put_out
         if ordered is not None:
             self._holding.add(opened.name)
         self._belonging.opened(opened)
@@ -143,6 +150,7 @@ class Intake:
     def _drop(self, name: str) -> None:
         source = self._watched.sources.get(name)
         if source is not None:
+            self._watched.touch(source.run)
             self._watched.counters.add_lines(source)
             self._belonging.dropped(source)
             self._watched.sources.drop(source)
@@ -214,7 +222,7 @@ class Intake:
             at = source.read_at = max(source.read_at, min(written, now))
         self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
         self._folding.note_held_back(source)
-        self._watched.changed = True
+        self._watched.touch(source.run)
         run = self._watched.current(source)
         if run is not None and run.state.launch is launch and steps[0]:
             last, count = _counted(run)
@@ -259,10 +267,10 @@ class Intake:
         self._folding.release(source, now)
         self._finish(source, now)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
-        untrained = run is None or not run.state.proven
-        if untrained and not source.untrained_logged and source.reader.fed_bytes:
-            source.untrained_logged = True
-            _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
+        if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
+            self._untrained += 1
+            if self._untrained <= _NAMED:
+                _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -1,12 +1,12 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor.charts.history import History
 from monitor.config import Config
-from monitor.core.saved import Saved
+from monitor.core.saved import Waiting
 from monitor.detectors import hang
 from monitor.identity.naming import experiment_name, pid_file_of
 from monitor.judgement import Judged
@@ -21,6 +21,7 @@ _NEWS = 60.0  # seconds in which a directory is searched again, whatever it hold
 _ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none
 _COPYING = 100.0  # times as fast as the wall clock: stamps that come so fast are copied, not written
 _LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace means anything
+_DEAD = 1.0  # seconds for which it is remembered when the first of the dead died
 _RESTART = 600.0  # seconds: an upgrade, or the longest pause of a supervisor; a cluster that was down takes longer
 
 
@@ -94,7 +95,7 @@ class Runs(dict[str, Run]):
         self._config = config
         self._charts = charts
         self._of_log: dict[str, dict[str, Run]] = {}
-        self._waiting: tuple[Saved, dict[str, list[str]]] | None = None
+        self._dead_at, self._first_dead = float("-inf"), 0.0  # when it was looked up which of the dead moved first
 
     def __setitem__(self, name: str, run: Run) -> None:
         """Its log is known as well."""
@@ -111,6 +112,11 @@ class Runs(dict[str, Run]):
         if not self._of_log[log]:
             del self._of_log[log]
 
+    @property
+    def logs(self) -> Iterable[str]:
+        """Those of which there is a run."""
+        return self._of_log
+
     def of_log(self, log: str) -> list[Run]:
         """That of the log's name, and those of its other experiments."""
         return list(self._of_log.get(log, {}).values())
@@ -121,11 +127,9 @@ class Runs(dict[str, Run]):
         state.experiment = experiment or state.experiment
         return self._add(Run(state))
 
-    def claim(self, saved: Saved, saved_name: str, name: str) -> None:
+    def claim(self, saved: Waiting, saved_name: str, name: str) -> None:
         """A saved run and the other experiments of its log go on under their present names, unless such are there."""
-        if self._waiting is None or self._waiting[0] is not saved:
-            self._waiting = saved, saved.names()
-        for known in [saved.runs.pop(one) for one in self._waiting[1].pop(saved_name, ())]:
+        for known in saved.take_runs(saved_name):
             state, experiment = known.state, known.state.experiment
             if experiment.log:
                 state.experiment = replace(experiment, log=name)
@@ -144,19 +148,31 @@ class Runs(dict[str, Run]):
         self[run.state.name] = run
         return run
 
-    def make_room(self, busy: Callable[[str], bool]) -> str | None:
-        """Drop the run that has been dead for longest and is not `busy`; its name, None if all of them live."""
-        dead = [
-            (bool(run.book.open), run.state.progress_at or 0.0, name)  # what is still told of it goes last
+    def make_room(self, busy: Callable[[str], bool]) -> Run | None:
+        """Drop the run that has been dead for longest and is not `busy`, and give it; None if all of them live."""
+        dead = self._dead(busy)
+        if not dead:
+            return None
+        run = self[min(dead)[-1]]
+        del self[run.state.name]
+        return run
+
+    def died_since(self, at: float, busy: Callable[[str], bool], now: float) -> bool:
+        """Have all of the dead moved since `at`? As far as that was known a second before `now`: an archive asks for
+        each of its files.
+        """
+        if not 0.0 <= now - self._dead_at < _DEAD:
+            self._dead_at, self._first_dead = now, min((at for _, at, _ in self._dead(busy)), default=float("-inf"))
+        return at < self._first_dead
+
+    def _dead(self, busy: Callable[[str], bool]) -> list[tuple[bool, float, str]]:
+        """(whether something is still told of it: it goes last; when it moved last; its name)"""
+        return [
+            (bool(run.book.open), run.state.progress_at or 0.0, name)
             for name, run in self.items()
             if (run.archived or not busy(run.log))
             and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
         ]
-        if not dead:
-            return None
-        name = min(dead)[-1]
-        del self[name]
-        return name
 
     def longest_silent(self, busy: Callable[[str], bool]) -> Run | None:
         """Of those that live and are hung, or lost from sight, that which has been so for longest: people were told."""

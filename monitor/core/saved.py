@@ -1,11 +1,15 @@
 """Persistence: what a restart needs, and what of it no source has claimed yet. Pure; store.py writes the file.
 
-Law: an offset is saved with the state that its lines produced, never alone. A saved source is claimed when the follower
-opens it, and its run with it, under the name that the present configuration gives the run.
+Law: an offset is saved with the state that its lines produced, never alone: a log's sources and runs are one part of
+the file. A saved source is claimed when the follower opens it, and its run with it, under the name that the present
+configuration gives the run.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from monitor.core.ended import Ended
 from monitor.core.outbox import Owed
@@ -16,6 +20,8 @@ from monitor.judgement import Judged
 from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
 
+MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
+"""Names of parts that no run can have."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
@@ -31,6 +37,8 @@ class SavedSource:
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
     member: Member | None = None
     """Which run it is a stream of, and why. None in files of earlier daemons."""
+    put_out: bool = False
+    """Its run made room for others."""
 
 
 @dataclass(slots=True)
@@ -48,15 +56,20 @@ class Place:
 
 
 @dataclass(slots=True)
-class Saved:
-    """What the state file holds."""
+class OfLog:
+    """A part: what is known of one log, its runs at the moment its sources stood where SavedSource says."""
 
     sources: dict[str, SavedSource] = field(default_factory=dict)
     runs: dict[str, Judged] = field(default_factory=dict)
-    """Each at the moment its sources stood where SavedSource says."""
+
+
+@dataclass(slots=True)
+class Saved(OfLog):
+    """What the state file holds: the part of the monitor itself, and in `sources` and `runs` those of all logs."""
+
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
-    """The launches of all runs, for the record of the nodes."""
+    """The launches of all runs, for the record of the nodes. A part of its own."""
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
@@ -64,7 +77,11 @@ class Saved:
     hands: Record = field(default_factory=Record)
     """What policies have done."""
     ended: dict[str, Ended] = field(default_factory=dict)
-    """Runs that the page still shows, and nothing else."""
+    """Runs that the page still shows, and nothing else. A part of its own."""
+    heard_at: float = float("-inf")
+    """Until this instant what stands in the parts of logs was all that was heard of them,"""
+    unclaimed: dict[str, float] = field(default_factory=dict)
+    """but of these sources: of each its own."""
     place: Place | None = None
     """Of a partition; None: it is that of a daemon's own files."""
 
@@ -78,40 +95,66 @@ class Saved:
         """The last instant in here."""
         return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
-    def names(self) -> dict[str, list[str]]:
-        """By log, the run of its name and those of the other experiments in it."""
-        found: dict[str, list[str]] = {}
-        for name, run in self.runs.items():
-            found.setdefault(_log_of(name, run), []).append(name)
-        return found
-
-    def unclaimed(self, now: float) -> "Saved":
-        """What still waits, to be saved again: a mount that is down at the start costs no state."""
-        sources = {name: one for name, one in self.sources.items() if now - one.saved_at < _KEEP_SECONDS}
-        wanted = {one.run for one in sources.values()}
-        return Saved(sources, {name: run for name, run in self.runs.items() if _log_of(name, run) in wanted})
-
-    def logs(self) -> set[str]:
-        """The runs that sources are known by."""
-        return {one.run for one in self.sources.values()} | {_log_of(name, run) for name, run in self.runs.items()}
-
-    def only(self, logs: set[str]) -> "Saved":
-        """What belongs to these logs: their offsets and their runs, never one without the other."""
-        sources = {name: one for name, one in self.sources.items() if one.run in logs}
-        runs = {name: run for name, run in self.runs.items() if _log_of(name, run) in logs}
-        return replace(self, sources=sources, runs=runs)
-
-    def without(self, logs: set[str]) -> "Saved":
-        """What does not."""
-        return self.only(self.logs() - logs)
-
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""
-        kept = {_log_of(name, run) for name, run in self.runs.items()}
+        kept = {run.state.experiment.log or name for name, run in self.runs.items()}
         for name, one in list(self.sources.items()):
-            if one.run not in kept and one.reader.get("matched_lines"):
+            if one.run not in kept and one.reader.get("matched_lines") and not one.put_out:
                 del self.sources[name]
 
 
-def _log_of(name: str, run: Judged) -> str:
-    return run.state.experiment.log or name
+class Waiting:
+    """What of a state no source has claimed yet: a mount that is down at the start costs no state."""
+
+    def __init__(self, saved: OfLog) -> None:
+        self.sources, self.runs = saved.sources, saved.runs
+        self._of_log: dict[str, tuple[list[str], list[str]]] = {}
+        for name, source in self.sources.items():
+            self._of_log.setdefault(source.run, ([], []))[0].append(name)
+        for name, run in self.runs.items():
+            self._of_log.setdefault(run.state.experiment.log or name, ([], []))[1].append(name)
+
+    @property
+    def logs(self) -> Iterable[str]:
+        """Those of which anything was saved."""
+        return self._of_log.keys()
+
+    def of_log(self, log: str) -> OfLog:
+        """What still waits; no run whose sources are all gone."""
+        sources, runs = self._of_log.get(log, ((), ()))
+        waiting = {name: self.sources[name] for name in sources if name in self.sources}
+        return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs} if waiting else {})
+
+    def take_runs(self, log: str) -> list[Judged]:
+        """They are claimed."""
+        return [self.runs.pop(name) for name in self._of_log.get(log, ((), ()))[1] if name in self.runs]
+
+    def expire(self, now: float) -> set[str]:
+        """Drop what nobody has seen for long; the logs that it was of."""
+        old = [name for name, one in self.sources.items() if now - one.saved_at >= _KEEP_SECONDS]
+        return {self.sources.pop(name).run for name in old}
+
+
+def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
+    """The state that these parts make; a log whose part does not fit is read again, and so are all if the monitor's
+    own does not. Adds to `problems`.
+    """
+    saved, decoder = None, msgspec.msgpack.Decoder(OfLog)
+    try:
+        saved = msgspec.msgpack.decode(parts.pop(MONITOR), type=Saved)
+        saved.ledger = msgspec.msgpack.decode(parts.pop(LEDGER), type=Ledger)
+        saved.ended = msgspec.msgpack.decode(parts.pop(ENDED), type=dict[str, Ended])
+    except (msgspec.MsgspecError, KeyError) as error:
+        problems.append(f"the monitor's own part does not fit: {error}")
+        return saved
+    for log, part in parts.items():
+        try:
+            one = decoder.decode(part)
+        except msgspec.MsgspecError as error:
+            problems.append(f"run={log!r} does not fit: {error}")
+            continue
+        saved.sources.update(one.sources)
+        saved.runs.update(one.runs)
+    for name, source in saved.sources.items():
+        source.saved_at = saved.unclaimed.get(name, saved.heard_at)
+    return saved

@@ -15,14 +15,17 @@ _CALM_INTERVAL = 15.0  # seconds between two judgements of a run that only train
 class Schedule:
     """The runs that are due at a tick. Instants are those of the core."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, touched: set[str]) -> None:
+        """`touched`: the logs that are to be saved."""
         self._judge = judge
+        self._touched = touched
         self._dirty: dict[str, bool] = {}  # names of the runs that something came for, in the order of their lines
         self._swept_at = float("-inf")
 
     def request(self, run: Run) -> None:
-        """Something came for it: it is to be judged at the next tick and shown anew."""
+        """Something came for it: it is to be judged at the next tick, shown anew and saved."""
         run.dirty = True
+        self._touched.add(run.log)
         self._dirty[run.state.name] = True
 
     def names(self, runs: Runs, now: float) -> list[str]:

@@ -58,13 +58,16 @@ class Source:
     behind_bytes: int = 0
     read_at: float = 0.0
     """When it was last read. An instant."""
-    untrained_logged: bool = False
+    resumed: bool = False
+    """It goes on where an earlier daemon left it."""
     new: bool = False
     """It was not there when its directory was first searched: it came while we watched."""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py) until other content begins."""
     owner: int | None = None
     """The user id of the file."""
+    put_out: bool = False
+    """Its run made room for others, and is not read again for those who want to see what is over."""
     has_steps: bool = False
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)
@@ -218,6 +221,11 @@ class Sources(dict[str, Source]):
         """Those of its sources that told steps; all where none has yet."""
         own = [self[name] for name in self.of_run(run)]
         return [source for source in own if source.member.steps] or own
+
+    @property
+    def runs(self) -> Iterable[str]:
+        """Those that have sources."""
+        return self._of_run
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""

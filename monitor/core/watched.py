@@ -11,7 +11,7 @@ from monitor.core.aside import Aside
 from monitor.core.counters import Counters
 from monitor.core.ended import EndedRuns
 from monitor.core.runs import Run, Runs, came_back
-from monitor.core.saved import Saved
+from monitor.core.saved import ENDED, LEDGER, OfLog, Waiting
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
 from monitor.core.view import show
@@ -38,10 +38,12 @@ class Watched:
         """Those since the last tick."""
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
+        self.touched: set[str] = {LEDGER, ENDED}
+        """The parts of the state that are not as they were saved last: those of logs by their names."""
         self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
-        self.saved = Saved()
+        self.saved = Waiting(OfLog())
         """What of the state file no source has claimed yet."""
         self.awaited = Counter[str]()
         """By run, how many of its sources were read before the daemon began, and were neither opened nor found gone."""
@@ -52,25 +54,38 @@ class Watched:
         self.config, self.rules, self.judge = config, own_rules(config), judge
         self.sources, self.runs = Sources(), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
-        self.schedule = Schedule(judge)
+        self.schedule = Schedule(judge, self.touched)
         self._refused: set[str] = set()
+        self._named = 0
+
+    def touch(self, part: str) -> None:
+        """The log of that name, or another part of the state, is to be saved."""
+        self.touched.add(part)
+        self.changed = True
 
     @property
     def counts(self) -> MonitorCounts:
         """What the monitor counts of itself."""
         return self.counters.counts
 
-    def _make_room(self, name: str, now: float) -> bool:
-        """For the run of that name: of the dead first, then of the hung. False: all that are there go on."""
+    def _make_room(self, name: str, source: Source, now: float) -> bool:
+        """For the run of that name: of the dead first, then of the hung. False: all that are there go on, or it is dead
+        itself, and was before all of them.
+        """
         busy, most = self.sources.catching_up, self.config.max_runs
-        if self.runs.make_room(busy) is not None:
-            self.counts.add("runs_dropped_total", "dead")
+        if not source.caught_up and self.runs.died_since(source.mtime - self.wall_offset, busy, now):
+            self._put_out({source.name})
+            return False
+        if (dropped := self.runs.make_room(busy)) is not None:
+            self.touch(dropped.log)
+            self._put_out(self.sources.of_run(dropped.log))
             return True
         silent = self.runs.longest_silent(busy)
         if silent is None:
             self.counts.add("runs_dropped_total", "refused")
-            if name not in self._refused and len(self._refused) < _NAMED:
+            if name not in self._refused and self._named < _NAMED:
                 self._refused.add(name)
+                self._named += 1
                 _log.warning("run=%r is not watched: max_runs=%d others live", name, most)
             return False
         self.counts.add("runs_dropped_total", "hung")
@@ -79,15 +94,21 @@ class Watched:
         self._keep_page(silent, now)
         self.of_run(silent, lambda: self.judge.give_up(silent, why, now))
         del self.runs[silent.state.name]
+        self.touch(silent.log)
         return True
 
-    def let_go(self, run: Run, now: float) -> bool:
-        """Drop the run if it has expired; the page keeps what it showed. True if it was dropped."""
-        if not self.runs.expired(run, now):
-            return False
-        self._keep_page(run, now)
-        del self.runs[run.state.name]
-        return True
+    def _put_out(self, names: set[str]) -> None:
+        """The dead run of these sources makes room."""
+        self.counts.add("runs_dropped_total", "dead", by=not all(self.sources[name].put_out for name in names))
+        for name in names:
+            self.sources[name].put_out = True
+
+    def let_go(self, run: Run, now: float) -> None:
+        """Drop the run if it has expired; the page keeps what it showed."""
+        if self.runs.expired(run, now):
+            self._keep_page(run, now)
+            del self.runs[run.state.name]
+            self.touch(run.log)
 
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
@@ -95,6 +116,7 @@ class Watched:
             shown = show(run, now, self.config, self.aside, pages=True)
         if shown is not None:
             self.ended.keep(shown, now + self.wall_offset)
+            self.touch(ENDED)
 
     @property
     def wall_offset(self) -> float:
@@ -128,8 +150,11 @@ class Watched:
         """Its files were read to their ends, as far as they are known."""
 
         def do() -> tuple[()]:
+            before = run.archived, run.state.live
             came_back(run, now, all_read=self.awaited[run.log] <= 0)
             self.runs.archive_or_watch(run, now, new=new)
+            if run.state.live or before != (run.archived, run.state.live):
+                self.touch(run.log)
             return ()
 
         self.of_run(run, do)
@@ -144,7 +169,7 @@ class Watched:
         run = self.runs.get(name)
         if run is not None:
             return run
-        if self.runs.full and not self._make_room(name, now):
+        if self.runs.full and not self._make_room(name, source, now):
             return None
         experiment = None
         if name == source.run:

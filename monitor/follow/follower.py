@@ -45,6 +45,8 @@ class MountStatus(NamedTuple):
     """For how long nobody has listened to it, be it that a call hangs or that the monitor did not run; 0 else."""
     late_seconds: float = 0.0
     """For how long a file has waited to be looked at."""
+    waiting: int = 0
+    """Files that were found and not opened yet."""
 
 
 class Follower:
@@ -172,7 +174,8 @@ class ReaderThread(threading.Thread):
         seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
         now, reader = self._clock.monotonic(), self._reader
         unheard, late = reader.unheard_seconds(now), reader.late_seconds(now)
-        return MountStatus(mount.point, mount.file_system, reader.mode, self.is_alive(), seconds, unheard, late)
+        alive, left = self.is_alive(), reader.waiting
+        return MountStatus(mount.point, mount.file_system, reader.mode, alive, seconds, unheard, late, left)
 
     def run(self) -> None:
         """Until `stopping` is set."""

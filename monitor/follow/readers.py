@@ -6,6 +6,7 @@ watches anything: `read_once` reads everything to its end in the caller's thread
 
 import errno
 import functools
+import heapq
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,9 @@ class MountReader:
         self._shared = shared
         self._settings = settings = shared.settings
         self._schedule = Schedule[Source]()
+        self._old: list[tuple[float, SourceId]] = []  # files that wait: (their age, name), a heap
+        self.waiting = 0
+        """Files that have not been opened yet. Any thread may ask."""
         self._context = Context(
             shared.os_layer,
             settings,
@@ -74,7 +78,9 @@ class MountReader:
         if key not in self.sources:
             resume = self._shared.resume.pop(key, None)
             source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
+            source.due_at = self._began
             self._schedule.put(source)
+            self.waiting += 1
         elif literal:
             self.sources[key].literal = True
 
@@ -90,28 +96,55 @@ class MountReader:
                 self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
         if all_files:
             self._walk_due = begun
-            self._schedule.hasten_all(self.sources.values(), begun)
+            self._hasten_all(begun)
         yield from self._discover(clock)
         yield from self._listen(clock)
         self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
             self._awaited = source.due_at
-            for message in self._poll_source(source, clock):
-                yield from self._listen(clock)
-                yield message
-                self._looked = clock.monotonic()  # what the consumer took is no lapse
-            yield from self._listen(clock)
-            self.hurried = self.hurried or source.more
-            self._schedule.put(source)
+            if source.met or not self._put_off(source, clock):
+                yield from self._turn(source, clock)
         self._awaited = float("inf")
+        until = clock.monotonic() + self._settings.old_slice
+        while self._old and self._walk is None and clock.monotonic() < until:
+            waited = self.sources.get(heapq.heappop(self._old)[1])
+            if waited is not None and waited.due_at == float("inf") and not waited.failed:  # else it was hastened
+                yield from self._turn(waited, clock)
+        self.hurried = self.hurried or bool(self._old)
+
+    def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
+        self.waiting -= not source.looked_at
+        for message in self._poll_source(source, clock):
+            yield from self._listen(clock)
+            yield message
+            self._looked = clock.monotonic()  # what the consumer took is no lapse
+        yield from self._listen(clock)
+        self.hurried = self.hurried or source.more
+        self._schedule.put(source)
+
+    def _put_off(self, source: Source, clock: Clock) -> bool:
+        """Those that moved last are read first: is this one old, as far as can be seen?"""
+        source.met = True
+        try:
+            age = clock.wall() - self._context.stat(source.path).st_mtime
+        except OSError:
+            return False
+        if age <= self._settings.old_seconds:
+            return False
+        source.due_at = float("inf")
+        heapq.heappush(self._old, (age, source.source))
+        return True
+
+    def _hasten_all(self, now: float) -> None:
+        self._schedule.hasten_all((one for one in self.sources.values() if one.due_at < float("inf")), now)
 
     def _listen(self, clock: Clock) -> Iterator[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
         now, looked = clock.monotonic(), self._looked
         if looked is not None and now - looked > self._settings.lapse:
             self._lapse = self._lapse[0] if self._lapse is not None else looked, now
-            self._schedule.hasten_all(self.sources.values(), now)
+            self._hasten_all(now)
             yield Unheard(self.mount.point, now - looked, clock.wall())
         self._looked = now
 

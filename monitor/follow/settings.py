@@ -25,6 +25,10 @@ class FollowSettings(Struct, frozen=True):
     """Directory entries walked between two looks at the files: some 10 ms, so a huge tree does not stop the tailing."""
     least_read: int = 1 << 16
     """Bytes asked for beyond what a file is known to hold: to make room for `read_bytes` takes 13 us, for this 0.4."""
+    old_seconds: float = 900.0
+    """Age of a file, met for the first time, that waits until the walk is over and those that moved later are read."""
+    old_slice: float = 0.25
+    """Seconds for which such files are read before the others are looked at again."""
     read_bytes: int = 1 << 20
     """At most so much of one file per pass: a file in a hurry does not starve the others; larger reads gain nothing."""
     queue_size: int = 32

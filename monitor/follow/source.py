@@ -39,7 +39,7 @@ class Source:
 
     __slots__ = (
         "_backoff", "_binary", "_context", "_copy", "_directory", "_held_since", "_looked_at", "_resume", "_rotation",
-        "_settings", "_tail", "due_at", "failed", "gone_since", "literal", "missing_since", "path", "source",
+        "_settings", "_tail", "due_at", "failed", "gone_since", "literal", "met", "missing_since", "path", "source",
         "unreadable", "unsupported",
     )  # fmt: skip
 
@@ -49,6 +49,8 @@ class Source:
         self.source = source_id(path)
         self.literal = literal
         self.due_at = 0.0
+        self.met = False
+        """It was seen how old the file is."""
         self.unsupported = ""
         """A file is there but not to be followed: directory, fifo, socket, device, binary or duplicate."""
         self.unreadable = False
@@ -72,6 +74,11 @@ class Source:
     def directory(self) -> str:
         """Where its path lies."""
         return self._directory.path
+
+    @property
+    def looked_at(self) -> bool:
+        """Was it ever?"""
+        return self._looked_at > float("-inf")
 
     @property
     def more(self) -> bool:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
-from monitor.core.saved import Place, Saved
+from monitor.core.saved import Place, Saved, of_parts
 from monitor.desk import Desk, Links
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
 from monitor.intake.carriers import Carriers
@@ -24,8 +24,9 @@ from monitor.intake.wire import TooLargeError, WireError
 from monitor.kafka.records import push_of
 from monitor.kafka.state import StateError, StateRecord
 from monitor.live import Instants
+from monitor.saving import Saver
 from monitor.snapshot import MonitorCounts
-from monitor.store import Saver, StateNewerError, StateUnreadableError, decode
+from monitor.store import StateNewerError, StateUnreadableError, decoded
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 
@@ -103,16 +104,22 @@ class Shard:
         for found in self._opening.answers():
             if isinstance(found, str):
                 return found
-            saved = Saved()
+            saved, problems = None, list[str]()
             try:
                 # Here, not in the thread: msgspec crashes where two threads at once decode a type for the first time.
-                saved = decode(found, Saved, EARLIER) if found else saved
+                if found:
+                    parts, problem = decoded(found, EARLIER)
+                    problems += [problem] if problem else []
+                    saved = of_parts(dict(parts), problems)
+                    self.record.parts = {**parts} if saved is not None else {}
             except StateNewerError as error:
                 return f"the state of partition {self.partition} cannot be read: {error}; update this member"
             except StateUnreadableError as error:
-                _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, error)
+                problems.append(str(error))
+            for problem in problems:
+                _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, problem)
                 self.core.counts.add("state_rebuilds_total")
-            self._begin(saved)
+            self._begin(saved or Saved())
         return ""
 
     @property

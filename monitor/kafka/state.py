@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from monitor.config.kafka import KafkaSettings
+from monitor.store import Parts, encoded
 
 _log = logging.getLogger(__name__)
 
@@ -131,13 +132,15 @@ def _found(message: Any) -> Found:
 
 
 class StateRecord:
-    """The state of one partition, for its owner. `open`, then `write` as a Saver does; each in a thread of its own."""
+    """The state of one partition, for its owner. `open`, then `save` as a Saver does; each in a thread of its own."""
 
     def __init__(self, settings: KafkaSettings, partition: int, address: str, partitions: int = 0) -> None:
         """`address`: where people find this member's page. `partitions`: how many the topic has, if that is known."""
         self._settings, self._partition, self._address = settings, partition, address
         self._producer: Any = None
         self._unfinished: Callable[[float], None] | None = None  # the brokers may have done it, and have not said so
+        self.parts: Parts = {}
+        """What is kept: the record is all of it."""
         self.epoch = 0
         self.partitions = partitions
         """How many the topic has."""
@@ -177,6 +180,11 @@ class StateRecord:
         if not self.write(known):  # under our epoch: who wakes up later is behind it; and the others see who has it
             raise StateError(self.trouble)
         return known
+
+    def save(self, parts: Parts) -> bool:
+        """The next record, with these parts anew. False: the brokers would not have it."""
+        self.parts = {name: part for name, part in {**self.parts, **parts}.items() if part is not None}
+        return self.write(encoded(self.parts))
 
     def write(self, data: bytes) -> bool:
         """A new generation. False: the brokers would not have it, and nothing of it is there."""

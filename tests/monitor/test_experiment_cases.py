@@ -21,9 +21,9 @@ from monitor.reports.rows import Options, Row
 from monitor.run import derived
 from monitor.run.experiments import HELD_SECONDS
 from monitor.snapshot import Sample
-from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from tests.clock import ManualClock
+from tests.plain import decode, encode
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 NOW = 1_700_000_000.0

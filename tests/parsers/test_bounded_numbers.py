@@ -16,10 +16,10 @@ from monitor.once import read_all
 from monitor.prometheus_text import TextFormat
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.store import encode
 from parsers.events import Event
 from parsers.reader import SourceReader
 from tests.parsers.test_speakers import CASES
+from tests.plain import encode
 from tests.test_forms import FORMS
 
 ITERATIONS = (

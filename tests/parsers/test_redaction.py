@@ -11,11 +11,11 @@ from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.notifiers import payload
-from monitor.store import encode
 from parsers.events import to_fields
 from parsers.reader import SourceReader
 from parsers.redaction import MASK, masked
 from tests.lines import line
+from tests.plain import encode
 
 KEY = "5ecretbeef" + "0123456789abcdef" * 2
 HELD = [

@@ -13,10 +13,10 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, source_id
 from monitor.notifiers import payload
 from monitor.prometheus_text import TextFormat
-from monitor.store import encode
 from parsers.reader import SourceReader
 from parsers.redaction import _OF, _PATTERNS, _STEMS, in_key, masked
 from tests.lines import line
+from tests.plain import encode
 
 _MARK = "5ecreT9"
 """Stands in each secret; issuers take other characters each."""

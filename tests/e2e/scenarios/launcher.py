@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor import daemon, live, store
+from monitor import daemon, live, saving, store
 from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
@@ -123,7 +123,7 @@ class DyingOs:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(os, name)
-        if name not in ("open", "write", "replace"):
+        if name not in ("open", "pwrite", "write", "replace"):
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -140,7 +140,7 @@ class FullOs:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(os, name)
-        if name not in ("open", "write", "fsync", "replace"):
+        if name not in ("open", "pwrite", "write", "fsync", "replace"):
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -171,7 +171,7 @@ def main() -> None:
     if CONTROL.get("mounts"):
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     live.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
-    store._SHARE = 400  # a slow machine's saves are not a minute apart
+    saving._SHARE = 400  # a slow machine's saves are not a minute apart
     if CONTROL.get("deaf"):
         directory_watches._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):

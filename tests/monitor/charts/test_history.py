@@ -18,7 +18,6 @@ from monitor.run.fold import fold
 from monitor.run.state import RunState
 from monitor.serve.past import columns, history_json
 from monitor.simulate import DIALECTS, Scenario, write
-from monitor.store import decode, encode
 from parsers.events import (
     ArgumentsDumped,
     CheckpointSaved,
@@ -28,6 +27,7 @@ from parsers.events import (
     ValidationLogged,
 )
 from parsers.reader import SourceReader
+from tests.plain import decode, encode
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
 

@@ -2,9 +2,11 @@
 
 from monitor.config import load
 from monitor.core import Core
+from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
-from monitor.store import decode, encode
+from monitor.run.state import RunState
+from tests.plain import Disk, decode, encode
 
 NOW = 1_700_000_000.0
 
@@ -33,6 +35,7 @@ class Following:
         self.core = Core(load("", list(settings)))
         self.now, self.told = NOW, list[Transition]()
         self.written: dict[str, bytes] = {}
+        self.kept = Disk()
 
     def open(self, path: str, backlog: str = "", age: float = 0.0) -> None:
         """A file is found, with what stands in it, last written `age` seconds ago."""
@@ -56,10 +59,24 @@ class Following:
         for _ in range(int(seconds)):
             self.now += 1.0
             self.told += self.core.tick(self.now)
+            self.kept.save(self.core, self.now)
+
+    def saved(self) -> Saved:
+        """What a restart finds. What was saved when it changed is what is saved at once."""
+        self.kept.save(self.core, self.now)
+        saved, whole = self.kept.saved(), self.core.save(self.now)
+        assert saved.sources.keys() == whole.sources.keys()
+        assert {name: encode(one.position) for name, one in saved.sources.items()} == {
+            name: encode(one.position) for name, one in whole.sources.items()
+        }
+        for name, run in whole.runs.items():
+            assert encode(saved.runs[name].state) == encode(decode(encode(run.state), RunState)), name
+        assert saved.runs.keys() == whole.runs.keys()
+        return saved
 
     def killed(self) -> None:
         """It is killed by -9 and started: the next daemon has the state file, and reads on where that says."""
-        saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
+        saved = self.saved()
         self.core = Core(load("", list(self.settings)))
         positions = self.core.restore(saved)
         for path, data in self.written.items():

@@ -20,12 +20,12 @@ from monitor.model.topology import Topology
 from monitor.notifiers.message import payload
 from monitor.serve.exchange import Request
 from monitor.serve.http import App
-from monitor.store import decode, encode
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.core.following import Following
+from tests.plain import decode, encode
 
 NOW = 1_700_000_000.0
 
@@ -58,8 +58,8 @@ class Two(Following):
 
     def saved(self) -> Saved:
         """What a restart finds."""
-        found: Saved = decode(self.core.aside.saved(self.core.save(self.now), encode), Saved)
-        return found
+        self.kept.save(self.core, self.now)
+        return self.kept.saved()
 
     def put_aside(self) -> dict[str, float]:
         """Room -> how much was put aside."""

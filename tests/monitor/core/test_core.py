@@ -14,8 +14,8 @@ from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Rest
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.snapshot import Histogram, Sample
-from monitor.store import decode, encode
 from monitor.units import LONGEST_SECONDS
+from tests.plain import decode, encode
 
 NOW = 1_700_000_000.0
 

@@ -10,8 +10,8 @@ from monitor.follow.messages import CaughtUp, Opened, Scanned
 from monitor.serve.page import render_run, worst_first
 from monitor.serve.past import history_json
 from monitor.snapshot import RunSnapshot, Snapshot
-from monitor.store import decode, encode
 from tests.monitor.core.test_core import NOW, core_for, data, line, opened
+from tests.plain import decode, encode
 
 HOUR = 3600.0
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

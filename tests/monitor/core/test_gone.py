@@ -17,10 +17,10 @@ from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.snapshot import Sample
-from monitor.store import decode, encode
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs
+from tests.plain import decode, encode
 
 ENDED = "[after training is done] datetime: 2026-01-01 00:00:00\n"
 

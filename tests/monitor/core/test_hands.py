@@ -12,10 +12,10 @@ from monitor.run.records import Job
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
-from monitor.store import decode, encode
 from monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.slurm.site import PATH, Site, shown
+from tests.plain import decode, encode
 from tests.programs import wait
 
 REQUEUE = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: requeue}]}"

@@ -3,9 +3,9 @@
 from monitor.notifiers.words import facts
 from monitor.slurm.messages import JobAnswered
 from monitor.slurm.replies import read_account, read_show
-from monitor.store import decode, encode
 from tests.lines import line
 from tests.monitor.slurm.site import NOW, PATH, Site, shown
+from tests.plain import decode, encode
 
 
 def test_a_job_is_asked_about_once_a_minute() -> None:

@@ -11,9 +11,9 @@ from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.serve.past import history_json
 from monitor.snapshot import Snapshot
-from monitor.store import decode, encode
 from monitor.system.clock import SteadyClock
 from tests.clock import ManualClock
+from tests.plain import decode, encode
 
 
 def line(number: int) -> bytes:

@@ -11,8 +11,8 @@ from monitor.core.outbox import Outbox, Result, Tried
 from monitor.core.saved import Saved
 from monitor.incidents import Transition
 from monitor.notifiers.message import message_id
-from monitor.store import decode, encode
 from tests.monitor.core.test_outbox_limits import AT, message
+from tests.plain import decode, encode
 
 DAY = 86400.0
 

@@ -8,8 +8,8 @@ from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.intake.labels import followed
-from monitor.store import decode, encode
 from tests.monitor.core.following import NOW, Following, arguments, step
+from tests.plain import decode, encode
 
 BUDGET = 60.0
 NODES = tuple(f"node{number}" for number in range(4))

@@ -8,7 +8,7 @@ import pytest
 from monitor.config import Config, default_config
 from monitor.core.counters import Counters
 from monitor.core.runs import Run, Runs
-from monitor.core.saved import Saved, SavedSource
+from monitor.core.saved import OfLog, Saved, SavedSource, Waiting
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
 from monitor.follow.context import Registry
@@ -81,18 +81,17 @@ def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
     living.
     """
     runs = Runs(config(max_runs=4), charts=True)
-    ended(runs, "old", 10.0)
+    old = ended(runs, "old", 10.0)
     ended(runs, "older", 5.0)
     ended(runs, "oldest", 1.0)
     living = runs.begin("living", NOW)
     living.state.live = True
     assert runs.full
     runs["older"].book.open["hang"] = Incident("hang", "critical", 1.0, "", None, "training", 1.0)
-    assert runs.make_room(lambda name: name == "oldest") == "old"
+    assert runs.make_room(lambda name: name == "oldest") is old
     assert not runs.full
     assert runs.make_room(lambda name: name in ("oldest", "older")) is None
-    assert runs.make_room(lambda _: False) == "oldest"
-    assert runs.make_room(lambda _: False) == "older"
+    assert [run.state.name for _ in "12" if (run := runs.make_room(lambda _: False))] == ["oldest", "older"]
     assert runs.make_room(lambda _: False) is None
 
 
@@ -143,7 +142,7 @@ def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
 @pytest.fixture
 def schedule() -> Schedule:
     """With every detector."""
-    return Schedule(Judge(config()))
+    return Schedule(Judge(config()), set())
 
 
 def proven(runs: Runs, name: str) -> Run:
@@ -210,7 +209,7 @@ def test_claims_do_not_walk_all_runs() -> None:
     waiting = Counted({name: Judged(RunState(name)) for name in map(str, range(50))})
     waiting["other"] = Judged(RunState("other"))
     waiting["other"].state.experiment = Experiment("7", 2, "lr")
-    saved, runs = Saved(runs=waiting), Runs(default_config(), charts=False)
+    saved, runs = Waiting(OfLog({}, waiting)), Runs(default_config(), charts=False)
     for name in map(str, range(50)):
         runs.claim(saved, name, f"new-{name}")
     assert (len(runs), len(saved.runs), waiting.walks) == (51, 0, 1)
@@ -220,7 +219,7 @@ def test_claims_do_not_walk_all_runs() -> None:
     for name in own:
         del runs[name]
     assert runs.of_log("new-7") == []
-    runs.claim(Saved(runs={"7": Judged(RunState("7"))}), "7", "7")
+    runs.claim(Waiting(OfLog(runs={"7": Judged(RunState("7"))})), "7", "7")
     assert [run.state.name for run in runs.of_log("7")] == ["7"], "another state file's"
 
 
@@ -240,35 +239,54 @@ def test_a_source_gives_back_what_it_reserved() -> None:
 
 def test_what_nobody_claims_waits_for_a_month() -> None:
     """With its run; what was claimed is saved by whoever has it now."""
-    saved = Saved({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
+    saved = OfLog({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
     assert saved.sources.pop("a")
-    runs = Runs(default_config(), charts=False)
-    runs.claim(saved, "a", "a")
-    runs.claim(saved, "a", "a")
+    runs, waiting = Runs(default_config(), charts=False), Waiting(saved)
+    runs.claim(waiting, "a", "a")
+    runs.claim(waiting, "a", "a")
     assert list(runs) == ["a"]
     saved.sources["b"].saved_at = NOW - 31 * DAY
-    left = saved.unclaimed(NOW)
-    assert (set(left.sources), set(left.runs)) == ({"c"}, {"c"})
-    left.sources.clear()
-    assert set(saved.positions) == {"b", "c"}
+    assert waiting.expire(NOW) == {"b"}
+    assert [(set(left.sources), set(left.runs)) for left in map(waiting.of_log, "abc")] == [
+        (set(), set()), (set(), set()), ({"c"}, {"c"}),
+    ]  # fmt: skip
 
 
 def test_a_run_that_expired_is_read_again_on_demand() -> None:
-    """A source that held no training line is not."""
-    saved = Saved({"/expired": saved_source("r", NOW, matched_lines=3), "/noise": saved_source("n", NOW)})
+    """A source that held no training line is not, nor one whose run made room for others."""
+    saved = Saved(
+        {
+            f"/{name}": saved_source(name, NOW, matched_lines=lines)
+            for name, lines in {"expired": 3, "noise": 0, "put_out": 3}.items()
+        }
+    )
+    saved.sources["/put_out"].put_out = True
     saved.forget_expired_runs()
-    assert set(saved.sources) == {"/noise"}
+    assert set(saved.sources) == {"/noise", "/put_out"}
+
+
+def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
+    """Which runs of an archive are shown is no matter of the order in which its logs are read, or read again."""
+    runs = Runs(config(max_runs=2), charts=True)
+    ended(runs, "old", 10.0)
+    ended(runs, "older", 5.0)
+    for at, refused in ((4.0, True), (5.0, False), (7.0, False)):
+        assert runs.died_since(at, lambda _: False, NOW) is refused
+    assert runs.make_room(lambda _: False)
+    assert runs.died_since(4.0, lambda _: False, NOW + 2.0)
+    assert runs.died_since(9.0, lambda _: False, NOW + 2.0)
+    assert not Runs(config(), charts=True).died_since(1.0, lambda _: False, NOW), "none is dead"
 
 
 def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     """Unless there is one of that name already; it takes the present offset of the wall clock."""
     runs = Runs(config(), charts=True)
     runs.wall_offset = 60.0
-    saved = Saved(runs={"old": Judged(RunState("old", iterations_total=7), archived=True)})
-    runs.claim(saved, "old", "new")
+    saved = OfLog(runs={"old": Judged(RunState("old", iterations_total=7), archived=True)})
+    runs.claim(Waiting(saved), "old", "new")
     run = runs["new"]
     assert (run.state.name, run.state.iterations_total, run.archived, run.state.wall_offset) == ("new", 7, True, 60.0)
-    runs.claim(Saved(runs={"old": Judged(RunState("old"))}), "old", "new")
+    runs.claim(Waiting(OfLog(runs={"old": Judged(RunState("old"))})), "old", "new")
     assert runs["new"] is run
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from monitor.config import load
 from monitor.core import Core
-from monitor.core.saved import Saved
 from monitor.detectors import hang
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import OsLayer
@@ -22,7 +21,6 @@ from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.saving import Saving
-from monitor.store import decode
 from tests.clock import ManualClock
 from tests.lines import line
 
@@ -31,23 +29,25 @@ class Disk:
     """In place of the store and of its thread: what is offered is there at once, and stays."""
 
     def __init__(self) -> None:
-        self.data: bytes | None = None
+        self.data: dict[str, bytes] = {}
+        self.wants_all = False
         self.busy, self.failures, self.saves = False, 0, 0
 
     def lock(self) -> None:
         """Nobody else is there."""
 
-    def load(self, kind: type[Saved], _earlier: object) -> tuple[Saved | None, list[str]]:
+    def load(self, _earlier: object) -> tuple[dict[str, bytes] | None, list[str]]:
         """What was offered last."""
-        return (decode(self.data, kind) if self.data else None), []
+        return (dict(self.data) or None), []
 
     def notes(self) -> frozenset[str]:
         """Nobody was told anything."""
         return frozenset()
 
-    def offer(self, data: bytes) -> None:
+    def offer(self, parts: dict[str, bytes | None]) -> None:
         """Written."""
-        self.data, self.saves = data, self.saves + 1
+        self.data |= {name: part for name, part in parts.items() if part}
+        self.saves += 1
 
 
 class Lab:

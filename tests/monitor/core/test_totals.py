@@ -1,8 +1,6 @@
 """Numbers as large as a line may hold, over and over: every sum stays one that the state can hold."""
 
-from monitor.core.saved import Saved
 from monitor.run.records import MOST
-from monitor.store import decode, encode
 from tests.lines import line
 from tests.monitor.core.following import Following
 
@@ -27,7 +25,7 @@ def test_no_sum_exceeds_what_is_saved() -> None:
         ):
             logs.write("/logs/a.log", text)
             logs.wait(1)
-    saved = decode(logs.core.aside.saved(logs.core.save(logs.now), encode), Saved)
+    saved = logs.saved()
     assert list(saved.runs) == ["a"]
     assert "megatron_monitor_put_aside_total" not in logs.core.counted().values
     totals = saved.runs["a"].state

@@ -173,3 +173,38 @@ def test_looks_binary():
     assert not looks_binary("naïve café ✓\n".encode() + b"\xff\xfe")
     assert looks_binary(b"PK\x03\x04text")
     assert looks_binary(b"\x80\x02\x05\x01\x03" * 20)
+
+
+def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
+    """Of an archive the newest first, in slices, between which those are looked at that move; each once, and a restart
+    reads nothing again.
+    """
+    rig = make_rig(tmp_path / "*.log", poll_interval=0.1)
+    ages = {"a": 5000, "b": 10, "c": 2000, "d": 3000, "e": 20}
+    for name, age in ages.items():
+        log = tmp_path / f"{name}.log"
+        log.write_bytes(b"one of %s\n" % name.encode())
+        os.utime(log, (rig.clock.wall() - age, rig.clock.wall() - age))
+
+    def slow(status: os.stat_result) -> os.stat_result:
+        rig.clock.advance(0.06)
+        return status
+
+    rig.os.doctor = slow
+    first = rig.poll()
+    assert rig.reader.waiting > 0
+    assert rig.reader.hurried
+    append(tmp_path / "b.log", b"two\n")
+    passes = [first, *(rig.poll(all_files=False) for _ in range(8))]
+    opened = [message.source[-5] for found in passes for message in found if isinstance(message, Opened)]
+    assert opened == sorted(ages, key=ages.__getitem__)
+    came = [
+        (message.source[-5], bytes(message.data)) for found in passes for message in found if hasattr(message, "data")
+    ]
+    assert came.index(("b", b"two\n")) < came.index(("a", b"one of a\n"))
+    assert len(came) == 6
+    assert rig.reader.waiting == 0
+    again = make_rig(tmp_path / "*.log", resume=rig.positions(), clock=rig.clock)
+    found = [message for _ in range(9) for message in again.poll(all_files=False)]
+    assert [message.resumed for message in found if isinstance(message, Opened)] == [True] * 5
+    assert not [message for message in found if isinstance(message, Data)]

@@ -22,7 +22,8 @@ from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import Standing, standings
 from monitor.serve.exchange import Request
 from monitor.serve.views import view_of
-from monitor.store import decode, encode
+from monitor.store import Store
+from tests.plain import decode, encode
 
 NAMES = expand("jz-[001-040]")
 
@@ -124,7 +125,7 @@ def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
     page = view_of(Request(path="/nodes"), snapshot, 1.7e9)
     assert page is not None
     assert b"<li><b>jz-017</b>: named by 7 of 7 failures" in page.body
-    (tmp_path / "state").write_bytes(encode(again.save(1.7e9)))
+    assert Store(tmp_path).save(again.parts(1.7e9))
     shown = CliRunner().invoke(main, ["nodes", "--json", "--set", f"state_dir={tmp_path}"])
     first = json.loads(shown.stdout)["nodes"][0]
     assert (first["node"], first["stands_out"], first["named"]["seen"]) == ("jz-017", True, 7)
