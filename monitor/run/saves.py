@@ -67,7 +67,8 @@ def on_save_started(state: RunState, event: events.CheckpointSaveStarted, told: 
     save = launch.save
     if event.iteration is not None and event.iteration == save.iteration:
         return False  # another rank's copy
-    save.iteration, save.started_at, save.stamp = event.iteration, told.at, event.logged_at
+    if event.iteration is not None or save.started_at is None:  # else one more drawing of its bar
+        save.iteration, save.started_at, save.stamp = event.iteration, told.at, event.logged_at
     _overhead(state, told.at, event.iteration)
     return launch.phase in ENDED or "saving"
 

@@ -10,7 +10,6 @@ from typing import Any
 from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
-    CheckpointFileWritten,
     CheckpointLoaded,
     CheckpointSaveStarted,
     EvaluationProgressed,
@@ -119,10 +118,7 @@ def read_bar(line: Line) -> Iterator[Event]:
         rate, name = match["rate"], _name_before(text[end : match.start()])
         end = match.end()
         if name == _WRITES:
-            if match["step"] == "0":
-                yield CheckpointSaveStarted(iteration=None, **line.origin)
-            else:
-                yield CheckpointFileWritten(**line.origin)
+            yield CheckpointSaveStarted(iteration=None, **line.origin)  # whatever the figures: the rule is templated
             continue
         pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
         yield TrainerProgressed(
