@@ -6,7 +6,9 @@ import pytest
 
 from monitor.config import load
 from monitor.kafka.shard import Shard
+from monitor.kafka.state import StateRecord
 from monitor.snapshot import MonitorCounts, RunSnapshot, Snapshot, merged
+from monitor.store import Parts
 from tests.clock import ManualClock
 from tests.kafka_broker import loki
 from tests.lines import line
@@ -22,6 +24,11 @@ class Record:
 
     def __init__(self, data: bytes = b"", end: int = 1000) -> None:
         self.data, self.end = data, end
+        self.parts: Parts = {}
+
+    def save(self, parts: Parts) -> bool:
+        """As that of the brokers."""
+        return StateRecord.save(self, parts)  # type: ignore[arg-type]
 
     def open(self) -> bytes:
         """What was written last."""
@@ -52,10 +59,10 @@ class Partition:
         self.begun_at = self.shard.next
         return self.shard
 
-    def write(self, run: str, *texts: str, key: bytes | None = b"", pod: str = "0", again: bool = False) -> None:
+    def write(self, run: str, *texts: str, key: bytes | None = b"", task: str = "0", again: bool = False) -> None:
         """A record of that run, now."""
         at = round(self.clock.wall() * 1e9)
-        value = loki({"run": run, "pod": pod}, [(at + number, text) for number, text in enumerate(texts)])
+        value = loki({"run": run, "task": task}, [(at + number, text) for number, text in enumerate(texts)])
         for _ in range(1 + again):
             self.records.append((run.encode() if key == b"" else key, value))
 
@@ -118,7 +125,7 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
         partition.turn()
     partition.turns(6)
     for step in range(1, 5):  # another pod of that name begins from 1: its next launch, or another training
-        partition.write("tr11", line(step, seconds=0.5, loss=5.0), pod="1")
+        partition.write("tr11", line(step, seconds=0.5, loss=5.0), task="1")
         partition.turn()
     partition.turns(6)
     assert partition.iterations("tr11") == 11
@@ -127,7 +134,7 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
     assert partition.begun_at == 11
     for step in range(12, 16):  # both compute
         partition.write("tr11", line(step, seconds=0.5))
-        partition.write("tr11", line(step - 7, seconds=0.5, loss=5.0), pod="1")
+        partition.write("tr11", line(step - 7, seconds=0.5, loss=5.0), task="1")
         partition.turn()
     partition.turns(8)
     assert sorted(run.state.iterations_total for run in partition.shard.core.runs.values()) == [8, 15]
@@ -138,7 +145,7 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
     [
         (lambda one: one.write("tr11", line(1), key=None), "have no keys"),
         (
-            lambda one: (one.write("tr11", line(1), key=b"pod-0"), one.write("tr11", line(2), key=b"pod-1", pod="1")),
+            lambda one: (one.write("tr11", line(1), key=b"pod-0"), one.write("tr11", line(2), key=b"pod-1", task="1")),
             "have several keys, b'pod-0' and b'pod-1'",
         ),
     ],
