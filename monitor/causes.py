@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monitor.advice import advice_for
+from monitor.breakdown.advice import advice_for
 from monitor.incidents import Incident, IncidentBook, Transition
 from monitor.nodes.hostlist import is_node_name
 from monitor.run.state import RunState

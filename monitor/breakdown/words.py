@@ -4,7 +4,7 @@ the program that wrote the log. Its options stand with the dialects (parsers/dia
 
 from typing import Any
 
-from monitor.advice import advice_for
+from monitor.breakdown.advice import advice_for
 from monitor.breakdown.attribution import Attribution
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
 from parsers.declared.builtin import built_in

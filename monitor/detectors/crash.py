@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.advice import advice_for
+from monitor.breakdown.advice import advice_for
 from monitor.detectors.base import Detector, Severity, Verdict, duration, firing, missing_evidence, stated
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ending import PLANNED, Evidence

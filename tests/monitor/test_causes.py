@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from monitor.advice import ADVICE, advice_for
+from monitor.breakdown.advice import ADVICE, advice_for
 from monitor.breakdown.attribution import Cause
 from monitor.causes import cause_of, causes, failure_of
 from monitor.charts.steady import Recent

@@ -80,7 +80,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     api = ApiServer(tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.server_address[1]))
-    monkeypatch.setattr("monitor.pods.ACCOUNT", tmp_path)
+    monkeypatch.setattr("monitor.forward.pods.ACCOUNT", tmp_path)
     yield api
     api.shutdown()
     api.server_close()

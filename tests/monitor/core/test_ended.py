@@ -2,7 +2,7 @@
 
 from html import unescape
 
-from monitor.advice import advice_for
+from monitor.breakdown.advice import advice_for
 from monitor.charts.history import SERIES, History
 from monitor.core import Core
 from monitor.core.ended import MOST, EndedRuns

@@ -62,7 +62,9 @@ class Partition:
     def write(self, run: str, *texts: str, key: bytes | None = b"", task: str = "0", again: bool = False) -> None:
         """A record of that run, now."""
         at = round(self.clock.wall() * 1e9)
-        value = loki({"run": run, "task": task}, [(at + number, text) for number, text in enumerate(texts)])
+        value = loki(
+            {"run": run, "filename": f"/logs/{task}.out"}, [(at + number, text) for number, text in enumerate(texts)]
+        )
         for _ in range(1 + again):
             self.records.append((run.encode() if key == b"" else key, value))
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.advice import advice_for
+from monitor.breakdown.advice import advice_for
 from monitor.notifiers import payload
 from monitor.notifiers.message import message_id
 from monitor.notifiers.words import body, title

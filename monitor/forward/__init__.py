@@ -27,9 +27,9 @@ from monitor.follow.marker import Marker
 from monitor.follow.messages import CaughtUp, Data, Gone, Message, Opened, Position, Restarted, Scanned, Unheard
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
+from monitor.forward.pods import Pods
 from monitor.identity import named
 from monitor.owners import UNSURE, owner, plain, pod_at
-from monitor.pods import Pods
 from monitor.store import Store
 from monitor.system.clock import Clock
 
