@@ -224,7 +224,7 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
         since = run.iteration - fault.at
         if loss is None:
             break
-        if since < 0:
+        if since < 0 and fault.kind not in _RESTARTS:
             continue  # a restart went back before it
         if fault.kind in _EFFECTS:
             loss, norm = _EFFECTS[fault.kind](run, fault, since, loss, norm)

@@ -169,7 +169,7 @@ def test_a_files_name_commands_no_terminal(tmp_path: Path) -> None:
     name = "a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"
     (tmp_path / name).write_text("no training\n")
     result = invoke("run", "--once", str(tmp_path))
-    assert "a\\x1b[31m\\n2026-11-22 CRITICAL forged\\udcff.log: no training line" in result.stderr
+    assert "a\\x1b[31m\\n2026-11-22 CRITICAL forged\\xff.log: no training line" in result.stderr
     record = logging.LogRecord("x", logging.INFO, "", 0, "source=%s", (name,), None)
     assert _OneLine("%(message)s").format(record) == r"source=a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"
 

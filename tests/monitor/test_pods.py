@@ -12,7 +12,7 @@ import trustme
 
 from monitor.config import load
 from monitor.follow.messages import Opened
-from monitor.forward import Forwarder, Target
+from monitor.forward import Forwarder, Intake
 from monitor.identity import named
 from monitor.intake.labels import followed, known, written
 from monitor.system.clock import SystemClock
@@ -89,7 +89,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 @pytest.fixture
 def forwarder(server: ApiServer, tmp_path: Path) -> Iterator[Forwarder]:
     """One that asks it."""
-    target, beat = Target("http://127.0.0.1:1/loki/api/v1/push"), ("carrier", "n7", 5.0)
+    target, beat = Intake("http://127.0.0.1:1/loki/api/v1/push"), ("carrier", "n7", 5.0)
     found = Forwarder([], target, {}, tmp_path / "state", SystemClock(), beat, kubernetes=True)
     yield found
     found._store.release()
@@ -158,6 +158,6 @@ def test_outside_of_a_cluster(
     monkeypatch.delenv(missing, raising=False)
     (tmp_path / missing).unlink(missing_ok=True)
     beat = ("carrier", "n7", 5.0)
-    forwarder = Forwarder([], Target("http://x/y"), {}, tmp_path / "other", SystemClock(), beat, kubernetes=True)
+    forwarder = Forwarder([], Intake("http://x/y"), {}, tmp_path / "other", SystemClock(), beat, kubernetes=True)
     forwarder._store.release()
     assert "labels of pods cannot be read" in caplog.text

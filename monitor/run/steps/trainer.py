@@ -81,7 +81,7 @@ def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
     if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
         return
     if began is None or began.total != event.total or elapsed < (began.elapsed_seconds or 0.0):
-        trainer.began = event
+        trainer.began = structs.replace(event, remaining_seconds=None)
         return
     if elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return

@@ -153,7 +153,7 @@ def test_a_foreign_name_gets_421_and_an_open_door_is_said(caplog: pytest.LogCapt
     shown, clock = Latest(Snapshot(at=0.0), lambda: None, 0.01), SystemClock()
     for listen, expected in (("127.0.0.1:0", 421), ("0.0.0.0:0", 200)):
         caplog.clear()
-        services = Services(load("", [f"listen={listen}"]), shown, clock, clock.monotonic, lambda: None)
+        services = Services(load("", [f"listen={listen}"]), shown, clock, clock.monotonic)
         services.start()
         server = services._server
         try:
