@@ -84,7 +84,8 @@ def test_a_program_is_given_the_object_and_the_facts(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     code = (
         "import json,os,sys;json.dump({'in':json.load(sys.stdin),'argv':sys.argv[1:],"
-        "'env':{k:v for k,v in os.environ.items() if k.startswith('MEGATRON_') and k.split('_')[1] not in ('MONITOR', 'REQUIRE')}},"
+        "'env':{k:v for k,v in os.environ.items()"
+        " if k.startswith('MEGATRON_') and not k.startswith('MEGATRON_MONITOR_')}},"
         f"open({str(out)!r},'w'))"
     )
     notifier = built(f"type: command, command: [{sys.executable}, -c, {json.dumps(code)}, '$(touch x)']")
