@@ -22,7 +22,7 @@ _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
 # 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
 _TRIED = lazy(r"Tried to allocate " + _SIZE)
-_CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" total capacity)")
+_CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
 # Paddle's `ResourceExhaustedError:`, two lines above `Out of memory error on GPU 0. Cannot allocate 1.5GB memory on`
 _OOM = lazy(
     r"(?:CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b"
