@@ -321,7 +321,10 @@ class Core(Watched):
                 if not source.waiting:  # else none of its steps is in a run yet: it is read again
                     reader, position = source.save()
                     known, member = source.experiments.known(), source.member
-                    found.sources[source.name] = SavedSource(log, position, reader, now, known, member, source.put_out)
+                    new = source.new and not source.caught_up
+                    found.sources[source.name] = SavedSource(
+                        log, position, reader, now, known, member, source.put_out, new
+                    )
             for run in runs:
                 if run.state.proven:
                     found.runs[run.state.name] = self.folding.complete(run)

@@ -39,6 +39,8 @@ class SavedSource:
     """Which run it is a stream of, and why. None in files of earlier daemons."""
     put_out: bool = False
     """Its run made room for others."""
+    new: bool = False
+    """It came while we watched, and what it began with was not read to its end."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Place:
     """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
 
     offset: int = 0
+    live: int = 0
+    """Records before it lay there when the first member of all began: history, of which nobody is told."""
     first: dict[str, int] = field(default_factory=dict)
     """Streams of which it was not decided which run they are of -> the record that each began with. One that is not
     among the sources saved here is read again from there."""
