@@ -48,18 +48,14 @@ class Desk:
         self._names(config)
         self.executor.settings = config.slurm
 
-    def judge(self, now: float, until: float | None = None) -> None:
-        """Judge what is due (`until`: as at that instant), and do what policies say."""
-        self.tell(now, until)
-        self.act(now)
-
-    def tell(self, now: float, until: float | None = None) -> None:
-        """Judge what is due; messages out."""
+    def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
+        """Judge what is due (`until`: as at that instant); outcomes of policies in, messages and orders out. A step is
+        handed out once the state says that it is begun. Not `act`: `now` has passed, and policies wait.
+        """
         for transition in self.core.tick(now if until is None else until):
             self._report(transition, now)
-
-    def act(self, now: float) -> None:
-        """Outcomes of policies in, messages and orders out: each step once the state says that it is begun."""
+        if not act:
+            return
         hands, executor = self.core.hands, self.executor
         for done in executor.answers():
             if (what := hands.settle(done, now)) is not None:

@@ -32,7 +32,7 @@ class Instants:
     def __init__(self, core: Core, clock: Clock, saved: Saved | None = None) -> None:
         """It goes on from the saved instants."""
         self._core = core
-        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.at)
+        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.heard_at)
         core.wall_offset = self._steady.offset
 
     def now(self) -> float:

@@ -40,7 +40,7 @@ class SavedSource:
     put_out: bool = False
     """Its run made room for others."""
     new: bool = False
-    """It came while we watched, and what it began with was not read to its end."""
+    """It came while we watched."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Saved(OfLog):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """Until this instant what stands in the parts of logs was all that was heard of them,"""
+    """The last instant in here: until it what stands in the parts of logs was all that was heard of them,"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """but of these sources: of each its own."""
     place: Place | None = None
@@ -93,11 +93,6 @@ class Saved(OfLog):
     def positions(self) -> dict[str, Position]:
         """By source, for the follower to prove."""
         return {name: source.position for name, source in self.sources.items()}
-
-    @property
-    def at(self) -> float:
-        """The last instant in here."""
-        return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""

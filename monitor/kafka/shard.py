@@ -67,7 +67,6 @@ class Shard:
             f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
         )
         self._opening.ask(partition)
-        self._saver: Saver | None = None
         self._place = Place()
         self._until = 0  # records before it are in what was restored, but for those of the streams in `_again`
         self._again: dict[str, int] = {}
@@ -78,9 +77,10 @@ class Shard:
         self._turned_at = self._began_at = clock.monotonic()
         self._swept_at = clock.wall()
         self._named = 0
-        self._deaf = False
         self._address = lru_cache(_ADDRESSES)(self._addressed)
-        self._unheard = 0.0
+        self._unheard = 0.0  # seconds, when it was looked last
+        self.open = False
+        """Is it known where to read on?"""
         self.next = 0
         """The record to read next."""
         self.heard_at = clock.monotonic()
@@ -127,11 +127,6 @@ class Shard:
             self._begin(saved or Saved(heard_at=self.now(), place=Place(live=self.record.end)))
         return ""
 
-    @property
-    def open(self) -> bool:
-        """Is it known where to read on?"""
-        return self._saver is not None
-
     def _begin(self, saved: Saved) -> None:
         """Go on where it was written."""
         saved.counts = {}  # those of a process: each begins at 0
@@ -153,11 +148,11 @@ class Shard:
         self.next = min([place.offset, *self._again.values()])
         self.core.changed = True
         self.core.outbox.patience = float("inf")
-        self._saver = Saver(self.record, self._wake)
-        self.desk.saving.keep(self._saver)
+        self.desk.saving.keep(Saver(self.record, self._wake))
         self.desk.deliveries.may_send = self._is_ours
         self.desk.start(self._config)
         self._began_at = self.heard_at = self._clock.monotonic()
+        self.open = True
 
     def close(self, *, save: bool) -> MonitorCounts:
         """It goes to another member; `save`: as it is now, else that one reads again what came since. What was counted
@@ -166,14 +161,14 @@ class Shard:
         self._opening.stop()
         self.desk.executor.stop()
         self.record.lost = self.record.lost or not save
-        if self._saver is not None:
+        if self.open:
             save = save and self.next >= self._until
             self.desk.deliveries.finish(self.core.outbox, self._at, _CLOSE if save else 0.0, hand=False)
             if save:
                 self._feed()
                 self._prune()
                 self.desk.saving.save_last(self._at)
-            self._saver.end()
+            self.desk.saving.release()
         return self.core.counted()
 
     def _is_ours(self) -> bool:
@@ -260,17 +255,16 @@ class Shard:
 
     def turn(self) -> None:
         """Hand on what came, judge, save, send."""
-        clock, elapsed = self._clock.monotonic(), self._clock.monotonic() - self._turned_at
-        if not self.caught_up and self._is_read and self.next >= self._until:
+        clock = self._clock.monotonic()
+        is_read = self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until
+        if is_read and not self.caught_up:
             self._pass(self.now())
             self.caught_up = True
         if self.caught_up:
             self._at = self.now()
         elif self.next < self._place.live:  # history: as much time passes as it takes to read
-            self._at = min(self._at + elapsed, self.now())
+            self._at = min(self._at + clock - self._turned_at, self.now())
         self._go_on()
-        if self.caught_up:
-            self.desk.act(self._at)
         self._turned_at = self._clock.monotonic()
         if self.next >= self._until:  # what is read again is in no state yet
             self._again.clear()
@@ -295,7 +289,7 @@ class Shard:
         self._listen()
         if self.caught_up or self.next >= max(self._until, self._place.live):
             self._catch_up()
-        self.desk.tell(self._at)
+        self.desk.judge(self._at, act=self.caught_up)
 
     def _feed(self) -> None:
         wall = self._at + self.core.wall_offset
@@ -309,24 +303,16 @@ class Shard:
             self._fed[name] += len(data)
         self._lines.clear()
 
-    @property
-    def _is_read(self) -> bool:
-        """Was all read that lay there a moment ago?"""
-        return self.heard_at > self._began_at and self._clock.monotonic() - self.heard_at < _LAPSE
-
     def _listen(self) -> None:
         now, wall = self._at, self._at + self.core.wall_offset
         silent_for = max(0.0, self._clock.monotonic() - self.heard_at) if self.caught_up else 0.0
-        if silent_for > _LAPSE:
-            self._deaf = True
-        elif self._deaf:
-            self._deaf = False
+        if silent_for <= _LAPSE < self._unheard:
             self.core.handle(Unheard(self._mount, self._unheard, wall), now)
-        self._unheard = silent_for
+        self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
         heard = self._carriers.heard(wall)
         silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
-        self.core.listen({self._mount: now - silent_for} if self._deaf else {}, silent, heard.beating, now)
-        self.core.read_until = now - (silent_for if self._deaf else 0.0)
+        self.core.listen({self._mount: read_until} if read_until < now else {}, silent, heard.beating, now)
+        self.core.read_until = read_until
         for state, many in heard.states.items():
             self.core.counts.set("carriers", many, state)
 
@@ -334,7 +320,7 @@ class Shard:
         """History is over: what comes now comes live."""
         wall = self._at + self.core.wall_offset
         for source in list(self.core.sources.values()):
-            if not source.caught_up and (source.ordered is None or source.ordered.settles_at is None):
+            if not source.caught_up and source.ordered and source.ordered.settles_at is None:
                 self.core.handle(CaughtUp(source.name, wall), self._at)
         if not self.core.scanned:
             self.core.handle(Scanned(self._mount, "kafka", "poll", wall), self._at)
