@@ -4,9 +4,8 @@ A stream is what it is in the intake: the same labels, lines and order (core/ord
 `/kafka/TOPIC/RUN/...`. Silence counts only while the partition was heard: its leader answers, and all that
 lies there has been read.
 
-Law: whoever takes the partition over tells what the member before would have told. So its time goes on from the saved
-instant by the records, each handled at the instant it came, until all is read; only then the clock is asked. What lay
-in the partition when the first member of all began is history, whoever reads it.
+Law: who takes a partition over tells what the member before would have told. Time goes on from the saved instant by the
+records, each handled when it came, until all is read. What lay there when the first member of all began is history.
 """
 
 import logging
@@ -155,9 +154,7 @@ class Shard:
         self.open = True
 
     def close(self, *, save: bool) -> MonitorCounts:
-        """It goes to another member; `save`: as it is now, else that one reads again what came since. What was counted
-        here.
-        """
+        """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
         self._opening.stop()
         self.desk.executor.stop()
         self.record.lost = self.record.lost or not save
@@ -204,8 +201,7 @@ class Shard:
         return not self.refused
 
     def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, came: float) -> None:
-        named = False
-        told = key.decode("utf-8", "replace")
+        named, told = False, key.decode("utf-8", "replace")
         told = told if told.isprintable() else ""  # a digest names no run
         for stream in push_of(value, headers, at).streams:
             written, carrier, beats = self._address(tuple(stream.labels.items()), told)
@@ -310,8 +306,7 @@ class Shard:
             self.core.handle(Unheard(self._mount, self._unheard, wall), now)
         self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
         heard = self._carriers.heard(wall)
-        silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
-        self.core.listen({self._mount: read_until} if read_until < now else {}, silent, heard.beating, now)
+        self.core.listen({self._mount: read_until} if read_until < now else {}, heard, now)
         self.core.read_until = read_until
         for state, many in heard.states.items():
             self.core.counts.set("carriers", many, state)
