@@ -253,7 +253,7 @@ class Shard:
         """Hand on what came, judge, save, send."""
         clock = self._clock.monotonic()
         is_read = self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until
-        if is_read and not self.caught_up:
+        if (is_read or self.refused) and not self.caught_up:
             self._pass(self.now())
             self.caught_up = True
         if self.caught_up:
