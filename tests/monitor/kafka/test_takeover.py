@@ -147,3 +147,26 @@ def test_the_silence_of_brokers_is_none_of_trainings() -> None:
     partition.turns(130)
     assert {(one.incident, one.status) for one in shard.core.runs["tr11"].book.history} == {("hang", "firing")}
     shard.close(save=False)
+
+
+def test_what_lay_there_when_the_first_member_began_is_history() -> None:
+    """It is shown and not told, by whoever takes over later, too; what comes then is told."""
+    partition = Partition()
+    partition.shard.close(save=False)
+    for step in range(1, 21):
+        partition.write("old", line(step, seconds=1.0))
+        partition.clock.advance(1.0)
+    partition.write("old", _FAILS)
+    partition.record.data = b""
+    partition.take_over()
+    partition.turns(10)
+    partition.shard.close(save=True)
+    partition.take_over()
+    for step in range(1, 11):
+        partition.write("new", line(step, seconds=1.0))
+        partition.turn(0.99)
+    partition.write("new", _FAILS)
+    partition.turns(20)
+    told = {name: [one.incident for one in run.book.history] for name, run in partition.shard.core.runs.items()}
+    assert (told, partition.iterations("old")) == ({"old": [], "new": ["crash"]}, 20)
+    partition.shard.close(save=False)
