@@ -114,7 +114,7 @@ def _trainers(memory: Memory, step: Step, loss: float, settings: NanLossSettings
 
 
 def _form(loss: float) -> str:
-    return "nan" if math.isnan(loss) else "inf" if math.isinf(loss) else ""
+    return "" if math.isfinite(loss) else "nan" if math.isnan(loss) else "inf"
 
 
 def _norm(memory: Memory, step: Step, settings: NanLossSettings) -> str:
