@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 Sort = Literal[
     "failure", "watchdog", "traceback", "exit", "terminated", "left", "done", "finished", "orderly", "silence"
 ]
@@ -33,8 +35,7 @@ by a line that need not be of this end, and by an exception that may have been c
 _OWN = _STRENGTHS["raised"]  # from here on it is a cause
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A class of failures."""
 
     strength: float
@@ -114,8 +115,7 @@ class Evidence:
     """When a step was reported behind it that may have been on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """What the evidence comes to."""
 
     state: State = "running"
