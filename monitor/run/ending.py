@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
-
 Sort = Literal[
     "failure", "watchdog", "traceback", "exit", "terminated", "left", "done", "finished", "orderly", "silence"
 ]
@@ -35,7 +33,8 @@ by a line that need not be of this end, and by an exception that may have been c
 _OWN = _STRENGTHS["raised"]  # from here on it is a cause
 
 
-class Kind(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """A class of failures."""
 
     strength: float
@@ -115,7 +114,8 @@ class Evidence:
     """When a step was reported behind it that may have been on its way."""
 
 
-class Ending(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ending:
     """What the evidence comes to."""
 
     state: State = "running"
