@@ -7,7 +7,7 @@ of the Jobs sweep-1 and sweep-2 are of two owners. What a name cannot tell is a 
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
 from monitor.model.tables import rows_of
@@ -106,6 +106,7 @@ def owner(
     return None
 
 
+@lru_cache(maxsize=64)  # asked for several times as a stream begins
 def pod_at(path: str) -> PodLog | None:
     """The pod whose log lies at `path`; None where the path names none."""
     match = next((found for form in _PATHS if (found := form.search(path))), None)
