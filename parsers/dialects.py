@@ -4,11 +4,10 @@ A dialect is the kind of training program that prints the iteration lines. The s
 `training_log` and `save_checkpoint`. To add one: a `Dialect` here, its rules in parsers/formats. Imports nothing.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """One kind of program. A default is what holds for a program of which nothing more is known."""
 
     name: str

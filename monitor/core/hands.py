@@ -13,8 +13,9 @@ the next launch begins (record.py). Where it does not, the run's state says so: 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from monitor.config import Config
 from monitor.core.runs import Run

@@ -5,11 +5,12 @@ job was cancelled, is over its time, lost a node, waits to begin again - is fold
 after the end: the log's own lines come first, and say more.
 """
 
-import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from monitor.config import Config
 from monitor.core.runs import Run
@@ -214,7 +215,7 @@ def _merged(known: Job | None, told: Job) -> Job:
     """What the accounting adds to what the controller said of the same job."""
     if known is None or (known.id, known.uid, known.name) != (told.id, told.uid, told.name):
         return told
-    return dataclasses.replace(
+    return replace(
         known, state=told.state, exit_code=told.exit_code, signal=told.signal,
         ended_at=told.ended_at or known.ended_at, cancelled_by=told.cancelled_by,
     )  # fmt: skip

@@ -6,9 +6,10 @@ has them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct
 
 from monitor.detectors.base import RANK, duration
 from monitor.hands.permission import Facts, may_act
@@ -40,8 +41,7 @@ _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a policy has to do about an incident. `at`: the instant when it is due; `why_not`: why nothing is done."""
 
     policy: Policy

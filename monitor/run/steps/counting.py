@@ -244,12 +244,11 @@ def evaluation_every(launch: Launch) -> int | None:
 def _silent_work(state: RunState, iteration: int) -> str | None:
     """What the arguments ask for between this line and the next, where no line has told of any before."""
     launch, top = state.launch, state.launch.topology
-    every = top.save_interval
-    untold = top.saves is not False and not state.past.checkpoints.saves and launch.save.iteration is None
-    if every and untold and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
+    every = top.save_interval if top.saves is not False and launch.save.iteration is None else None
+    ends = every and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every
+    if ends and not state.past.checkpoints.saves:
         return SILENT_SAVE
-    every = evaluation_every(launch)
-    asked = launch.evaluation_silent and every and iteration % every == 0
+    asked = launch.evaluation_silent and (every := evaluation_every(launch)) and iteration % every == 0
     return SILENT_EVALUATION if asked or _ends_epoch(launch, iteration) else None
 
 
