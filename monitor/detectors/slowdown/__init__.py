@@ -24,7 +24,7 @@ from monitor.run.steps.step import Step
 from monitor.statistics import levels
 from monitor.statistics.levels import Level
 from monitor.statistics.median import deviation, median, median_high
-from parsers.formats.gpu import CLOCK
+from parsers.events.setup import CLOCK
 
 __all__ = [
     "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
