@@ -4,9 +4,8 @@ A dialect is the kind of training program that prints the iteration lines. The s
 `training_log` and `save_checkpoint`. To add one: a table there, its rules in parsers/formats.
 """
 
-from msgspec import Struct
-
 import msgspec
+from msgspec import Struct
 
 from parsers.tables import table_in
 
