@@ -6,10 +6,10 @@ configuration gives the run.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from monitor.core.ended import Ended
 from monitor.core.outbox import Owed
@@ -25,8 +25,7 @@ MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
-@dataclass(slots=True)
-class SavedSource:
+class SavedSource(Struct):
     """How far a source had been folded, with the proof of the place and the reader's context."""
 
     run: str
@@ -43,8 +42,7 @@ class SavedSource:
     """It came while we watched."""
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
 
     offset: int = 0
@@ -59,15 +57,13 @@ class Place:
     """Until when each agent that sends heartbeats was heard, Unix seconds."""
 
 
-@dataclass(slots=True)
-class OfLog:
+class OfLog(Struct):
     """A part: what is known of one log, its runs at the moment its sources stood where SavedSource says."""
 
     sources: dict[str, SavedSource] = field(default_factory=dict)
     runs: dict[str, Judged] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class Saved(OfLog):
     """What the state file holds: the part of the monitor itself, and in `sources` and `runs` those of all logs."""
 

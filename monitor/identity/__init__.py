@@ -15,9 +15,10 @@ Slurm says of a job, and the steps that the streams tell. Laws:
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from monitor.config import Watch
 from monitor.identity import naming
@@ -58,8 +59,7 @@ class Key(NamedTuple):
 NO_KEY: Final = Key("", "")
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """One stream, and what is known of it so far."""
 
     base: str
