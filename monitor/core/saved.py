@@ -38,12 +38,16 @@ class SavedSource(Struct):
     """Which run it is a stream of, and why. None in files of earlier daemons."""
     put_out: bool = False
     """Its run made room for others."""
+    new: bool = False
+    """It came while we watched."""
 
 
 class Place(Struct):
     """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
 
     offset: int = 0
+    live: int = 0
+    """Records before it lay there when the first member of all began: history, of which nobody is told."""
     first: dict[str, int] = field(default_factory=dict)
     """Streams of which it was not decided which run they are of -> the record that each began with. One that is not
     among the sources saved here is read again from there."""
@@ -75,7 +79,7 @@ class Saved(OfLog):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """Until this instant what stands in the parts of logs was all that was heard of them,"""
+    """The last instant in here: until it what stands in the parts of logs was all that was heard of them,"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """but of these sources: of each its own."""
     place: Place | None = None
@@ -85,11 +89,6 @@ class Saved(OfLog):
     def positions(self) -> dict[str, Position]:
         """By source, for the follower to prove."""
         return {name: source.position for name, source in self.sources.items()}
-
-    @property
-    def at(self) -> float:
-        """The last instant in here."""
-        return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""

@@ -126,7 +126,7 @@ def count_step(state: RunState, report: Report) -> Phase:
         state.past.highest_iteration = iteration if iteration > 0 else 0
     launch.watch.restart(at)
     if launch.validations_since or launch.evaluation_due:
-        _leave_evaluation(state, last, report)
+        _leave_evaluation(state, report)
     ended = launch.ending.state
     phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
     if phase == "evaluating":
@@ -135,11 +135,10 @@ def count_step(state: RunState, report: Report) -> Phase:
     return phase
 
 
-def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None:
-    """The loop goes on behind iteration `last`: what was evaluated there, or that nothing was."""
+def _leave_evaluation(state: RunState, report: Report) -> None:
+    """The loop goes on: what was evaluated before, or that nothing was."""
     launch = state.launch
     if launch.validations_since:
-        launch.evaluated_at = last
         launch.evaluation_sets, launch.validations_since = launch.validations_since, 0
     if not launch.evaluation_due:
         return

@@ -59,8 +59,6 @@ class Step(Struct, gc=False, kw_only=True):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
-    evaluated_at: int | None = None
-    """The iteration behind which the last evaluation of this launch came."""
     timed: Timed | None = None
     """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
     outside: tuple[float, float] | None = None
@@ -136,7 +134,6 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
         sequence_length=latest.sequence_length,
         samples=latest.consumed_samples,
         new_skipped=state.skipped_iterations_total - skipped_before,
-        evaluated_at=launch.evaluated_at,
         timed=launch.account.last if counted else None,
     )
 
