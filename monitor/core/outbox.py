@@ -15,11 +15,9 @@ those of the core.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, Literal, NamedTuple
-
-from msgspec import Struct, field
 
 from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
@@ -50,7 +48,8 @@ class Tried(NamedTuple):
     result: Result
 
 
-class Owed(Struct):
+@dataclass(slots=True)
+class Owed:
     """One message for one receiver."""
 
     number: int
@@ -69,7 +68,8 @@ class Owed(Struct):
     """and the runs, where there are several."""
 
 
-class _Lane(Struct):
+@dataclass(slots=True)
+class _Lane:
     """One receiver."""
 
     waiting: dict[int, Owed] = field(default_factory=dict)

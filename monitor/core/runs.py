@@ -1,8 +1,10 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from monitor.charts.history import History
 from monitor.config import Config
