@@ -4,15 +4,13 @@ A dialect is the kind of training program that prints the iteration lines. The s
 `training_log` and `save_checkpoint`. To add one: a table there, its rules in parsers/formats.
 """
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 
 from parsers.tables import table_in
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """One kind of program. A default is what holds for a program of which nothing more is known."""
 
     name: str

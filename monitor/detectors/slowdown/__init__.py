@@ -127,7 +127,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     for place, step in enumerate(steps):
         if step.outside is not None:
             took, outside = step.outside, memory.outside
-            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.standing) or changed
+            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for) or changed
         if step.timed is not None and place > begin:
             changed = _follow(state, memory, steps[begin:place], settings) or changed
             begin = place
