@@ -187,11 +187,12 @@ def judge(
     limit: MessageLimit = _LIMIT,
 ) -> list[Transition]:
     """Bring the book up to date with the verdicts of this tick; the transitions in the order to be notified."""
-    verdicts = list(verdicts)
-    firing = {verdict.incident: verdict for verdict in verdicts if verdict.status == "firing"}
-    other = {verdict.incident: verdict for verdict in verdicts if verdict.status != "firing"}
+    firing: dict[str, Verdict] = {}
+    other: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        (firing if verdict.status == "firing" else other)[verdict.incident] = verdict
     unknown = {kind for kind, verdict in other.items() if verdict.status == "unknown"}
-    for kind in [kind for kind in book.pending if kind not in firing and kind not in unknown]:
+    for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
     out: list[Transition] = []
     firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}

@@ -96,12 +96,7 @@ class Judge:
                 step = step_of(state, event, iterations, skipped, step_source)
                 if step is not None:
                     steps.append(step)
-            changed = False
-            if kind in self._listeners:
-                for detector, settings in self._listeners[kind]:
-                    memory = prepare(state, detector.name, detector.memory) if detector.memory else None
-                    if detector.on_event is not None and detector.on_event(state, memory, event, settings):
-                        changed = True
+            changed = kind in self._listeners and self._tell(state, event)
             if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
                 restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
@@ -116,6 +111,15 @@ class Judge:
         if steps:
             self._update(state, steps)
         return transitions
+
+    def _tell(self, state: RunState, event: Event) -> bool:
+        """The detectors that listen for it see an event; whether a verdict may have changed."""
+        changed = False
+        for detector, settings in self._listeners[type(event)]:
+            memory = prepare(state, detector.name, detector.memory) if detector.memory else None
+            if detector.on_event is not None and detector.on_event(state, memory, event, settings):
+                changed = True
+        return changed
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Let every detector see the steps. Whether a verdict may have changed."""

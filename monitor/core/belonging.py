@@ -303,15 +303,18 @@ class Belonging:
             return "same"  # it is over: the next launch
         if other.stepped_at > self._waiting[source.name]:
             return "another"
-        run = self._watched.current(other)
-        job = run.state.job if run is not None else None
-        if job is not None and job.state in RUNNING and identity.differs(member.key, known.key):
+        if self._runs_on(other) and identity.differs(member.key, known.key):
             return "another"
         written = now + self._watched.wall_offset - _FRESH
         if source.mtime < written or other.mtime < written:  # one of them is history
             return "same" if other.caught_up or known.last_stamp is None else "unknown"
         full = len(source.waiting) >= _MOST and not other.caught_up
         return "another" if full else "unknown"
+
+    def _runs_on(self, source: Source) -> bool:
+        """Does its job run, as Slurm has said?"""
+        run = self._watched.current(source)
+        return run is not None and run.state.job is not None and run.state.job.state in RUNNING
 
     def _is_far(self, source: Source, other: Source) -> bool:
         """Whether it has told several steps that the other, which goes on, is nowhere near."""

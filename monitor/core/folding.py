@@ -16,6 +16,7 @@ from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
@@ -129,10 +130,7 @@ class Folding:
             return
         state = run.state
         self._watched.touch(run.log)
-        if source.name not in state.sources:
-            state.sources.append(source.name)
-            state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
-            self._belonging.jobs.changed(source.run)
+        self._note_source(state, source)
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
@@ -151,6 +149,12 @@ class Folding:
         trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
         if run.book.open or run.book.pending or not run.judged_at or not trains:
             self._watched.schedule.request(run)  # else a detector that a step changes has judged at once
+
+    def _note_source(self, state: RunState, source: Source) -> None:
+        if source.name not in state.sources:
+            state.sources.append(source.name)
+            state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
+            self._belonging.jobs.changed(source.run)
 
     def take_deferred(self, run: Run, now: float) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""

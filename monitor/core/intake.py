@@ -132,10 +132,7 @@ class Intake:
         spool = self._watched.config.intake.spool.directory
         ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         if saved is not None:
-            for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
-                run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
-                if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
-                    run.state.unheard_before = run.dated = None
+            self._was_away(name, saved.saved_at, lost=not message.resumed or ordered is not None)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) if saved is None else saved.new
         opened.member, opened.resumed = member, saved is not None and message.resumed
@@ -146,6 +143,15 @@ class Intake:
         if ordered is not None:
             self._holding.add(opened.name)
         self._belonging.opened(opened)
+
+    def _was_away(self, log: str, since: float, *, lost: bool) -> None:
+        """What was saved while nobody listened was not heard either. `lost`: lines may be lost, or wait where nobody
+        took them.
+        """
+        for run in self._watched.runs.of_log(log):
+            run.away_since = min(since, run.away_since or since)
+            if lost:
+                run.state.unheard_before = run.dated = None
 
     def _drop(self, name: str) -> None:
         source = self._watched.sources.get(name)

@@ -252,8 +252,7 @@ class Proof:
         ids = {job.id, job.array_id} - {""} if job is not None else set()
         outputs = {job.output, job.errors} - {""} if job is not None else set()
         site = config.slurm.job_from
-        mates = {*run.identity.get("shares_job_with", ()), *(name for one in ids for name in self._of_job.get(one, ()))}
-        mates -= {run.state.name}
+        mates = self._mates(run, ids)
         streams = [followed[name] for mate in mates for name in followed.of_run(mate)]
         lately = [source.path for source in tell if newest - source.mtime < TOGETHER]
         return Facts(
@@ -264,3 +263,8 @@ class Proof:
             beside=run.state.beside,
             own_job=self.own_job,
         )
+
+    def _mates(self, run: Run, ids: Set[str]) -> Set[str]:
+        """The other runs of its job."""
+        shares = set(run.identity.get("shares_job_with", ()))
+        return shares.union(*(self._of_job.get(one, ()) for one in ids)) - {run.state.name}

@@ -66,13 +66,8 @@ class Memory(Struct):
 
 def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
     """Saves begin, are handed over, end, or meet an exception."""
-    launch = state.launch
     if isinstance(event, events.CheckpointSaveStarted):
-        known = any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending)
-        # a loop that is farther was not held up: the line is late
-        if not known and (event.iteration is None or (launch.last_iteration or 0) <= event.iteration):
-            memory.pending.append(Save(event.iteration, launch.number))
-            del memory.pending[:-_PENDING]
+        _begun(state, memory, event.iteration)
     elif isinstance(event, events.CheckpointSaveScheduled):
         save = _find(memory, event.iteration)
         if save is not None:
@@ -91,6 +86,15 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         message = f"{event.exception}: {event.message}" if event.message else event.exception
         return _broken(state, memory, message, disk=False)
     return False
+
+
+def _begun(state: RunState, memory: Memory, iteration: int | None) -> None:
+    launch = state.launch
+    known = any(save.iteration == iteration and save.attempt == launch.number for save in memory.pending)
+    # a loop that is farther was not held up: the line is late
+    if not known and (iteration is None or (launch.last_iteration or 0) <= iteration):
+        memory.pending.append(Save(iteration, launch.number))
+        del memory.pending[:-_PENDING]
 
 
 def _find(memory: Memory, iteration: int | None) -> Save | None:

@@ -139,9 +139,7 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     if any(course.open for course in record.courses if course.run == state.name):
         return "another policy is at work"
     own = _counting(policy, state, record)
-    acts = any(isinstance(action, (*RESTARTS, *ENDS)) for action in policy.actions)
-    done = [course for course in own if course.policy == policy.name or (acts and course.acts)]
-    if sum(now - course.planned_at < _DAY for course in done) >= policy.per_day:
+    if _today(policy, own, now) >= policy.per_day:
         return f"policies have acted {policy.per_day} times in 24 hours"
     if all(isinstance(action, Notify) for action in policy.actions):
         return "a file of the run cannot be read" if state.lost or state.unreadable else ""
@@ -154,6 +152,13 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     same = (one for one in own if one.acts and (one.job, one.job_restarts) == (_id(job), job.restarts))
     dealt = next(same, None)  # one successor a launch, too
     return f"policy {dealt.policy} has dealt with job {dealt.job}" if dealt is not None else ""
+
+
+def _today(policy: Policy, own: Sequence[Course], now: float) -> int:
+    """How often it has acted in 24 hours; who ends or restarts counts with all others that do."""
+    acts = any(isinstance(action, (*RESTARTS, *ENDS)) for action in policy.actions)
+    done = [course for course in own if course.policy == policy.name or (acts and course.acts)]
+    return sum(now - course.planned_at < _DAY for course in done)
 
 
 def _counting(policy: Policy, state: RunState, record: Record) -> list[Course]:

@@ -49,12 +49,10 @@ def count_of(rows: Sequence[Row]) -> Count | None:
     width = min(len(row.numbers) for row in rows)
     named = [place for place in range(width) if STEP.search(last.text[: last.numbers[place][1]])]
     if len(rows) < LEAST:
-        good = [place for place in named if _whole(last.numbers[place][0])]
-        why = f"a guess by its name: the log has {len(rows)} such line{'s' if len(rows) > 1 else ''}"
-        return Count(good[0], why) if good else None
+        return _guess(last, named, len(rows))
     columns = {place: numbers for place in range(width) if (numbers := _column(rows, place))}
     epoch = next((place for place in columns if _EPOCH.search(last.text[: last.numbers[place][1]])), None)
-    epochs = columns[epoch] if epoch is not None else [0] * len(rows)
+    epochs = columns.get(-1 if epoch is None else epoch, [0] * len(rows))
     found = [
         (bool(_falls(numbers)), place not in named, place)
         for place, numbers in columns.items()
@@ -68,6 +66,12 @@ def count_of(rows: Sequence[Row]) -> Count | None:
     if epoch is None or not _grows([0] * len(rows), epochs, _GROWS_BY_NAME):
         return None
     return Count(epoch, f"an epoch: no other number grows, {_span(epochs)}", epochs=True)
+
+
+def _guess(last: Row, named: Sequence[int], lines: int) -> Count | None:
+    good = next((place for place in named if _whole(last.numbers[place][0])), None)
+    why = f"a guess by its name: the log has {lines} such line{'s' if lines > 1 else ''}"
+    return Count(good, why) if good is not None else None
 
 
 def _count(last: Row, step: int, numbers: Sequence[int], epoch: int | None, epochs: Sequence[int]) -> Count:

@@ -63,18 +63,24 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and now is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, silent_work or before, event, at)
-        if state.progress_at is None or at > state.progress_at:
-            state.progress_at, state.unheard = at, 0.0
+        _note_progress(state, kind, clock, at)
         state.live = state.live or live
-        now.hung, state.unheard_before = False, None
-        if clock is not None:
-            now.progress_clock = clock
-        elif kind in STEP:
-            stamped = now.stamped_at
-            near = stamped is not None and state.iterations_total - stamped <= (now.log_interval or 1)
-            now.progress_clock = state.log_clock_last if near else None
     if now.parts.told and (silence := now.parts.follow(before, phase, event)) > 0:
         state.past.silences.learn(before, silence)
+
+
+def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float) -> None:
+    """A line proves progress, by its stamp or near one that was stamped."""
+    launch = state.launch
+    if state.progress_at is None or at > state.progress_at:
+        state.progress_at, state.unheard = at, 0.0
+    launch.hung, state.unheard_before = False, None
+    if clock is not None:
+        launch.progress_clock = clock
+    elif kind in STEP:
+        stamped = launch.stamped_at
+        near = stamped is not None and state.iterations_total - stamped <= (launch.log_interval or 1)
+        launch.progress_clock = state.log_clock_last if near else None
 
 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
