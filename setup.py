@@ -39,7 +39,15 @@ setup(
             "serve/static/uplot/*",
             "simulate/*.toml",
         ],
-        "megatron_monitor.parsers": ["py.typed", "*.csv", "*.toml", "trainers/*", "formats/*.json", "formats/*.yaml"],
+        "megatron_monitor.parsers": [
+            "py.typed",
+            "*.csv",
+            "*.toml",
+            "trainers/*",
+            "formats/*.json",
+            "formats/*.toml",
+            "formats/*.yaml",
+        ],
         "megatron_monitor.assets": ASSETS,
     },
 )

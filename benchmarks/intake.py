@@ -118,6 +118,18 @@ class Agent:
                 time.sleep(0.05)
 
 
+def disturbed(senders: list[threading.Thread], disturb: Callable[[], None], done: threading.Event) -> float:
+    """Seconds until all have sent theirs while somebody disturbs, who ends when it is `done`."""
+    disturber, began = threading.Thread(target=disturb), time.monotonic()
+    for thread in [*senders, disturber]:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    done.set()
+    disturber.join()
+    return time.monotonic() - began
+
+
 def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
     """Whether all is as it was written."""
     chance = random.Random(seed)
@@ -175,15 +187,7 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
             kills += 1
             daemon.start()
 
-    disturber = threading.Thread(target=disturb)
-    began = time.monotonic()
-    for thread in [*threads, disturber]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    disturber.join()
-    seconds = time.monotonic() - began
+    seconds = disturbed(threads, disturb, done)
     wanted = {name: value for name, value in truth.items() if name.startswith(_COUNTS)}
     for _ in range(60):  # what was pushed last waits, and may be read again from the last save
         time.sleep(1.0)

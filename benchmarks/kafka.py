@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.intake import free_port, samples
+from benchmarks.intake import disturbed, free_port, samples
 from tests.lines import line
 
 _COUNTS = ("megatron_iterations_total", "megatron_restarts_total", "megatron_failures_total")
@@ -175,14 +175,7 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
                 group.start(number)
 
     threads = [threading.Thread(target=send, args=(run,)) for run in texts]
-    disturber, began = threading.Thread(target=disturb), time.monotonic()
-    for thread in [*threads, disturber]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    disturber.join()
-    seconds = time.monotonic() - began
+    seconds = disturbed(threads, disturb, done)
     wanted = {name: value for name, value in truth.items() if name.startswith(_COUNTS)}
     for _ in range(90):  # the last member that was killed has its 15 s, and a crash some seconds until it is believed
         time.sleep(1.0)

@@ -48,12 +48,14 @@ class Desk:
         self._names(config)
         self.executor.settings = config.slurm
 
-    def judge(self, now: float, until: float | None = None) -> None:
+    def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
         """Judge what is due (`until`: as at that instant); outcomes of policies in, messages and orders out. A step is
-        handed out once the state says that it is begun.
+        handed out once the state says that it is begun. Not `act`: `now` has passed, and policies wait.
         """
         for transition in self.core.tick(now if until is None else until):
             self._report(transition, now)
+        if not act:
+            return
         hands, executor = self.core.hands, self.executor
         for done in executor.answers():
             if (what := hands.settle(done, now)) is not None:

@@ -204,10 +204,7 @@ def judge(
             continue
         book.pending.pop(kind, None)
         if known is None:
-            known = book.open[kind] = _opened(state, verdict, now)
-            if not verdict.quiet:
-                _notify(book, state, known, now, limit)
-            out.append(_transition(state, "firing", known, now))
+            out.append(_transition(state, "firing", _begin(book, state, verdict, now, limit), now))
         elif _goes_on(book, state, known, verdict, now, repeat_interval, limit):
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
@@ -217,6 +214,13 @@ def judge(
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
+
+
+def _begin(book: IncidentBook, state: RunState, verdict: Verdict, now: float, limit: MessageLimit) -> Incident:
+    incident = book.open[verdict.incident] = _opened(state, verdict, now)
+    if not verdict.quiet:
+        _notify(book, state, incident, now, limit)
+    return incident
 
 
 def _began_anew(known: Incident, verdict: Verdict) -> bool:

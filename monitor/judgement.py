@@ -19,7 +19,7 @@ from monitor.run.launches import is_known, retire
 from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
 from parsers import events
-from parsers.events import Event, LogEvent
+from parsers.events import Event, LogEvent, TimersReported, TrainerLogged
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
@@ -79,7 +79,7 @@ class Judge:
         for entry in entries:
             event = entry.event
             kind = type(event)
-            if kind is events.TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
+            if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
             # whether the steps before the event are to be seen before it is folded
             if steps and (
@@ -90,7 +90,9 @@ class Judge:
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             step_source = state.launch.driver
             fold(state, entry, source, at, live)
-            if kind in STEP_EVENTS and not (steps and is_amended(steps[-1], state.launch, event)):
+            if kind in STEP_EVENTS and not (
+                kind is TrainerLogged and steps and is_amended(steps[-1], state.launch, event)  # type: ignore[arg-type]
+            ):
                 step = step_of(state, event, iterations, skipped, step_source)
                 if step is not None:
                     steps.append(step)

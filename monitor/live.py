@@ -32,7 +32,7 @@ class Instants:
     def __init__(self, core: Core, clock: Clock, saved: Saved | None = None) -> None:
         """It goes on from the saved instants."""
         self._core = core
-        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.at)
+        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.heard_at)
         core.wall_offset = self._steady.offset
 
     def now(self) -> float:
@@ -115,12 +115,7 @@ class LiveCore:
             self._drained_at = now
         elif now - self._drained_at > FollowSettings().lapse:  # the loop itself is behind what the readers have read
             deaf |= {one.mount: self._drained_at for one in mounts}
-        if self.carriers is None:
-            self.core.listen(deaf)
-        else:
-            heard = self.carriers()
-            silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
-            self.core.listen(deaf, silent, heard.beating, now)
+        self.core.listen(deaf, self.carriers() if self.carriers is not None else None, now)
         late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._drained_at)
         if self._follower is not None and not self._follower.alive:

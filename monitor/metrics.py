@@ -5,8 +5,9 @@ samples; no sample where the log printed nothing. Event times are timestamps, ne
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import critical, spreads
@@ -25,8 +26,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What a row of a run may read. Used by the loop thread alone, which owns the state."""
 
     state: RunState
@@ -45,8 +45,7 @@ class View:
     """Its job and its streams, and why they are believed to be (monitor/identity/)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One row. `read` gives samples, or one Histogram."""
 
     name: str

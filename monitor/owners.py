@@ -7,25 +7,26 @@ of the Jobs sweep-1 and sweep-2 are of two owners. What a name cannot tell is a 
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
 from monitor.model.tables import rows_of
+from parsers.patterns import lazy
 
 UNSURE: Final = "unsure"
 """The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
 _LONGEST: Final = 63  # characters of a pod's name; longer ones are cut
-_ODD: Final = re.compile(r"\W", re.ASCII)
-_KEY: Final = re.compile(r"\{([^{}]+)\}")
+_ODD: Final = lazy(r"\W", re.ASCII)
+_KEY: Final = lazy(r"\{([^{}]+)\}")
 # /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
 _PATHS: Final = (
-    re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_(?P<uid>[^_/]+)/(?P<container>[^/]+)/\d+\.log[^/]*$"),
-    re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-(?P<uid>)[0-9a-f]{64}\.log$"),
+    lazy(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_(?P<uid>[^_/]+)/(?P<container>[^/]+)/\d+\.log[^/]*$"),
+    lazy(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-(?P<uid>)[0-9a-f]{64}\.log$"),
 )
 
 
-_PUSHED: Final = re.compile(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)(?P<unsure>~?)\.log$")
+_PUSHED: Final = lazy(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)(?P<unsure>~?)\.log$")
 
 
 class PodLog(NamedTuple):
@@ -105,6 +106,7 @@ def owner(
     return None
 
 
+@lru_cache(maxsize=64)  # asked for several times as a stream begins
 def pod_at(path: str) -> PodLog | None:
     """The pod whose log lies at `path`; None where the path names none."""
     match = next((found for form in _PATHS if (found := form.search(path))), None)

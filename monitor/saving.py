@@ -215,7 +215,7 @@ class Saver:
                 parts, self._parts, self._busy = self._refused | self._parts, {}, True
             good = self._store.save(parts)
             with self._changed:
-                self._refused = {} if good else parts
+                self._refused, parts = {} if good else parts, {}
                 self._busy = False
                 self._failures += not good
                 self._changed.notify_all()

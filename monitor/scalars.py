@@ -16,14 +16,16 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from parsers.patterns import lazy
+
 MAX_PATTERN: Final = 2000
 """Characters of a regular expression."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-_HOST_PATTERN = re.compile(r"[A-Za-z0-9*_.-]{1,253}")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # a token, RFC 9110 5.6.2
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_NAME = lazy(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+_HOST_PATTERN = lazy(r"[A-Za-z0-9*_.-]{1,253}")
+_HEADER = lazy(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # a token, RFC 9110 5.6.2
+_VARIABLE = lazy(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 # $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints
-_BCRYPT = re.compile(r"\$2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}")
+_BCRYPT = lazy(r"\$2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}")
 _SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"})
 
 

@@ -1,6 +1,6 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -115,16 +115,10 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     for run in (run for one in snapshots for run in one.runs):
         runs.setdefault(run.run, run)
     ended = {run.run: run for one in snapshots for run in one.ended if run.run not in runs}
-    series: dict[str, dict[tuple[str, ...], float]] = {}
-    for name, samples in (item for one in snapshots for item in one.monitor.items()):
-        known = series.setdefault(name, {})
-        for labels, value in samples:
-            before = known.get(labels, 0.0)
-            known[labels] = before + value if name.endswith("_total") or name in _SUMMED else max(before, value)
     return replace(
         first,
         runs=tuple(run for _, run in sorted(runs.items())),
-        monitor={name: tuple(Sample(*one) for one in known.items()) for name, known in series.items()},
+        monitor=_together(item for one in snapshots for item in one.monitor.items()),
         incidents=tuple(incident for run in (*runs.values(), *ended.values()) for incident in run.page["incidents"]),
         ended=tuple(ended.values()),
         ready=all(one.ready for one in snapshots),
@@ -133,3 +127,14 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
         nodes_in_all=sum(one.nodes_in_all for one in snapshots),
         launches=sum(one.launches for one in snapshots),
     )
+
+
+def _together(several: Iterable[tuple[str, Sequence[Sample]]]) -> dict[str, tuple[Sample, ...]]:
+    """What several monitors say of themselves: counts and amounts are added, of the rest the greatest holds."""
+    series: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, samples in several:
+        known, summed = series.setdefault(name, {}), name.endswith("_total") or name in _SUMMED
+        for labels, value in samples:
+            before = known.get(labels, 0.0)
+            known[labels] = before + value if summed else max(before, value)
+    return {name: tuple(Sample(*one) for one in known.items()) for name, known in series.items()}

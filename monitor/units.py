@@ -10,11 +10,13 @@ from typing import Annotated, Final
 
 import msgspec
 
+from parsers.patterns import lazy
+
 LONGEST_SECONDS: Final = 10 * 366 * 86400.0
 """Ten years: anything longer is a slip of the unit, and the system's own waits overflow not far above."""
 
 # 1h30m, 90s, 0.5s, 500ms: each unit once, the largest first
-_DURATION = re.compile(
+_DURATION = lazy(
     r"(?:(?P<d>\d{1,9}(?:\.\d{1,9})?)d)?"
     r"(?:(?P<h>\d{1,9}(?:\.\d{1,9})?)h)?"
     r"(?:(?P<m>\d{1,9}(?:\.\d{1,9})?)m)?"
@@ -25,7 +27,7 @@ _DURATION = re.compile(
 _SECONDS_PER: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 # 2%, 0.5 %
-_PERCENT = re.compile(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
+_PERCENT = lazy(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 DURATION_FORM: Final = "a duration such as 90s, 5m or 500ms, or a number of seconds"
 RATIO_FORM: Final = "a ratio such as 2% or 0.02"

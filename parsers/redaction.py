@@ -11,19 +11,18 @@ detect-secrets 1.5.0 takes 1,400 us for a line that this takes 2 us for, and fin
 """
 
 import re
-import tomllib
 from collections.abc import Iterator
-from pkgutil import get_data
 from typing import Final
 from zlib import crc32
 
 from parsers.patterns import lazy
+from parsers.tables import table_in
 
 MASK: Final = "***"
 
 
 def _patterns() -> Iterator[tuple[tuple[str, ...], re.Pattern[str]]]:
-    table = tomllib.loads((get_data("parsers", "secrets.toml") or b"").decode())
+    table = table_in("parsers", "secrets.toml")
     for row in table["secrets"]:
         pattern = "".join(row["pattern"])
         for name, part in table["parts"].items():

@@ -1,67 +1,30 @@
 """Every speaker we understand, in the order in which its rules are asked."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pkgutil import get_data
-from types import ModuleType
 
 from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect
 from parsers.engine.forms import rules_in
 from parsers.engine.scan import Gatherer, Rule
-from parsers.formats import (
-    argonne,
-    arguments,
-    batch,
-    deepspeed,
-    deepspeed_report,
-    environment,
-    gpu,
-    hf_settings,
-    hf_trainer,
-    launchers,
-    megatron,
-    megatron_reports,
-    megatron_setup,
-    nccl,
-    pytorch,
-    slurm,
-    stamps,
-    torchrun,
-)
+from parsers.formats import stamps
 
-SPEAKERS: tuple[ModuleType | str, ...] = (
-    "neox",
-    argonne,
-    megatron,
-    hf_trainer,
-    deepspeed,
-    "megatron_checkpoint",
-    megatron_setup,
-    megatron_reports,
-    arguments,
-    slurm,
-    batch,
-    nccl,
-    pytorch,
-    torchrun,
-    launchers,
-    "system",
-    environment,
-    deepspeed_report,
-    gpu,
-    hf_settings,
-)
-"""A module of parsers/formats, with the file of its name (`.yaml`) behind it, or such a file alone."""
+SPEAKERS: tuple[str, ...] = (
+    "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_setup",
+    "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers", "system",
+    "environment", "deepspeed_report", "gpu", "hf_settings",
+)  # fmt: skip
+"""Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
+_FILES_ALONE = ("neox", "megatron_checkpoint", "system", "gpu")
+"""... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
-
-
-def _of(speaker: ModuleType | str) -> tuple[Rule, ...]:
-    name = speaker if isinstance(speaker, str) else speaker.__name__.rpartition(".")[2]
-    return (*getattr(speaker, "RULES", ()), *_FILES.get(name, ()))
-
-
-_OWN: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in _of(speaker))
+MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}
+"""Those that are code, by name."""
+_OWN: tuple[Rule, ...] = tuple(
+    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *_FILES.get(name, ()))
+)
 
 
 def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
@@ -74,5 +37,5 @@ RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
 """... and last, lines of which only the time is read."""
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
-    name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
+    name: gatherer for module in MODULES.values() for name, gatherer in getattr(module, "GATHERERS", {}).items()
 }

@@ -13,11 +13,11 @@ optimizers 1 and 2 (runtime/zero/stage_1_and_2.py).
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pkgutil import get_data
 from typing import Literal, get_args
 
 import msgspec
+from msgspec import Struct
 
 Category = Literal[
     "compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "rollout", "reward", "logprobs",
@@ -26,8 +26,7 @@ Category = Literal[
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(Struct, frozen=True):
     """What one timer measures."""
 
     category: Category

@@ -85,7 +85,7 @@ def _saving(chance: random.Random, kind: str, factor: float, seed: int) -> Scena
 
 
 def causes(played: Scenario) -> tuple[str | None, str | None]:
-    """(the cause of the first notification, that of the incident at the end); None where none is told."""
+    """(the cause when the incident is first shown, and at the end); None where none is."""
     reader, player = SourceReader(), Replay(Judge(Config(), repeats=False), "run")
     first: str | None = None
     for emission in timeline(played):
@@ -93,15 +93,16 @@ def causes(played: Scenario) -> tuple[str | None, str | None]:
             break
         for entry in reader.feed(emission.text.encode()):
             for told in player.play(Placed(emission.at, entry, "log")):
-                if told.incident == "slowdown" and told.status == "firing" and not told.quiet and first is None:
+                slower = told.incident == "slowdown" and told.status == "firing" and told.severity != "info"
+                if slower and first is None:
                     first = told.evidence.get("cause", "unknown")
     state = player.run.state
     memory = state.memory_of.get(slowdown.NAME)
     if not isinstance(memory, slowdown.Memory):
         return first, None
     standing = slowdown.check(state, memory, player.now, slowdown.SlowdownSettings())
-    told = standing.status == "firing" and not standing.quiet
-    return first, standing.evidence.get("cause", "unknown") if told else None
+    slower = standing.status == "firing" and standing.severity != "info"
+    return first, standing.evidence.get("cause", "unknown") if slower else None
 
 
 def row(form: str, kind: str, factor: float, seed: int, runs: int) -> dict[str, object]:

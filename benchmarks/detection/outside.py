@@ -32,7 +32,7 @@ def play(seed: int, deviation: float, stumbles: float, longest: int) -> tuple[in
         if burst:
             burst -= 1
             took += chance.expovariate(5.0)
-        if outside.add(line, (took, 1 + took), float(line), _THRESHOLD) and outside.longer is not None:
+        if outside.add(line, (took, 1 + took), float(line), _THRESHOLD, lambda _: 0.0) and outside.longer is not None:
             if slow:
                 return false, line - _LINES + 1
             false += 1

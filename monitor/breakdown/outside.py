@@ -7,6 +7,7 @@ twice as many.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
@@ -21,6 +22,7 @@ _CHANCE = math.log(1e-12)  # of so many long lines in a row; they are not indepe
 _RUNS = 2  # times as many as ever were in a row
 _SURE = 4.0  # deviations of the lines before
 _FLAP = 64  # lines; what was over before was none of its own
+StandsFor = Callable[[float], float]
 
 
 class Longer(Struct):
@@ -34,7 +36,7 @@ class Longer(Struct):
     level: float
     step: float
     lasts: bool = False
-    """Steps have been longer for long enough to wake somebody, were it critical."""
+    """Steps have been longer for long enough to wake somebody."""
 
 
 class Outside(Struct):
@@ -52,16 +54,16 @@ class Outside(Struct):
         self.lines, self.longer, self.stood = [], None, 0
 
     def add(
-        self, iteration: int, took: tuple[float, float], at: float, threshold: float, standing_for: float = 0.0
+        self, iteration: int, took: tuple[float, float], at: float, threshold: float, stands_for: StandsFor
     ) -> bool:
-        """A line; True if what stands has changed. `standing_for`: seconds after which it lasts."""
+        """A line; True if what stands has changed. `stands_for`: seconds after which a ratio lasts."""
         lines, standing = self.lines, self.longer
         lines.append((iteration, *took))
         del lines[:-_KEPT]
         count = min(_LONGEST, _LAST << self.flaps)
         last = [seconds for _, seconds, _ in lines[-count:]]
         if standing is not None:
-            return self._stands(standing, last if len(last) == count else [], iteration, standing_for)
+            return self._stands(standing, last if len(last) == count else [], iteration, stands_for)
         if len(lines) < _BEFORE + count:
             return False
         base = median([seconds for _, seconds, _ in lines[:-count]])
@@ -79,15 +81,15 @@ class Outside(Struct):
         if level - base < max(threshold * step, _SURE * deviation(before, base)):
             return False
         self.longer, self.stood = Longer(lines[since][0], at, base, level, step), 0
-        self.longer.lasts = _lasts(self.longer, iteration, standing_for)
+        self.longer.lasts = _lasts(self.longer, iteration, stands_for)
         return True
 
-    def _stands(self, standing: Longer, last: list[float], iteration: int, standing_for: float) -> bool:
+    def _stands(self, standing: Longer, last: list[float], iteration: int, stands_for: StandsFor) -> bool:
         """Whether what stands lasts from this line on, or is over; `last` is empty where there are too few."""
         self.stood += 1
         count = min(_LONGEST, _LAST << self.flaps)
         if not last or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
-            lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, standing_for)
+            lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, stands_for)
             return standing.lasts and not lasted
         if self.stood < _FLAP:
             self.flaps += 1
@@ -102,8 +104,8 @@ class Outside(Struct):
         return place
 
 
-def _lasts(found: Longer, iteration: int, seconds: float) -> bool:
-    return (iteration - found.onset + 1) * (found.step + found.level - found.base) >= seconds
+def _lasts(found: Longer, iteration: int, stands_for: StandsFor) -> bool:
+    return (iteration - found.onset + 1) * (found.step + found.level - found.base) >= stands_for(ratio(found))
 
 
 def _is_usual(before: list[float], middle: float, lasting: int) -> bool:

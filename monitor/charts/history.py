@@ -10,8 +10,9 @@ some dozens are put together at once or somebody looks (`flush`); when that happ
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from operator import add
+
+from msgspec import Struct, field
 
 from monitor.breakdown.profile import UNTIMED
 from monitor.model.arguments import Changes
@@ -135,8 +136,7 @@ def halved_axis(axis: bytearray, alone: Sequence[int] = ()) -> bytearray:
     return out
 
 
-@dataclass(slots=True)
-class Consumed:
+class Consumed(Struct):
     """Samples and tokens up to an iteration: as the log prints them, else counted on by batch size and length.
 
     Counted on means: what was known of the iteration before, and the iterations since then at the batch size of now.
@@ -187,8 +187,7 @@ _TIMED = PARTS + SPREADS
 _WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
 
 
-@dataclass(slots=True)
-class Track:
+class Track(Struct):
     """Series over one axis, at most BUCKETS long and one bucket that still fills."""
 
     width: int = 1
@@ -258,8 +257,7 @@ class Track:
         return Track(self.width, bytearray(self.axis), series, list(self.open))
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """Everything about a run's past that is drawn. Times are of the log's clock; `clock_lag` leads to ours."""
 
     steps: Track = field(default_factory=Track)

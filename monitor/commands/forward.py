@@ -59,9 +59,7 @@ def forward(
     from monitor.store import StateInUseError, StateUnreadableError
     from monitor.system.clock import SystemClock
 
-    pairs = [label.partition("=") for label in labels]
-    if bad := [name + sign + value for name, sign, value in pairs if not (name and sign)]:
-        fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
+    told = _labels(labels)
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
@@ -69,21 +67,31 @@ def forward(
     secret_file = password_file or token_file
     target = _topic(to, properties) if to.startswith("kafka://") else _intake(to, tenant, user or "", secret_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
-    if state is None:
-        base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-        name = hashlib.blake2s("\0".join([target.url, *found]).encode("utf-8", "replace"), digest_size=6).hexdigest()
-        state = Path(base) / "megatron-monitor" / f"forward-{name}"
+    state = state or _state_of([target.url, *found])
     start_logging(default_config())
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        told, clock = {name: text for name, _, text in pairs}, SystemClock()
-        forwarder = Forwarder(watches, target, told, state, clock, beat, kubernetes=kubernetes)
+        forwarder = Forwarder(watches, target, told, state, SystemClock(), beat, kubernetes=kubernetes)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: forwarder.stop())
     forwarder.run()
+
+
+def _labels(labels: tuple[str, ...]) -> dict[str, str]:
+    pairs = [label.partition("=") for label in labels]
+    if bad := [name + sign + value for name, sign, value in pairs if not (name and sign)]:
+        fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
+    return {name: text for name, _, text in pairs}
+
+
+def _state_of(words: list[str]) -> Path:
+    """Each forwarder has its own, by where it pushes and what it follows."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    name = hashlib.blake2s("\0".join(words).encode("utf-8", "replace"), digest_size=6).hexdigest()
+    return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 
 def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Target":

@@ -23,7 +23,7 @@ from monitor.follow.os_layer import OsLayer
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
 from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
-from monitor.reports.rows import Options
+from monitor.reports.rows import Options, Row
 from monitor.reports.tables import aligned
 from monitor.scalars import one_line
 from parsers.redaction import masked_path
@@ -82,11 +82,7 @@ def report(
         with progress(file.path for task in groups for file in task.files):
             if resume is not None or form == "jsonl":
                 sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
-            rows = []
-            for done in merged(read_all(tasks_of(groups))):
-                for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
-                    rows += reading.rows
-                    warn(*reading.problems)
+            rows = _rows(groups, read_all)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
@@ -101,6 +97,15 @@ def report(
     else:
         output.write_text(result, encoding="utf-8", newline="")
     sys.exit(0 if rows else 1)
+
+
+def _rows(groups: Sequence[Task], read_all: Readers) -> list[Row]:
+    rows: list[Row] = []
+    for done in merged(read_all(tasks_of(groups))):
+        for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
+            rows += reading.rows
+            warn(*reading.problems)
+    return rows
 
 
 _FIRST = (

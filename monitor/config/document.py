@@ -4,10 +4,9 @@ Law: nobody stops at the first problem; `ConfigError` carries all of one file, i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the document's root, as `--set` takes them when joined by dots."""
@@ -49,8 +48,7 @@ def dotted(path: Path) -> str:
     return ".".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(part))[:100] for part in path)
 
 
-@dataclass(slots=True)
-class Document:
+class Document(Struct):
     """`value` is what the YAML holds; `places` gives line and column of each path; `problems` what is wrong so far."""
 
     value: Any = None

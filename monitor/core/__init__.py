@@ -320,8 +320,8 @@ class Core(Watched):
             for source in sources:
                 if not source.waiting:  # else none of its steps is in a run yet: it is read again
                     reader, position = source.save()
-                    known, member = source.experiments.known(), source.member
-                    found.sources[source.name] = SavedSource(log, position, reader, now, known, member, source.put_out)
+                    known = source.experiments.known(), source.member, source.put_out, source.new
+                    found.sources[source.name] = SavedSource(log, position, reader, now, *known)
             for run in runs:
                 if run.state.proven:
                     found.runs[run.state.name] = self.folding.complete(run)

@@ -104,6 +104,7 @@ def from_version_3(saved: dict[str, Any]) -> dict[str, Any]:
     parts: dict[str, Any] = {LEDGER: saved.pop("ledger", {}), ENDED: saved.pop("ended", {})}
     sources, runs = saved.pop("sources", {}), saved.pop("runs", {})
     saved["unclaimed"] = {name: source["saved_at"] for name, source in sources.items()}
+    saved["heard_at"] = max(saved["unclaimed"].values(), default=float("-inf"))
     for name, source in sources.items():
         parts.setdefault(source["run"], {}).setdefault("sources", {})[name] = source
     for name, run in runs.items():

@@ -5,8 +5,10 @@ seen, too. Kept is what the page showed last, with charts of fewer points: nothi
 """
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
 
 from monitor.charts.history import History
 from monitor.incidents import Transition
@@ -19,8 +21,7 @@ _OPEN = 86400.0  # seconds since it began for which an incident of such a run is
 _TOLD = 20  # incidents of its past
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(Struct):
     """One of them, as it is saved."""
 
     page: dict[str, Any]

@@ -13,8 +13,9 @@ the next launch begins (record.py). Where it does not, the run's state says so: 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from monitor.config import Config
 from monitor.core.runs import Run
@@ -144,13 +145,15 @@ class Hands:
         course = next((one for one in self.record.courses if one.number == done.course), None)
         if course is None:
             return None
-        if done.step == LOOK:
-            if not done.again and (done.ok or course.stuck != done.outcome):
-                course.stuck, course.begun, self.changed = done.outcome, done.ok, True
-            return None
         if done.step == ASK:
             return self._asked(course, done, now)
-        step = course.steps[done.step]
+        if done.step != LOOK:
+            return self._carried_out(course, course.steps[done.step], done, now)
+        if not done.again and (done.ok or course.stuck != done.outcome):
+            course.stuck, course.begun, self.changed = done.outcome, done.ok, True
+        return None
+
+    def _carried_out(self, course: Course, step: Step, done: StepDone, now: float) -> tuple[str, str, str] | None:
         if step.status != "begun":
             return None
         self.changed = True

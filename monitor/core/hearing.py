@@ -11,6 +11,7 @@ from monitor.core.runs import Run, not_listened
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.follow.messages import Unheard
+from monitor.intake.carriers import Heard
 from monitor.intake.labels import carrier_at
 
 _LOST = 60.0  # seconds after which people are told that an agent is deaf
@@ -33,22 +34,17 @@ class Hearing:
         self.heard_again: dict[str, float] = {}
         """Mount -> when somebody listened again after the last lapse."""
 
-    def listen(
-        self,
-        deaf: Mapping[str, float],
-        silent: Mapping[str, float] | None = None,
-        beating: Collection[str] | None = None,
-        now: float = 0.0,
-    ) -> None:
-        """Since these instants nobody listens to these mounts, and nothing is heard of these carriers, of all that send
-        heartbeats (`beating`; None: nobody can push); to all others somebody listens. What was read was handled before.
+    def listen(self, deaf: Mapping[str, float], heard: Heard | None = None, now: float = 0.0) -> None:
+        """Since these instants nobody listens to these mounts, nor to the carriers that are deaf in `heard` (None:
+        nobody can push); to all others somebody listens. What was read was handled before.
         """
-        silent = silent or {}
+        beating, offset = heard and heard.beating, self._watched.wall_offset
+        silent = {carrier: min(at - offset, now) for carrier, at in heard.deaf.items()} if heard else {}
         lost = {carrier for carrier, since in silent.items() if now - since >= _LOST}
         count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
         known = self._deaf.keys(), self._silent.keys(), self._beating, self._counted
         if known != (deaf.keys(), silent.keys(), beating, count):
-            carriers_before, self._silent = self._silent, dict(silent)
+            carriers_before, self._silent = self._silent, silent
             self._deaf, self._beating, self._counted = dict(deaf), beating, count
             for run in self._watched.runs.values():
                 self._judge_until(run, carriers_before, now)

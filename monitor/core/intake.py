@@ -137,7 +137,7 @@ class Intake:
                 if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
                     run.state.unheard_before = run.dated = None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
-        opened.new = bool(self.scanned) and saved is None
+        opened.new = bool(self.scanned) if saved is None else saved.new
         opened.member, opened.resumed = member, saved is not None and message.resumed
         if not opened.resumed or saved is None or saved.run != name:
             self._watched.touch(name)

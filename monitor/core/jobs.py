@@ -5,11 +5,12 @@ job was cancelled, is over its time, lost a node, waits to begin again - is fold
 after the end: the log's own lines come first, and say more.
 """
 
-import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from monitor.config import Config
 from monitor.core.runs import Run
@@ -119,14 +120,18 @@ class Jobs:
         asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
         if asked.account:
             asked.at = now - self._settings.interval + _BEHIND
-        if job.state in OVER or job.state in WAITING:
-            over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
-            ended = now if over is None else over - run.state.wall_offset
-            heard = max(ended, run.state.read_at, now if asked.account else 0.0)  # by whom is told with the end
-            self._ended[run.state.name] = heard + _LAST_LINES
-        else:
-            self._ended.pop(run.state.name, None)
+        self._note_end(run, job, asked, now)
         return "answered"
+
+    def _note_end(self, run: Run, job: Job, asked: _Asked, now: float) -> None:
+        """When what Slurm knows of its end is to be folded."""
+        if job.state not in OVER and job.state not in WAITING:
+            self._ended.pop(run.state.name, None)
+            return
+        over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
+        ended = now if over is None else over - run.state.wall_offset
+        heard = max(ended, run.state.read_at, now if asked.account else 0.0)  # by whom is told with the end
+        self._ended[run.state.name] = heard + _LAST_LINES
 
     def due(self, now: float) -> list[str]:
         """Runs of which it is time to fold what Slurm knows of their end."""
@@ -210,7 +215,7 @@ def _merged(known: Job | None, told: Job) -> Job:
     """What the accounting adds to what the controller said of the same job."""
     if known is None or (known.id, known.uid, known.name) != (told.id, told.uid, told.name):
         return told
-    return dataclasses.replace(
+    return replace(
         known, state=told.state, exit_code=told.exit_code, signal=told.signal,
         ended_at=told.ended_at or known.ended_at, cancelled_by=told.cancelled_by,
     )  # fmt: skip
@@ -250,12 +255,9 @@ class Proof:
         mates = {*run.identity.get("shares_job_with", ()), *(name for one in ids for name in self._of_job.get(one, ()))}
         mates -= {run.state.name}
         streams = [followed[name] for mate in mates for name in followed.of_run(mate)]
+        lately = [source.path for source in tell if newest - source.mtime < TOGETHER]
         return Facts(
-            proven=any(
-                newest - source.mtime < TOGETHER
-                and (source.path in outputs or (site is not None and key_of(source.path, site).id in ids))
-                for source in tell
-            ),
+            proven=any(path in outputs or (site is not None and key_of(path, site).id in ids) for path in lately),
             owners=frozenset(source.owner for source in sources),
             others=[self._runs[name].state for name in sorted(mates) if name in self._runs],
             undecided=any(source.waiting for source in (*sources, *streams)),

@@ -5,8 +5,9 @@ A look takes about a microsecond for each node of each launch, so that 2,000 lau
 of a second: the next look comes a thousand times as much later. The record changes when launches begin or end.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from monitor.core.runs import Run
 from monitor.nodes.record import Ledger
@@ -18,8 +19,7 @@ _SUSPECTS = 20  # series: more nodes than that are no suspects but a cluster tha
 _PAUSE = 1e-3  # seconds for each node of each launch
 
 
-@dataclass(slots=True)
-class Nodes:
+class Nodes(Struct):
     """The launches of all runs, over restarts, and what was last worked out of them."""
 
     ledger: Ledger = field(default_factory=Ledger)

@@ -54,18 +54,11 @@ class Ordered:
 
     def due(self, now: float) -> tuple[list[tuple[bytes, bytes]], int]:
         """(stamp, line) of those that have waited, in order; and the bytes of those that are left out."""
-        lines = self.lines
-        if lines and lines[0][3] == inf:
-            since = min(now, *(came for *_, came in lines))  # what was restored came before all that came since
-            lines = self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in lines]
-        if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
+        ready = self._ready(now)
+        if ready is None:
             return [], 0
-        waited = [line[0] for line in lines if now - line[3] >= HOLD] or [
-            line[0] for line in lines[: len(lines) // 2 + 1]
-        ]
-        ready = max(waited)
-        found = sorted((line for line in lines if line[0] <= ready), key=lambda line: line[0])
-        self.lines = [line for line in lines if line[0] > ready]
+        found = sorted((line for line in self.lines if line[0] <= ready), key=lambda line: line[0])
+        self.lines = [line for line in self.lines if line[0] > ready]
         taken = sum(line[2] for line in found)
         self.size -= taken
         due, left_out, known = list[tuple[bytes, bytes]](), 0, self.let_go
@@ -80,6 +73,18 @@ class Ordered:
         self.last = max(ready, self.last)
         self.let_go = {line for line in known if line.startswith(self.last)}
         return due, left_out
+
+    def _ready(self, now: float) -> bytes | None:
+        """The stamp up to which lines have waited for those before them; None: none have."""
+        lines = self.lines
+        if lines and lines[0][3] == inf:
+            since = min(now, *(came for *_, came in lines))  # what was restored came before all that came since
+            lines = self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in lines]
+        if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
+            return None
+        return max(
+            [line[0] for line in lines if now - line[3] >= HOLD] or [line[0] for line in lines[: len(lines) // 2 + 1]]
+        )
 
     def save(self) -> dict[str, Any]:
         """Plain values; secrets are masked, as in all that is kept."""

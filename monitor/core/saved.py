@@ -6,10 +6,10 @@ configuration gives the run.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from monitor.core.ended import Ended
 from monitor.core.outbox import Owed
@@ -25,8 +25,7 @@ MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
-@dataclass(slots=True)
-class SavedSource:
+class SavedSource(Struct):
     """How far a source had been folded, with the proof of the place and the reader's context."""
 
     run: str
@@ -39,13 +38,16 @@ class SavedSource:
     """Which run it is a stream of, and why. None in files of earlier daemons."""
     put_out: bool = False
     """Its run made room for others."""
+    new: bool = False
+    """It came while we watched."""
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
 
     offset: int = 0
+    live: int = 0
+    """Records before it lay there when the first member of all began: history, of which nobody is told."""
     first: dict[str, int] = field(default_factory=dict)
     """Streams of which it was not decided which run they are of -> the record that each began with. One that is not
     among the sources saved here is read again from there."""
@@ -55,15 +57,13 @@ class Place:
     """Until when each agent that sends heartbeats was heard, Unix seconds."""
 
 
-@dataclass(slots=True)
-class OfLog:
+class OfLog(Struct):
     """A part: what is known of one log, its runs at the moment its sources stood where SavedSource says."""
 
     sources: dict[str, SavedSource] = field(default_factory=dict)
     runs: dict[str, Judged] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class Saved(OfLog):
     """What the state file holds: the part of the monitor itself, and in `sources` and `runs` those of all logs."""
 
@@ -79,7 +79,7 @@ class Saved(OfLog):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """Until this instant what stands in the parts of logs was all that was heard of them,"""
+    """The last instant in here: until it what stands in the parts of logs was all that was heard of them,"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """but of these sources: of each its own."""
     place: Place | None = None
@@ -89,11 +89,6 @@ class Saved(OfLog):
     def positions(self) -> dict[str, Position]:
         """By source, for the follower to prove."""
         return {name: source.position for name, source in self.sources.items()}
-
-    @property
-    def at(self) -> float:
-        """The last instant in here."""
-        return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""

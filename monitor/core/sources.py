@@ -35,7 +35,7 @@ def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     patterns = [one for watch in config.runs for one in watch.paths]
     if spool:
         patterns = [one for one in patterns if not one.startswith(f"{spool}/")]
-    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
+    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
 @dataclass(slots=True)

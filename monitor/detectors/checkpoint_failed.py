@@ -68,7 +68,9 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
     """Saves begin, are handed over, end, or meet an exception."""
     launch = state.launch
     if isinstance(event, events.CheckpointSaveStarted):
-        if not any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending):
+        known = any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending)
+        # a loop that is farther was not held up: the line is late
+        if not known and (event.iteration is None or (launch.last_iteration or 0) <= event.iteration):
             memory.pending.append(Save(event.iteration, launch.number))
             del memory.pending[:-_PENDING]
     elif isinstance(event, events.CheckpointSaveScheduled):

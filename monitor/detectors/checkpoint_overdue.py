@@ -83,24 +83,25 @@ def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings:
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointOverdueSettings) -> bool:
     """Count; True where the line is crossed."""
-    changed, top = False, state.launch.topology
+    launch, top, changed, told = state.launch, state.launch.topology, False, 0
     for step in steps:
         if not step.counted:
             continue
         iteration, interval = step.iteration, step.interval
-        if memory.last is None or memory.attempt != state.launch.number:
+        if memory.last is None or memory.attempt != launch.number:
             # a launch begins at a checkpoint: its clock begins anew, its first span is no example
             if memory.last is None or not 0 <= iteration - memory.last <= interval:
                 memory.last = iteration
-            memory.attempt, memory.seconds = state.launch.number, 0.0
-            memory.quiet_until = memory.last + (state.launch.topology.save_interval or 0)
+            memory.attempt, memory.seconds = launch.number, 0.0
+            memory.quiet_until = memory.last + (top.save_interval or 0)
         memory.seconds += (step.printed_seconds or 0.0) * interval
         if iteration < memory.quiet_until:
             continue
-        known = (interval, memory.saves, top.save_interval, top.saves, state.launch.dialect)
-        if known != memory.limit_known:
-            memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
-        over = _passed(memory.limit, memory, iteration)
+        if interval != told:  # of what the limit comes from this alone may change within a batch
+            told, known = interval, (interval, memory.saves, top.save_interval, top.saves, launch.dialect)
+            if known != memory.limit_known:
+                memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
+        over = memory.limit is not None and _passed(memory.limit, memory, iteration)
         if over != memory.over:
             memory.over, changed = over, True
     return changed
@@ -125,10 +126,8 @@ def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverd
     return Limit(True, words, seconds=settings.irregular_factor * longest)
 
 
-def _passed(limit: Limit | None, memory: Memory, iteration: int) -> bool:
-    """Whether the run is beyond its limit, where it has one."""
-    if limit is None:
-        return False
+def _passed(limit: Limit, memory: Memory, iteration: int) -> bool:
+    """Whether the run is beyond its limit."""
     if limit.iterations is not None and iteration - (memory.last or 0) > limit.iterations:
         return True
     return limit.seconds is not None and memory.seconds > limit.seconds

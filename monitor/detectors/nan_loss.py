@@ -107,20 +107,22 @@ def _line(memory: Memory, step: Step, checkpoint: int | None, settings: NanLossS
 
 def _trainers(memory: Memory, step: Step, loss: float, settings: NanLossSettings) -> bool:
     """HF's Trainer prints a loss of 0 for one that is no number, where the grad norm tells."""
-    zero = loss == 0.0 and step.grad_norm is not None and not math.isfinite(step.grad_norm)
-    form = "grad_norm" if zero else _form(loss) or _norm(memory, step, settings)
-    memory.last_loss = loss if not form else memory.last_loss
+    form, norm = _form(loss), step.grad_norm
+    if norm is None or math.isfinite(norm):
+        memory.norm_lines = memory.norm_lines if form else 0
+    elif not form:
+        form = "grad_norm" if loss == 0.0 else _norm(memory, step, settings)
+    if not form:
+        memory.last_loss = loss
     return _enter(memory, step, form)
 
 
 def _form(loss: float) -> str:
-    return "nan" if math.isnan(loss) else "inf" if math.isinf(loss) else ""
+    return "" if math.isfinite(loss) else "nan" if math.isnan(loss) else "inf"
 
 
 def _norm(memory: Memory, step: Step, settings: NanLossSettings) -> str:
-    if step.grad_norm is None or math.isfinite(step.grad_norm):
-        memory.norm_lines = 0
-        return ""
+    """Of a norm that is no number."""
     memory.norm_lines += 1
     if memory.norm_lines == 1 and not memory.form:
         memory.onset, memory.since = step.iteration, step.at

@@ -73,7 +73,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
     launch = state.launch
     lines, first, changed = launch.whole_lines, launch.first_iteration, False
     for step in steps:
-        memory.skipped = plus(memory.skipped, step.new_skipped)
+        if step.new_skipped:
+            memory.skipped = plus(memory.skipped, step.new_skipped)
         if not step.counted:
             continue
         scale, skipped = step.loss_scale, memory.skipped

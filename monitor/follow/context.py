@@ -100,6 +100,8 @@ class Registry:
     def copied(self, sources: Iterable[SourceId], size: int) -> list[Fingerprint]:
         """What these sources have left, where it proves a file with another inode. To be verified."""
         with self._lock:
+            if not self._of_source:
+                return []  # so it is at most times, and the names take long to make
             found = [one for source in sources for one in self._of_source.get(source, {}).values()]
         return _likeliest((one for one in found if is_strong(one)), size)
 
@@ -207,6 +209,7 @@ class Context:
     errors: Counter[str] = field(default_factory=Counter)
     """I/O errors by name, since the last walk."""
     _phases: int = 0
+    _devices: dict[str, int] = field(default_factory=dict)
 
     def phase(self) -> float:
         """0 to 1: the next file's, far from those of the files before."""
@@ -217,6 +220,22 @@ class Context:
         """Counted: the budget is in calls like this one."""
         self.stats += 1
         return self.os_layer.stat(path)
+
+    def directory_device(self, path: str, *, anew: bool = False) -> int:
+        """st_dev of the directory that holds the file itself, links followed. Asked for once a pass and directory, or
+        `anew`: a hundred thousand files lie in few.
+        """
+        directory = None if anew or self.os_layer.is_link(path) else os.path.dirname(path)
+        if directory is None:
+            return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
+        if directory not in self._devices:
+            self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev
+        return self._devices[directory]
+
+    def next_pass(self, sources: int) -> None:
+        """What was asked before is old; every one of so many files can be looked at once within the budget."""
+        self._devices.clear()
+        self.spread_seconds = sources / self.settings.stats_per_second
 
     def open_as(self, path: str, identity: tuple[int, int]) -> int:
         """A fresh descriptor of the path. Raises Changed if it no longer names that file."""

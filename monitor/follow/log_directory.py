@@ -1,6 +1,7 @@
 """The directory of a log: is it there, was it removed, or is the mount away that holds it?"""
 
 import os
+import sys
 
 from monitor.follow.context import Context
 
@@ -11,7 +12,7 @@ class LogDirectory:
     __slots__ = ("_context", "_device", "_log", "missing", "path")
 
     def __init__(self, path: str, context: Context) -> None:
-        self.path = os.path.dirname(path)
+        self.path = sys.intern(os.path.dirname(path))  # of many logs
         self.missing = False
         """It is not there, and no descriptor is held, so that the file is left to other names."""
         self._log = path
@@ -21,7 +22,7 @@ class LogDirectory:
     def remember(self) -> None:
         """The file is there: so is its directory."""
         if self._device is None:
-            self._device = self._look().st_dev
+            self._device = self._context.directory_device(self._log)
 
     def forget(self) -> None:
         """Another file stands there, be it through a link to another directory."""
@@ -29,7 +30,7 @@ class LogDirectory:
 
     def shows_another_mount(self) -> bool:
         """Is the directory there, but not the one that held the file? Raises FileNotFoundError if it is not there."""
-        device = self._look().st_dev
+        device = self._context.directory_device(self._log, anew=True)
         return self._device is not None and device != self._device
 
     def removed(self, device: int) -> bool:
@@ -46,7 +47,3 @@ class LogDirectory:
                 if above == os.path.dirname(above):
                     return False
                 above = os.path.dirname(above)
-
-    def _look(self) -> os.stat_result:
-        """The directory that holds the file itself, links followed."""
-        return self._context.stat(os.path.dirname(self._context.os_layer.realpath(self._log)))

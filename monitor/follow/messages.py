@@ -167,8 +167,7 @@ def source_id(path: str) -> SourceId:
     Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
     """
     path = masked_path(path)
-    name = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return path if name == path else name  # kept more than once for each file
+    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def is_path(source: SourceId) -> bool:

@@ -61,6 +61,10 @@ class OsLayer:
             for entry in entries:
                 yield Entry(entry.name, _kind(entry), entry.inode())
 
+    def is_link(self, path: str) -> bool:
+        """Is the path's last name a link?"""
+        return os.path.islink(path)
+
     def realpath(self, path: str) -> str:
         """The path with every link resolved, as far as it exists."""
         return os.path.realpath(path)

@@ -99,7 +99,7 @@ class MountReader:
             self._hasten_all(begun)
         yield from self._discover(clock)
         yield from self._listen(clock)
-        self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
+        self._context.next_pass(len(self.sources))
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
             self._awaited = source.due_at

@@ -5,6 +5,7 @@ delivered.
 """
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
@@ -135,8 +136,10 @@ def whole(context: Context, descriptor: int, seen: os.stat_result) -> Fingerprin
     return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail).fingerprint()
 
 
-def _originals(path: str) -> list[SourceId]:
+def _originals(path: str) -> Iterator[SourceId]:
     """The logs that this file may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
     directory, _, name = path.rpartition("/")
     above = directory.rpartition("/")[0]
-    return [source_id(f"{where}/{one}") for one in sorted(made_from(name)) for where in (directory, above)]
+    for one in sorted(made_from(name)):
+        for where in (directory, above):
+            yield source_id(f"{where}/{one}")

@@ -210,29 +210,37 @@ class Forwarder:
         for tail in self._tails.values() if last else ():
             tail.end(self._clock.wall())
         blocked = any(mount.unheard_seconds for mount in self._follower.status())
-        streams = [{"stream": tail.labels, "values": tail.lines} for tail in self._tails.values() if tail.lines]
-        if streams:
-            self._progress.positions |= {name: tail.position for name, tail in self._tails.items()}
-            self._progress.last |= {name: tail.last for name, tail in self._tails.items()}
-            self._progress.batch = gzip.compress(msgspec.json.encode({"streams": streams}), 1)
-            parts = {_PART: msgspec.msgpack.encode(self._progress)}
-            while not self._store.save(parts) and not self._stopping.wait(_LONGEST_PAUSE):
-                pass  # what is sent without it would be sent twice after a death
-            self._deliver()
-            self._ready = 0
-            for tail in self._tails.values():
-                tail.lines = []
+        self._push_lines()
         for name in self._forgotten:
             for kept in (self._tails, self._progress.positions, self._progress.last, self._progress.labels):
                 kept.pop(name, None)
         self._forgotten.clear()
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
         if self._clock.monotonic() >= self._beat_at and not (blocked or self._stopping.is_set()):
-            runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
-            beat, values = {**self._carrier, "heartbeat": "forward"}, [(str(int(self._clock.wall() * 1e9)), "alive")]
-            beats = [{"stream": beat | {"run": run}, "values": values} for run in runs]
-            self._beat_at = self._clock.monotonic() + self._every
-            self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
+            self._beat()
+
+    def _push_lines(self) -> None:
+        """What is there, once it is written down that it is on its way."""
+        streams = [{"stream": tail.labels, "values": tail.lines} for tail in self._tails.values() if tail.lines]
+        if not streams:
+            return
+        self._progress.positions |= {name: tail.position for name, tail in self._tails.items()}
+        self._progress.last |= {name: tail.last for name, tail in self._tails.items()}
+        self._progress.batch = gzip.compress(msgspec.json.encode({"streams": streams}), 1)
+        parts = {_PART: msgspec.msgpack.encode(self._progress)}
+        while not self._store.save(parts) and not self._stopping.wait(_LONGEST_PAUSE):
+            pass  # what is sent without it would be sent twice after a death
+        self._deliver()
+        self._ready = 0
+        for tail in self._tails.values():
+            tail.lines = []
+
+    def _beat(self) -> None:
+        runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
+        beat, values = {**self._carrier, "heartbeat": "forward"}, [(str(int(self._clock.wall() * 1e9)), "alive")]
+        beats = [{"stream": beat | {"run": run}, "values": values} for run in runs]
+        self._beat_at = self._clock.monotonic() + self._every
+        self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Opened):

@@ -6,9 +6,10 @@ has them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct
 
 from monitor.detectors.base import RANK, duration
 from monitor.hands.permission import Facts, may_act
@@ -40,8 +41,7 @@ _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a policy has to do about an incident. `at`: the instant when it is due; `why_not`: why nothing is done."""
 
     policy: Policy
@@ -136,11 +136,9 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     """Why the policy does nothing here, whatever its actions are."""
     if record.began_at is None or incident.since < record.began_at:
         return "the trouble is older than the record of what was done"
-    own = [course for course in record.courses if course.run == state.name]
-    if any(course.open for course in own):
+    if any(course.open for course in record.courses if course.run == state.name):
         return "another policy is at work"
-    # For a dry run, dry ones count as if they had been carried out.
-    own = [course for course in own if policy.dry_run or not course.dry_run]
+    own = _counting(policy, state, record)
     acts = any(isinstance(action, (*RESTARTS, *ENDS)) for action in policy.actions)
     done = [course for course in own if course.policy == policy.name or (acts and course.acts)]
     if sum(now - course.planned_at < _DAY for course in done) >= policy.per_day:
@@ -153,18 +151,20 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     assert job is not None  # may_act has asked
     if policy.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
         return f"the comment of job {_id(job)} does not ask for it: sbatch --comment={OPT_IN}"
-    for course in own:
-        # One successor a launch, too.
-        if course.acts and (course.job, course.job_restarts) == (_id(job), job.restarts):
-            return f"policy {course.policy} has dealt with job {course.job}"
-    return ""
+    same = (one for one in own if one.acts and (one.job, one.job_restarts) == (_id(job), job.restarts))
+    dealt = next(same, None)  # one successor a launch, too
+    return f"policy {dealt.policy} has dealt with job {dealt.job}" if dealt is not None else ""
+
+
+def _counting(policy: Policy, state: RunState, record: Record) -> list[Course]:
+    """What was done with the run. For a dry run, dry ones count as if they had been carried out."""
+    return [one for one in record.courses if one.run == state.name and (policy.dry_run or not one.dry_run)]
 
 
 def _attempts(policy: Policy, state: RunState, record: Record) -> int:
     """Restarts since the last new checkpoint."""
     last = state.past.checkpoints.last_iteration
-    own = (one for one in record.courses if one.run == state.name and (policy.dry_run or not one.dry_run))
-    return sum(course.restarts and course.checkpoint == last for course in own)
+    return sum(course.restarts and course.checkpoint == last for course in _counting(policy, state, record))
 
 
 def _last_actions(actions: Sequence[Action]) -> list[Action]:

@@ -13,8 +13,9 @@ A restart that ended the job, or found it ended, and brought no launch is `troub
 """
 
 import shlex
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from monitor.detectors.base import Severity
 
@@ -28,8 +29,7 @@ NOT_DONE: Final = "not done: "
 """How an outcome begins where nothing was touched."""
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """One action. `commands` are argument lists, run in order until one fails."""
 
     action: str
@@ -56,8 +56,7 @@ class Step:
         return self.status in ("waiting", "dry_run") or not self.commands
 
 
-@dataclass(slots=True)
-class Course:
+class Course(Struct):
     """One policy on one incident. Instants."""
 
     number: int
@@ -129,8 +128,7 @@ class Course:
         return self.stuck
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """Everything since `began_at`; None: nothing was kept yet."""
 
     courses: list[Course] = field(default_factory=list)
@@ -139,8 +137,7 @@ class Record:
     """The number of the newest course."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """One step to be done now. The job must still be in the launch that the course was planned for."""
 
     course: int
@@ -161,8 +158,7 @@ class Order:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(Struct, frozen=True):
     """What became of an order."""
 
     course: int

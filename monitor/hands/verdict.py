@@ -61,10 +61,24 @@ def verdict_of(
     *, archived: bool = False,
 ) -> Verdict:  # fmt: skip
     """What to do with the run at the instant `now`. `archived`: its log was old when it was opened."""
-    launch, checkpoint = state.launch, state.past.checkpoints.last_iteration
-    if launch.phase == "finished":
+    checkpoint = state.past.checkpoints.last_iteration
+    if state.launch.phase == "finished":
         return Verdict(state.name, "none", "the training has finished", checkpoint=checkpoint)
     found = sorted(incidents, key=lambda one: (-RANK[one.severity], one.opened_at))
+    if (verdict := _of_incidents(state, found, policies, record, now)) is not None:
+        return verdict
+    if state.launch.phase == "crashed" and not archived:
+        return Verdict(state.name, "wait", "the launch has ended: its cause is believed in some seconds")
+    why = found[0].summary if found else "nothing is wrong"
+    if state.lost or archived:
+        why = "its log cannot be read" if state.lost else "its log was old when the monitor first saw it"
+    return Verdict(state.name, "none", why, checkpoint=checkpoint)
+
+
+def _of_incidents(
+    state: RunState, found: Sequence[Incident], policies: Sequence[Policy], record: Record, now: float
+) -> Verdict | None:
+    """By what stands, the worst first; None if that asks for nothing."""
     acting = [one for one in policies if any(isinstance(action, (*RESTARTS, *ENDS)) for action in one.actions)]
     for incident in found:
         if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
@@ -76,14 +90,8 @@ def verdict_of(
     for incident in found:
         if incident.incident in _FOR_PEOPLE and (incident.severity == "critical" or incident.incident == "crash"):
             return _told(state, incident, "stop", incident.summary)
-    if found and found[0].incident == "hang":  # late, so far
-        return _told(state, found[0], "wait", found[0].summary)
-    why = found[0].summary if found else "nothing is wrong"
-    if launch.phase == "crashed" and not archived:
-        return Verdict(state.name, "wait", "the launch has ended: its cause is believed in some seconds")
-    if state.lost or archived:
-        why = "its log cannot be read" if state.lost else "its log was old when the monitor first saw it"
-    return Verdict(state.name, "none", why, checkpoint=checkpoint)
+    late = bool(found) and found[0].incident == "hang"  # so far
+    return _told(state, found[0], "wait", found[0].summary) if late else None
 
 
 def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now: float) -> Verdict:

@@ -13,10 +13,12 @@ Slurm says of a job, and the steps that the streams tell. Laws:
   iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
 """
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from monitor.config import Watch
 from monitor.identity import naming
@@ -57,8 +59,7 @@ class Key(NamedTuple):
 NO_KEY: Final = Key("", "")
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """One stream, and what is known of it so far."""
 
     base: str
@@ -124,8 +125,9 @@ class Member:
 
 def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
-    watch, pattern = naming.watch_of(path, watches)
-    name = naming.run_name(path, path, watches)
+    path = posixpath.normpath(path)
+    led = naming.watch_of(path, watches)
+    watch, name = led.watch, naming.name_by(path, led, watches)
     owner = owner_at(path)
     why = owner.why if owner is not None and owner.name else "path"
     if watch is not None and watch.name is not None:
@@ -133,7 +135,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
         unsure = unsure_at(path) if watch.labels else None
         why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
-    return Named(name, why, masked_path(pattern))
+    return Named(name, why, masked_path(led.pattern))
 
 
 def key_of(path: str, job_from: str | None) -> Key:

@@ -9,7 +9,7 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from monitor.config import Watch
 from monitor.follow.patterns import Pattern
@@ -37,6 +37,16 @@ _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
 _WILDCARD = re.compile(r"[*?\[]")
 
 
+class Led(NamedTuple):
+    """What found a path."""
+
+    watch: Watch | None
+    pattern: str
+    """The path itself where no pattern is known."""
+    below: str | None
+    """The part of the path below the pattern's fixed part; empty for the very file; None: it is not below."""
+
+
 def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     """The name of the run whose log is at `path`, found by `pattern` of `watches` (the path itself if not known).
 
@@ -49,7 +59,12 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     distinguish them stand before the name.
     """
     path, pattern = posixpath.normpath(path), posixpath.normpath(pattern)
-    watch, pattern = _led_by(path, pattern, watches)
+    return name_by(path, _led_by(path, pattern, watches), watches)
+
+
+def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
+    """The same, of a path without `.` and `..`, by what found it."""
+    watch = led.watch
     if watch is not None and watch.name is not None:
         return _clean(watch.name)
     if watch is not None and watch.name_from is not None:
@@ -59,10 +74,11 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     owner = owner_at(path)
     if owner is not None and owner.name:
         return _clean(owner.name)
-    return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
+    rivals = {known for other in watches if not other.name for known in _normal(other.paths)}
+    return _clean(_default(path, led, rivals))
 
 
-def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
+def watch_of(path: str, watches: Sequence[Watch]) -> Led:
     """The watch that found `path`, and its pattern: the path itself where none is known."""
     path = posixpath.normpath(path)
     return _led_by(path, path, watches)
@@ -70,7 +86,7 @@ def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
     """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
-    known = ((watch_of(path, watches)[0], path) for path in paths)
+    known = ((watch_of(path, watches).watch, path) for path in paths)
     named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
     return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
@@ -86,20 +102,21 @@ def experiment_name(log: str, label: str) -> str:
     return _clean(f"{log}:{label}") if label else log
 
 
-def _paths(watch: Watch) -> list[str]:
-    return [posixpath.normpath(pattern) for pattern in watch.paths]
+@functools.lru_cache(maxsize=256)
+def _normal(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(posixpath.normpath(pattern) for pattern in paths)
 
 
-def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
+def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> Led:
     """The watch that holds `pattern`, else the first whose pattern fits `path`, with that pattern; else none."""
     for watch in watches:
-        if pattern in _paths(watch):
-            return watch, pattern
+        if pattern in _normal(watch.paths):
+            return Led(watch, pattern, _below(path, pattern))
     for watch in watches:
-        for known in _paths(watch):
-            if _below(path, known) is not None:
-                return watch, known
-    return None, pattern
+        for known in _normal(watch.paths):
+            if (below := _below(path, known)) is not None:
+                return Led(watch, known, below)
+    return Led(None, pattern, _below(path, pattern))
 
 
 def searched(pattern: str, path: str) -> str | None:
@@ -111,8 +128,8 @@ def searched(pattern: str, path: str) -> str | None:
     return match["run"] if match else None
 
 
-def _default(path: str, pattern: str, rivals: set[str]) -> str:
-    below = _below(path, pattern)
+def _default(path: str, led: Led, rivals: set[str]) -> str:
+    pattern, below = led.pattern, led.below
     if below is None:  # not below the pattern, such as a link's target
         return _stem(posixpath.basename(path))
     fixed, rest = _split(pattern)
@@ -138,6 +155,7 @@ def _below(path: str, pattern: str) -> str | None:
     return path[len(base) :] or None if path.startswith(base) else None
 
 
+@functools.lru_cache(maxsize=256)
 def _split(pattern: str) -> tuple[str, str | None]:
     """`/logs/*/x.out` -> `/logs` and `*/x.out`; without a wildcard the rest is None."""
     wildcard = _WILDCARD.search(pattern)
@@ -183,7 +201,9 @@ def _tree(pattern: str) -> Pattern:
 def _clean(name: str) -> str:
     """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
     name = masked_path(name)
-    replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
+    replaced = name
+    if not name.isprintable():
+        replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced or "/"  # only the root has no name, and it is no log
     import hashlib  # it loads OpenSSL, for names that hardly any log has

@@ -17,10 +17,11 @@ from monitor.config import Config, Watch
 from monitor.follow.patterns import may_hold_logs
 from monitor.owners import UNSURE, in_spool, owner, plain, pod_at
 from monitor.scalars import one_line
+from parsers.patterns import lazy
 from parsers.redaction import masked_path
 
-_TEMPLATE = re.compile(r"\{([^{}]*)\}")
-_NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
+_TEMPLATE = lazy(r"\{([^{}]*)\}")
+_NAME = lazy(r"[\w.-]{1,253}", re.ASCII)
 _PODS = ("pod", "k8s_pod_name", "pod_name")
 _NAMESPACES = ("namespace", "k8s_namespace_name", "pod_namespace", "service_namespace")
 _CLUSTERS = ("cluster", "k8s_cluster_name")

@@ -200,6 +200,9 @@ def _any(value: bytes) -> bytes:
 def _add(
     push: Push, streams: dict[tuple[tuple[str, str], ...], Stream], labels: dict[str, str], at: int, text: bytes
 ) -> None:
+    if (tag := labels.pop("logtag", "")) in ("P", "F"):  # a runtime may have cut the line: as Fluent Bit says it
+        output = labels.get("log.iostream") or labels.get("stream", "stdout")
+        text = msgspec.json.encode({"log": text.decode("utf-8", "replace"), "stream": output, "logtag": tag})
     key = tuple(labels.items())
     stream = streams.get(key)
     if stream is None:

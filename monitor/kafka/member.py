@@ -171,19 +171,17 @@ class Member:
 
     def _hand(self, shard: Shard, message: Message) -> None:
         offset, (kind, stamp) = message.offset() or 0, message.timestamp()
-        if offset > shard.next and (low := self._low(shard.partition)) > shard.next:
-            self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
-            self._count("kafka_records_total", "lost", by=low - shard.next)
+        if offset > shard.next:
+            known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, shard.partition), cached=True)
+            if known and (low := known[0]) > shard.next:
+                self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
+                self._count("kafka_records_total", "lost", by=low - shard.next)
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
         given: Any = message.headers() or ()
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in given}
         if not shard.take(offset, message.key(), message.value(), headers, at):
             self._consumer.pause([TopicPartition(self._topic, shard.partition)])
             _log.error("kafka: %s", shard.refused)
-
-    def _low(self, partition: int) -> int:
-        known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-        return known[0] if known else 0
 
     def _ended(self, message: Message) -> None:
         """All that lies in the partition was handed on."""

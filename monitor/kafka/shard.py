@@ -3,6 +3,9 @@
 A stream is what it is in the intake: the same labels, lines and order (core/ordered.py); its path is that of no file,
 `/kafka/TOPIC/RUN/...`. Silence counts only while the partition was heard: its leader answers, and all that
 lies there has been read.
+
+Law: who takes a partition over tells what the member before would have told. Time goes on from the saved instant by the
+records, each handled when it came, until all is read. What lay there when the first member of all began is history.
 """
 
 import logging
@@ -36,7 +39,8 @@ _LAPSE = 5.0  # seconds without a word of the partition's leader after which nob
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the records may say that it has ended
 _CLOSE = 2.0  # seconds for what notifiers are at when the partition goes to another member
 _ADDRESSES = 4096  # sets of labels whose run is remembered: to tell it takes a tenth of a millisecond
-_BACKLOG = 8 << 20  # bytes that are gathered before the first are handed on
+_STEP = 1.0  # seconds of records that are handled at once while the partition is behind
+_GAP = 15.0  # seconds without any record, behind, in which the brokers may have been away: agents beat each 5 s
 _FORGOTTEN = 7 * 86400.0  # seconds without a line after which a stream is let go, as in the spool
 _SWEEP = 3600.0
 _NAMED = 20  # records of a partition that are refused and named in the log
@@ -62,20 +66,20 @@ class Shard:
             f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
         )
         self._opening.ask(partition)
-        self._saver: Saver | None = None
         self._place = Place()
         self._until = 0  # records before it are in what was restored, but for those of the streams in `_again`
         self._again: dict[str, int] = {}
         self._fed: dict[str, int] = {}  # bytes of each stream that the core was given
         self._lines: dict[str, list[bytes]] = {}
-        self._came: dict[str, float] = {}  # stream -> when the last of these records was written, Unix seconds
         self._keys: dict[str, bytes] = {}  # run -> the key that its records have
+        self._at = 0.0  # the instant until which the core was brought
         self._turned_at = self._began_at = clock.monotonic()
         self._swept_at = clock.wall()
-        self._size = self._named = 0
-        self._deaf = False
+        self._named = 0
         self._address = lru_cache(_ADDRESSES)(self._addressed)
-        self._unheard = 0.0
+        self._unheard = 0.0  # seconds, when it was looked last
+        self.open = False
+        """Is it known where to read on?"""
         self.next = 0
         """The record to read next."""
         self.heard_at = clock.monotonic()
@@ -119,13 +123,8 @@ class Shard:
             for problem in problems:
                 _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, problem)
                 self.core.counts.add("state_rebuilds_total")
-            self._begin(saved or Saved())
+            self._begin(saved or Saved(heard_at=self.now(), place=Place(live=self.record.end)))
         return ""
-
-    @property
-    def open(self) -> bool:
-        """Is it known where to read on?"""
-        return self._saver is not None
 
     def _begin(self, saved: Saved) -> None:
         """Go on where it was written."""
@@ -134,9 +133,9 @@ class Shard:
         self._place = self.core.place = place = saved.place or Place()
         if place.offset > self.record.end:
             _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
-            place.offset, place.first = 0, {}
+            place.offset, place.live, place.first = 0, 0, {}
         self._carriers.restore(place.carriers)
-        now, wall = self.now(), self._clock.wall()
+        now, wall = min(saved.heard_at, self.now()), self._clock.wall()
         for name, position in self.core.restore(saved).items():
             written = place.written.get(name, wall)
             self.core.handle(
@@ -144,30 +143,29 @@ class Shard:
             )
             self._fed[name] = position.offset
         self._again = {name: at for name, at in place.first.items() if name not in self._fed}
-        self._until = place.offset
+        self._at, self._until = now, place.offset
         self.next = min([place.offset, *self._again.values()])
+        self.core.changed = True
         self.core.outbox.patience = float("inf")
-        self._saver = Saver(self.record, self._wake)
-        self.desk.saving.keep(self._saver)
+        self.desk.saving.keep(Saver(self.record, self._wake))
         self.desk.deliveries.may_send = self._is_ours
         self.desk.start(self._config)
         self._began_at = self.heard_at = self._clock.monotonic()
+        self.open = True
 
     def close(self, *, save: bool) -> MonitorCounts:
-        """It goes to another member; `save`: as it is now, else that one reads again what came since. What was counted
-        here.
-        """
+        """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
         self._opening.stop()
         self.desk.executor.stop()
         self.record.lost = self.record.lost or not save
-        if self._saver is not None:
-            now, save = self.now(), save and self.next >= self._until
-            self.desk.deliveries.finish(self.core.outbox, now, _CLOSE if save else 0.0, hand=False)
+        if self.open:
+            save = save and self.next >= self._until
+            self.desk.deliveries.finish(self.core.outbox, self._at, _CLOSE if save else 0.0, hand=False)
             if save:
-                self._feed(now)
+                self._feed()
                 self._prune()
-                self.desk.saving.save_last(now)
-            self._saver.end()
+                self.desk.saving.save_last(self._at)
+            self.desk.saving.release()
         return self.core.counted()
 
     def _is_ours(self) -> bool:
@@ -187,28 +185,29 @@ class Shard:
                 " key them by run, so that one partition has all lines of a run (docs/kafka.md)"
             )
             return False
+        came = self._clock.wall()
+        if not self.caught_up:
+            came = min(came, max(at / 1e9, self._at + self.core.wall_offset))
+            self._pass(came - self.core.wall_offset)
         self.next = offset + 1
         if value is None or (not key and several):
             self._left_out("unkeyed" if value else "empty", offset, "it has no key" if value else "it is empty")
         else:
             try:
-                self._take(offset, key or b"", value, headers, at)
+                self._take(offset, key or b"", value, headers, at, came)
             except (WireError, TooLargeError) as error:
                 self._left_out("undecodable", offset, str(error))
         self._place.offset = max(self._place.offset, self.next)
         return not self.refused
 
-    def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int) -> None:
-        wall, named = self._clock.wall(), False
-        told = key.decode("utf-8", "replace")
+    def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, came: float) -> None:
+        named, told = False, key.decode("utf-8", "replace")
         told = told if told.isprintable() else ""  # a digest names no run
         for stream in push_of(value, headers, at).streams:
             written, carrier, beats = self._address(tuple(stream.labels.items()), told)
             if written is not None:
                 named = True
-                self._line_up(
-                    offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode(), at
-                )
+                self._line_up(offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode())
                 if self._keys.setdefault(written.run, key) != key and self.record.partitions > 1 and not self.refused:
                     self.refused = (
                         f"records of the run {written.run} have several keys, {self._keys[written.run]!r} and {key!r} "
@@ -217,7 +216,7 @@ class Shard:
             named = named or beats
             if carrier and stream.entries:
                 until = max(entry for entry, _ in stream.entries) / 1e9
-                self._carriers.note(carrier, min(until, wall), wall, heartbeat=beats)
+                self._carriers.note(carrier, min(until, came), came, heartbeat=beats)
             if not named:
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
         self._count("taken" if named else "unnamed")
@@ -225,16 +224,14 @@ class Shard:
     def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
         return address(dict(labels), "", self._config.runs, self._config.intake.heartbeat.label, key)
 
-    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes, came: int) -> None:
+    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes) -> None:
         if offset < self._until and offset < self._again.get(name, self._until):
             return
         if name not in self._fed and name not in self._lines:
             self._place.first[name] = offset
-        self._came[name] = came / 1e9
         lines = self._lines.setdefault(name, [])
         for at, text in entries:
             lines += lines_of(at, head, text)
-            self._size += len(text)
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _left_out(self, outcome: str, offset: int, why: str) -> None:
@@ -246,77 +243,82 @@ class Shard:
     def _count(self, outcome: str) -> None:
         self.counts[outcome] = self.counts.get(outcome, 0) + 1
 
-    def _feed(self, now: float) -> None:
-        """What came since the last call, to the core."""
-        wall = self._clock.wall()
-        for name, lines in self._lines.items():
-            written = self._place.written[name]
-            if name not in self._fed:
-                self._fed[name] = 0
-                self.core.handle(Opened(name, name, None, 0, written, False, mount=self._mount), now)
-            data = b"".join(lines)
-            came = min(wall, self._came[name]) if not self.caught_up and self._is_read else wall
-            self.core.handle(Data(name, self._fed[name], data, written, came, 0), now)
-            self._fed[name] += len(data)
-        self._lines.clear()
-        self._came.clear()
-        self._size = 0
-
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The instant of its core."""
+        """The instant of its core, once all is read."""
         return self._instants.now()
 
     def turn(self) -> None:
         """Hand on what came, judge, save, send."""
-        now, clock = self.now(), self._clock.monotonic()
-        if not (self.caught_up or self._is_read or clock - self._began_at > _SETTLE or self._size > _BACKLOG):
-            self._turned_at = clock
-            return  # at first what lies there is read to its end: what can come before a line has come by then
-        self._feed(now)
-        self._listen(now, clock)
-        if self._is_read and self.next >= self._until:
-            self._catch_up(now)
-        self.desk.judge(now)
+        clock = self._clock.monotonic()
+        is_read = self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until
+        if (is_read or self.refused) and not self.caught_up:
+            self._pass(self.now())
+            self.caught_up = True
+        if self.caught_up:
+            self._at = self.now()
+        elif self.next < self._place.live:  # history: as much time passes as it takes to read
+            self._at = min(self._at + clock - self._turned_at, self.now())
+        self._go_on()
         self._turned_at = self._clock.monotonic()
         if self.next >= self._until:  # what is read again is in no state yet
             self._again.clear()
             self._prune()
-            self.desk.saving.turn(now)
+            self.desk.saving.turn(self._at)
             if self.caught_up or clock - self._began_at >= _SETTLE:
-                self.desk.deliveries.turn(self.core.outbox, now)
+                self.desk.deliveries.turn(self.core.outbox, self._at)
         if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
-            self._sweep(now)
+            self._sweep(self._at)
 
-    @property
-    def _is_read(self) -> bool:
-        """Was all read that lay there a moment ago?"""
-        return self.heard_at > self._began_at and self._clock.monotonic() - self.heard_at < _LAPSE
+    def _pass(self, until: float) -> None:
+        """Time goes on to that instant, as it went for the member that had the partition then."""
+        while (gap := until - self._at) >= _STEP:
+            self._go_on()
+            if gap > _GAP:
+                self.core.handle(Unheard(self._mount, gap, until + self.core.wall_offset), until)
+            self._at = until if gap > _GAP else self._at + _STEP
 
-    def _listen(self, now: float, clock: float) -> None:
-        silent_for = max(0.0, clock - self.heard_at)
-        if silent_for > _LAPSE:
-            self._deaf = True
-        elif self._deaf:
-            self._deaf = False
-            self.core.handle(Unheard(self._mount, self._unheard, self._clock.wall()), now)
-        self._unheard = silent_for
-        heard = self._carriers.heard(self._clock.wall())
-        silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
-        self.core.listen({self._mount: now - silent_for} if self._deaf else {}, silent, heard.beating, now)
-        self.core.read_until = now - (silent_for if self._deaf else 0.0)
+    def _go_on(self) -> None:
+        """What came, to the core, which judges as at that instant."""
+        self._feed()
+        self._listen()
+        if self.caught_up or self.next >= max(self._until, self._place.live):
+            self._catch_up()
+        self.desk.judge(self._at, act=self.caught_up)
+
+    def _feed(self) -> None:
+        wall = self._at + self.core.wall_offset
+        for name, lines in self._lines.items():
+            written = self._place.written[name]
+            if name not in self._fed:
+                self._fed[name] = 0
+                self.core.handle(Opened(name, name, None, 0, written, False, mount=self._mount), self._at)
+            data = b"".join(lines)
+            self.core.handle(Data(name, self._fed[name], data, written, wall, 0), self._at)
+            self._fed[name] += len(data)
+        self._lines.clear()
+
+    def _listen(self) -> None:
+        now, wall = self._at, self._at + self.core.wall_offset
+        silent_for = max(0.0, self._clock.monotonic() - self.heard_at) if self.caught_up else 0.0
+        if silent_for <= _LAPSE < self._unheard:
+            self.core.handle(Unheard(self._mount, self._unheard, wall), now)
+        self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
+        heard = self._carriers.heard(wall)
+        self.core.listen({self._mount: read_until} if read_until < now else {}, heard, now)
+        self.core.read_until = read_until
         for state, many in heard.states.items():
             self.core.counts.set("carriers", many, state)
 
-    def _catch_up(self, now: float) -> None:
-        wall = self._clock.wall()
+    def _catch_up(self) -> None:
+        """History is over: what comes now comes live."""
+        wall = self._at + self.core.wall_offset
         for source in list(self.core.sources.values()):
-            if not source.caught_up and (source.ordered is None or source.ordered.settles_at is None):
-                self.core.handle(CaughtUp(source.name, wall), now)
-        if not self.caught_up:
-            self.caught_up = True
-            self.core.handle(Scanned(self._mount, "kafka", "poll", wall), now)
+            if not source.caught_up and source.ordered and source.ordered.settles_at is None:
+                self.core.handle(CaughtUp(source.name, wall), self._at)
+        if not self.core.scanned:
+            self.core.handle(Scanned(self._mount, "kafka", "poll", wall), self._at)
 
     def _prune(self) -> None:
         """What need not be read again: streams of which it is decided whose they are."""

@@ -10,10 +10,11 @@ NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLO
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from monitor.model.sizes import Sizes, expert_width, sizes_of
 from monitor.model.sizes import parameters as parameters
@@ -167,8 +168,7 @@ def _gpt_neox(v: Any, batch: int, sequence: int) -> float:
     return _narayanan(v, batch, sequence, 24, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Struct, frozen=True):
     """FLOPs of an iteration as one program counts them; called it gives TFLOP/s per GPU, None where an input lacks."""
 
     flops: Callable[[Any, int, int], float]

@@ -5,11 +5,11 @@ and bytes, from the vendors' data sheets. Law: a device that is not here, or a n
 is None. A fraction of a device (MIG) and a special build with other clocks or cores is not that device.
 """
 
-import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from monitor.model.tables import rows_of
+from parsers.patterns import lazy
 
 GIB = 2**30  # memory named in GB is counted in GiB by all vendors: an `80GB` A100 has 80 GiB, the driver keeps some
 
@@ -35,9 +35,9 @@ def _table() -> list[Gpu]:
     return rows_of("monitor.model", "gpus.csv", Gpu)
 
 
-_WORD = re.compile(r"[A-Z0-9]{1,40}")
+_WORD = lazy(r"[A-Z0-9]{1,40}")
 # `80GB` in `NVIDIA A100-SXM4-80GB`
-_GIGABYTES = re.compile(r"(\d{1,4})GB")
+_GIGABYTES = lazy(r"(\d{1,4})GB")
 _OTHER_MEMORY = frozenset({"GH200", "GB200"})  # `NVIDIA GH200 480GB` names the processor's memory
 
 

@@ -3,13 +3,12 @@
 In: a run's `Topology`. Out: counts, or None where one is not known. A flag that the arguments do not have is off.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.model.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Widths in elements; `matrices` are the MLP's: 2, with GLU 3."""
 
     layers: int

@@ -7,9 +7,11 @@ its group gave up, and it said nothing. Silence is a weaker proof, since a kille
 only where nearly all others were heard, and never more than one node's worth.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 _LEAST_WAITING = 3  # ranks that gave up, before the silence of another one means anything
 _SILENT_SHARE = 4  # ranks heard for each silent one: where half of a log is missing, half of the ranks are silent
@@ -25,8 +27,7 @@ _OPERATIONS = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """Where a rank stood in one process group. Numbers of collectives are counted within the group."""
 
     rank: int
@@ -42,7 +43,7 @@ class Report:
     completed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Missing:
     """The ranks that the others wait for."""
 
@@ -79,8 +80,7 @@ class Missing:
         return f"{who}{where} did not arrive at {what}{within} and said nothing; {waiting} for {theirs}"
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     reports: dict[int, Report] = field(default_factory=dict)
 
     @property

@@ -5,20 +5,21 @@ brackets numbers and ranges of them, the first number's zeros give the width; se
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
+
+from parsers.patterns import lazy
 
 MOST = 65_536
 """Names in a list: no cluster is larger, and a log's text must not fill the memory with `n[1-99999999]`."""
 _LONGEST = 1_000_000
 """Characters of a list: 65,536 names of 15 characters each."""
 
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
-_ITEM = re.compile(r"(?:[^,\s\[\]]|\[[^\[\]]*\])+")
-_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
-_NUMBERED = re.compile(r"([^.]*?)(\d{1,12})([^\d.]*(?:\..*)?)")
-_ADDRESS = re.compile(r"[\d.]+|[^.]*:.*")
+_NAME = lazy(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
+_ITEM = lazy(r"(?:[^,\s\[\]]|\[[^\[\]]*\])+")
+_PIECE = lazy(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
+_NUMBERED = lazy(r"([^.]*?)(\d{1,12})([^\d.]*(?:\..*)?)")
+_ADDRESS = lazy(r"[\d.]+|[^.]*:.*")
 
 
 class HostlistError(ValueError):

@@ -6,8 +6,9 @@ Kept over all runs and over restarts of the monitor, bounded. What it says of a 
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from monitor.nodes.hostlist import HostlistError, expand
 
@@ -22,8 +23,7 @@ HARDWARE = frozenset({"ecc", "xid", "node_failure"})
 """What the driver or the scheduler says of a node: no program's fault."""
 
 
-@dataclass(slots=True)
-class LaunchRecord:
+class LaunchRecord(Struct):
     """One launch of a run."""
 
     run: str
@@ -61,8 +61,7 @@ class LaunchRecord:
         return f"{_VARIES.sub('#', self.script or self.run)}\n{self.layout}"
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """The launches by their keys, oldest first."""
 
     launches: dict[str, LaunchRecord] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from monitor.reports import formulas
 from monitor.reports.columns import COLUMNS, efficiency
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
-from parsers.formats.gpu import CLOCK
+from parsers.events.setup import CLOCK
 
 _BLOCKS = 16
 _LEAST = 12  # fewer values give no answer

@@ -55,29 +55,30 @@ def count_of(rows: Sequence[Row]) -> Count | None:
     columns = {place: numbers for place in range(width) if (numbers := _column(rows, place))}
     epoch = next((place for place in columns if _EPOCH.search(last.text[: last.numbers[place][1]])), None)
     epochs = columns[epoch] if epoch is not None else [0] * len(rows)
-    grow = [
-        place
+    found = [
+        (bool(_falls(numbers)), place not in named, place)
         for place, numbers in columns.items()
         if place != epoch
         and not is_total(last, place)
         and _grows(epochs, numbers, _GROWS_BY_NAME if place in named else _GROWS)
     ]
-    found = [(bool(_falls(columns[place])), place not in named, place) for place in grow]
-    if not found:
-        if epoch is None or not _grows([0] * len(rows), epochs, _GROWS_BY_NAME):
-            return None
-        return Count(epoch, f"an epoch: no other number grows, {_span(epochs)}", epochs=True)
-    anew, _, step = min(found)  # a number that never falls is the step before one that does
-    numbers, why = columns[step], f"the number that grows, {_span(columns[step])}"
-    falls = _falls(numbers)
-    total = is_total(last, step + 1) if step + 1 < len(last.numbers) else False
+    if found:
+        step = min(found)[2]  # a number that never falls is the step before one that does
+        return _count(last, step, columns[step], epoch, epochs)
+    if epoch is None or not _grows([0] * len(rows), epochs, _GROWS_BY_NAME):
+        return None
+    return Count(epoch, f"an epoch: no other number grows, {_span(epochs)}", epochs=True)
+
+
+def _count(last: Row, step: int, numbers: Sequence[int], epoch: int | None, epochs: Sequence[int]) -> Count:
+    """What the number that grows counts."""
+    why, falls, total = f"the number that grows, {_span(numbers)}", _falls(numbers), is_total(last, step + 1)
     by_epochs = sum(epochs[at] > epochs[at - 1] for at in falls) >= _EXPLAINED * len(falls)
     only = len(set(epochs)) == 1 and total
-    if epoch is not None and ((anew and by_epochs) or only):
+    if epoch is not None and ((falls and by_epochs) or only):
         first = min(epochs)
-        from_one = first == 1 or (
-            first > 1 and is_total(last, epoch + 1) and str(max(epochs)) == _text(last, epoch + 1)
-        )
+        ends_so = is_total(last, epoch + 1) and str(max(epochs)) == _text(last, epoch + 1)
+        from_one = first == 1 or (first > 1 and ends_so)
         return Count(step, why, epoch, from_one, None if total else max(numbers) + _stride(numbers))
     ends = [numbers[at - 1] for at in falls]
     planned = int(_text(last, step + 1)) if total else max(ends, default=0)

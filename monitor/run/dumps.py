@@ -1,7 +1,8 @@
 """Whether a run's flight recorder dumps are worth a look, and what they tell of its launch. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from monitor.nodes.collectives import Missing
 from monitor.run.phases import ENDED
@@ -11,8 +12,7 @@ _AGAIN = 30.0  # seconds between two looks: ranks write their dumps within half 
 _LOOKS = 20  # ten minutes: a dump that is not there by then is not coming
 
 
-@dataclass(frozen=True, slots=True)
-class DumpsAsked:
+class DumpsAsked(Struct, frozen=True):
     """A look at the dumps of a run's launch."""
 
     run: str
@@ -22,8 +22,7 @@ class DumpsAsked:
     """Unix seconds: what was written before is of something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class DumpsRead:
+class DumpsRead(Struct, frozen=True):
     """What was found: nothing, if there was nothing."""
 
     asked: DumpsAsked
@@ -33,8 +32,7 @@ class DumpsRead:
     """Of the missing ranks, where they were recorded."""
 
 
-@dataclass(slots=True)
-class Looked:
+class Looked(Struct):
     """What was asked of a launch's dumps."""
 
     attempt: int = -1

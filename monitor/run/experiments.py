@@ -7,8 +7,9 @@ The lines that a launch writes before its arguments are held until these tell wh
 Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from monitor.model.topology import sizes_of
 from monitor.run.phases import ENDED
@@ -87,8 +88,7 @@ def _continued(state: RunState, plan: dict[str, str]) -> bool:
     return load is not None and state.past.checkpoints.saves > 0 and load == state.plan.get("save", load)
 
 
-@dataclass(slots=True)
-class Known:
+class Known(Struct):
     """Which experiment the lines of a source belong to, as a restart needs it."""
 
     number: int = 1
@@ -99,7 +99,6 @@ class Known:
     """Experiment id -> its number and label: a sweep may come back to one."""
 
 
-@dataclass(slots=True)
 class Experiments(Known):
     """The same, and the lines that may belong to the next."""
 

@@ -41,7 +41,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     kind = type(event)
     clock = _note_line(state, event, at)
     launch, counted = state.launch, state.iterations_total
-    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
+    before, silent_work = launch.phase, launch.silent_work
     moved: Moved = False
     if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
         handler = _HANDLERS.get(kind)
@@ -54,14 +54,19 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
-    if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
+    if (live or state.history.kept) and (
+        stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged)
+    ):
         record(state, event, stepped, entered, clock, at, live)
     if stepped:
         state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and now is launch:  # what a new launch ended did not end in progress
-            _note_silence(state, before, kind_of_silence, event, at)
-        _note_progress(state, at, live)
+            _note_silence(state, before, silent_work or before, event, at)
+        if state.progress_at is None or at > state.progress_at:
+            state.progress_at, state.unheard = at, 0.0
+        state.live = state.live or live
+        now.hung, state.unheard_before = False, None
         if clock is not None:
             now.progress_clock = clock
         elif kind in STEP:
@@ -85,14 +90,6 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
     return None if event.logged_at is None else _read_log_clock(state, event.logged_at)
-
-
-def _note_progress(state: RunState, at: float, live: bool) -> None:
-    if state.progress_at is None or at > state.progress_at:
-        state.progress_at, state.unheard = at, 0.0
-    if live:
-        state.live = True
-    state.launch.hung, state.unheard_before = False, None
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:

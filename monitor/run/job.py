@@ -5,8 +5,9 @@ be a job, a cluster counts its ids anew, a path is used again. What Slurm says i
 frame the log's and its user owns the log. The same id with another user, name or directory is another job.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from monitor.run.ending import BARE
 from monitor.run.records import Job
@@ -37,8 +38,7 @@ OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
 """States after which only a requeue brings the job back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A job id and where it was found. `proven`: more than a number in a name says that it is one."""
 
     id: str

@@ -117,6 +117,8 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
     if in_process and not before.opening:
         for name in _SET_UP:
             setattr(launch, name, getattr(before, name))
+        if before.phase in ("exiting", "finished"):
+            launch.train_iterations = None  # that training was whole: the next one has a length of its own
     launch.opening, before.opening = before.opening, []
     for setting in launch.opening:
         take_setting(launch, event_of(setting))

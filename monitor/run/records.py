@@ -1,11 +1,11 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from parsers.events import IterationLogged, LogEvent
 
@@ -23,7 +23,7 @@ class Told(Struct, gc=False):
     entry: LogEvent
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Latest:
     """The values of the last iteration that counted, as the log says them."""
 
@@ -43,13 +43,12 @@ class Latest:
     tflops: float | None = None
     mfu: float | None = None
     hfu: float | None = None
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = dataclasses.field(default_factory=dict)
     tokens_per_second: float | None = None
     """Over all GPUs, as printed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True):
     """Which of a log's experiments a run is."""
 
     log: str = ""
@@ -59,8 +58,7 @@ class Experiment:
     """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
 
 
-@dataclass(slots=True)
-class AttemptEnd:
+class AttemptEnd(Struct):
     """How a launch ended, kept when the next one begins."""
 
     number: int
@@ -85,8 +83,7 @@ class AttemptEnd:
     """It died while the log was followed."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """Largest figures over the ranks that print them, in bytes, of one launch."""
 
     allocated: int | None = None
@@ -101,8 +98,7 @@ class Memory:
     """Rank -> max reserved, else max allocated, of the last report."""
 
 
-@dataclass(slots=True)
-class Checkpoints:
+class Checkpoints(Struct):
     """Saves of the run."""
 
     last_iteration: int | None = None
@@ -112,8 +108,7 @@ class Checkpoints:
     """Iteration -> seconds of the save after it, of the last ones."""
 
 
-@dataclass(slots=True)
-class Save:
+class Save(Struct):
     """The save that a launch is at, or was last."""
 
     iteration: int | None = None
@@ -126,16 +121,14 @@ class Save:
     """Of which the last file of a checkpoint was told."""
 
 
-@dataclass(slots=True)
-class Validation:
+class Validation(Struct):
     """The last result of one validation set."""
 
     iteration: int | None = None
     loss: float | None = None
 
 
-@dataclass(slots=True)
-class Buffering:
+class Buffering(Struct):
     """Whether a launcher holds lines back and writes them in bursts (docs/incident-record.md, "How logs behave")."""
 
     burst_iterations: int = 0
@@ -143,8 +136,7 @@ class Buffering:
     silence_before: float = 0.0
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """What Slurm said of the run's job when it was last asked (run/job.py). Empty text is unknown; times are Unix
     seconds.
     """
@@ -194,8 +186,7 @@ class Job:
     """An instant."""
 
 
-@dataclass(slots=True)
-class Unrestarted:
+class Unrestarted(Struct):
     """A policy ended the run's job, or found it ended, and the launch that it was to bring does not come."""
 
     why: str
@@ -234,8 +225,7 @@ _Value = TypeVar("_Value")
 _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
 
 
-@dataclass(slots=True)
-class Observed:
+class Observed(Struct):
     """Of one launch."""
 
     iteration: int | None = None

@@ -6,7 +6,8 @@ in progress are kept apart: nothing is expected to take so long again, but a sec
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from monitor.statistics.median import median
 
@@ -17,8 +18,7 @@ _FEW = 5  # gaps of which one or two may be hiccups
 _REMEMBERED = 86400.0  # seconds: saves come at most a day apart, and a storage that failed once is forgotten
 
 
-@dataclass(slots=True)
-class Intervals:
+class Intervals(Struct):
     """The last good gaps between two signs of progress within one phase, in seconds."""
 
     values: list[float] = field(default_factory=list)
@@ -39,8 +39,7 @@ class Intervals:
         return max(self.values, default=None)
 
 
-@dataclass(slots=True)
-class Silences:
+class Silences(Struct):
     """Of the launches of one program, by kind, in seconds."""
 
     good: dict[str, Intervals] = field(default_factory=dict)

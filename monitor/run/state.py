@@ -133,8 +133,6 @@ class Launch:
     parts: Parts = field(default_factory=Parts)
     """The parts of a step of reinforcement learning."""
 
-    evaluated_at: int | None = None
-    """The iteration behind which the last evaluation came."""
     evaluation_interval: int | None = None
     evaluation_due: bool = False
     """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""

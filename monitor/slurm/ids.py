@@ -7,12 +7,13 @@ import re
 from typing import Final
 
 from monitor.scalars import compiled
+from parsers.patterns import lazy
 
-_ID: Final = re.compile(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
+_ID: Final = lazy(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
 # slurm-1234.out, slurm-1234_7.out: Slurm's own names, `slurm-%j.out` and `slurm-%A_%a.out`
-_OWN: Final = re.compile(r"slurm[-_]([1-9]\d{0,9}(?:_\d{1,9})?)\.\w{1,8}", re.ASCII)
+_OWN: Final = lazy(r"slurm[-_]([1-9]\d{0,9}(?:_\d{1,9})?)\.\w{1,8}", re.ASCII)
 # 1234.out, tr11-176B-1234.log, train.o1234, job_1234_7.err, train-1234-node03.out: the last number of the stem
-_LAST: Final = re.compile(r"(?:^|[-_.oe])([1-9]\d{2,9}(?:_\d{1,9})?)(?:[-_.](?!.*\d{3})[\w.-]*)?$", re.ASCII)
+_LAST: Final = lazy(r"(?:^|[-_.oe])([1-9]\d{2,9}(?:_\d{1,9})?)(?:[-_.](?!.*\d{3})[\w.-]*)?$", re.ASCII)
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
 
 

@@ -1,12 +1,11 @@
 """What crosses between the loop and the thread that asks Slurm: plain frozen values."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.run.records import Job
 
 
-@dataclass(frozen=True, slots=True)
-class JobQuestion:
+class JobQuestion(Struct, frozen=True):
     """What is a run's job doing? `account`: asked of the accounting, which knows more of those that are over."""
 
     run: str
@@ -18,8 +17,7 @@ class JobQuestion:
     """The run's launch when it was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobAnswered:
+class JobAnswered(Struct, frozen=True):
     """What Slurm said: `job`, or the `problem`; `gone`: Slurm answers and knows no such job."""
 
     question: JobQuestion

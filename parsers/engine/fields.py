@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import TypeVar
 
+from parsers.patterns import lazy
+
 N = TypeVar("N", int, float)
 MIB = 1024**2
 GIB = 1024**3
@@ -32,11 +34,11 @@ _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, 
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 """A printed number as a pattern without groups; to be compiled with IGNORECASE for `NAN` and `INF`."""
 
-LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
-_WHOLE_NUMBER = re.compile(NUMBER, re.IGNORECASE)
-_BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
-_FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
-_TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
+LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
+_WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
+_BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
+_FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
+_TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
 _MAX_GIB = 1e9  # more is no memory
 _MAX_MIB = 1e12
 _MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
@@ -116,12 +118,12 @@ def integer(text: str) -> int | None:
     return _bounded(whole, abs(whole) < _MAX_INTEGER)
 
 
-_AMOUNT = re.compile(
+_AMOUNT = lazy(
     r"\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d*)?)([KMBT])\b|\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
 )
 _POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 # `1h 2m 3s`, `2 days 1m`
-_WORDS_OF_TIME = re.compile(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
+_WORDS_OF_TIME = lazy(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
 _SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 

@@ -5,7 +5,7 @@ reading (a rule's `read`) fills fields with those numbers. A template is learned
 the line is read again with other digits in its place, and each value that changed is found in the text, by one of the
 converters of fields.py. There is no second description of any line: what a rule reads is written once, in its format.
 
-A template writes the pieces of a line into the JSON text of its event, which msgspec decodes: 3 us a line where the
+A template writes the pieces of a line into the JSON text of its events, which msgspec decodes: 3 us a line where the
 reference reading takes 60. It is used only after it gave what the reference reading gave, for the line itself and for
 lines with other digits. What it cannot say (NaN, a leading zero, a number beyond its type) it leaves to the reference
 reading. Residual risk: a rule for which a number decides what the line means. Such rules must not be `templated`.
@@ -85,40 +85,40 @@ _Text: TypeAlias = list["str | _Cut"]
 """JSON text with pieces of the line in it."""
 
 
-class _Part(NamedTuple):
-    """The JSON text of one event, for lines whose numbers may have any width."""
+class _Form(NamedTuple):
+    """The JSON text of what a line says, for lines whose numbers may have any width."""
 
-    rule: str
+    rules: tuple[str, ...]
+    """That of each event."""
     cuts: tuple[_Cut, ...]
     works: tuple[tuple[int, Callable[[bytes], bytes]], ...]
     """Places of the pieces that are no JSON as they stand, and what makes JSON of each."""
     text: bytes
-    decode: Callable[[bytes], Any]
+    decode: Callable[[bytes], tuple[Any, ...]]
 
 
 class Template:
     """How to read the lines of one shape."""
 
-    __slots__ = ("_parts", "redrawn")
+    __slots__ = ("_cut", "_decode", "_rules", "_text", "_works", "redrawn")
 
-    def __init__(self, parts: Sequence[_Part], regions: Sequence[tuple[int, int]], *, redrawn: bool = False) -> None:
+    def __init__(self, form: _Form, regions: Sequence[tuple[int, int]], *, redrawn: bool = False) -> None:
         """`regions`: where the numbers of such a line stand. Raises NoTemplateError if a piece would be empty."""
+        self._rules, cuts, self._works, self._text, self._decode = form
+        spans = [(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts]
+        if any(not 0 <= start < end for start, end in spans):
+            raise NoTemplateError
+        self._cut = _cutter(spans)
         self.redrawn = redrawn
         """The same line once more says nothing new: a progress bar is drawn again and again."""
-        self._parts = []
-        for rule, cuts, works, text, decode in parts:
-            spans = [(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts]
-            if any(not 0 <= start < end for start, end in spans):
-                raise NoTemplateError
-            self._parts.append((rule, _cutter(spans), works, text, decode))
 
     def read(self, raw: bytes) -> Answer | None:
         """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
+        pieces = self._cut(raw)
+        if self._works:
+            pieces = _worked(pieces, self._works)
         try:
-            return [
-                (rule, decode(text % (_worked(cut(raw), works) if works else cut(raw))))
-                for rule, cut, works, text, decode in self._parts
-            ]
+            return list(zip(self._rules, self._decode(self._text % pieces), strict=True))
         except msgspec.DecodeError:  # a leading zero, or too large a number
             return None
 
@@ -141,17 +141,17 @@ def _worked(pieces: tuple[bytes, ...], works: Sequence[tuple[int, Callable[[byte
     return tuple(worked)
 
 
-UNUSED: Final = Template((), ())
+UNUSED: Final = Template(_Form((), (), (), b"[]", msgspec.json.Decoder(tuple[()]).decode), ())
 """Gives nothing: for lines that say nothing of use."""
 
 
 class Layout:
     """A template for lines that differ from each other in the width of numbers and blanks, too."""
 
-    __slots__ = ("_numbers", "_parts", "proofs", "redrawn", "used")
+    __slots__ = ("_form", "_numbers", "proofs", "redrawn", "used")
 
-    def __init__(self, parts: Sequence[_Part], numbers: int) -> None:
-        self._parts = parts
+    def __init__(self, form: _Form, numbers: int) -> None:
+        self._form = form
         self._numbers = numbers
         self.proofs = 0
         """Lines of different shapes of which it gave what the reference reading gave."""
@@ -167,7 +167,7 @@ class Layout:
             for start, end in regions
         ):
             raise NoTemplateError
-        return Template(self._parts, regions, redrawn=self.redrawn)
+        return Template(self._form, regions, redrawn=self.redrawn)
 
 
 def widths_aside(shape: bytes) -> bytes:
@@ -198,8 +198,7 @@ def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:
         raise NoTemplateError
     finder = _Finder(lines)
     events = [[other[place][1] for other in answers] for place in range(len(answer))]
-    parts = [_part(rule, events[place], finder) for place, (rule, _) in enumerate(answer)]
-    layout = Layout(parts, len(finder.regions))
+    layout = Layout(_form([rule for rule, _ in answer], events, finder), len(finder.regions))
     template = layout.template(raw)
     if template.read(raw) is None or not agrees(template, raw, answer):
         raise NoTemplateError
@@ -375,19 +374,24 @@ def _constant(value: Any) -> str:
     return json.dumps(value)
 
 
-def _part(rule: str, events: Sequence[Event], finder: _Finder) -> _Part:
+def _form(rules: Sequence[str], told: Sequence[Sequence[Event]], finder: _Finder) -> _Form:
+    """`told`: each event of the line, as all the lines have it."""
     cuts: list[_Cut] = []
     works: list[tuple[int, Callable[[bytes], bytes]]] = []
-    written = b""
-    for piece in finder.event(events):
-        if isinstance(piece, str):
-            written += piece.encode().replace(b"%", b"%%")
-            continue
-        if piece.convert is not None:
-            works.append((len(cuts), _work(piece.convert)))
-        cuts.append(piece)
-        written += b"%b"
-    return _Part(rule, tuple(cuts), tuple(works), written, _decoder(type(events[0])))
+    texts = []
+    for events in told:
+        written = b""
+        for piece in finder.event(events):
+            if isinstance(piece, str):
+                written += piece.encode().replace(b"%", b"%%")
+                continue
+            if piece.convert is not None:
+                works.append((len(cuts), _work(piece.convert)))
+            cuts.append(piece)
+            written += b"%b"
+        texts.append(written)
+    text = b"[" + b",".join(texts) + b"]"
+    return _Form(tuple(rules), tuple(cuts), tuple(works), text, _decoder(*(type(events[0]) for events in told)))
 
 
 @cache
@@ -401,8 +405,8 @@ def defaults(kind: type[Event]) -> dict[str, Any]:
 
 
 @cache
-def _decoder(kind: type[Event]) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(kind).decode
+def _decoder(*kinds: type[Event]) -> Callable[[bytes], tuple[Any, ...]]:
+    return msgspec.json.Decoder(tuple[kinds]).decode  # type: ignore[valid-type]
 
 
 @cache

@@ -127,6 +127,10 @@ class EnvironmentVariableSeen(Event, frozen=True, kw_only=True, gc=False):
     value: str
 
 
+CLOCK = "GPU_CLOCK_MHZ"
+"""Not a variable of the system: shown among them, as it is none of the training's own settings either (gpu.yaml)."""
+
+
 class HostSeen(Event, frozen=True, kw_only=True, gc=False):
     """A host as the program knows it: its own, or the one that all of its launch meet at."""
 

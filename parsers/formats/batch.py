@@ -13,6 +13,7 @@ from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
+from parsers.formats import TABLES
 from parsers.formats.launchers import by_signal, ended_by, failed
 from parsers.formats.stamps import date_of
 from parsers.patterns import lazy
@@ -21,29 +22,7 @@ _REPORT_LINES = 4000  # of LSF's, the job's script in it
 
 # `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`
 _LSF = lazy(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
-_LSF_REASONS: dict[str, Failure] = {
-    "TERM_RUNLIMIT": "time_limit",
-    "TERM_DEADLINE": "time_limit",
-    "TERM_CPULIMIT": "time_limit",
-    "TERM_WINDOW": "time_limit",
-    "TERM_MEMLIMIT": "host_oom",
-    "TERM_SWAP": "host_oom",
-    "TERM_PREEMPT": "preempted",
-    "TERM_LOAD": "preempted",
-    "TERM_RC": "preempted",  # the cloud took the host back
-    "TERM_MC_RECALL": "preempted",
-    "TERM_OWNER": "stopped",
-    "TERM_ADMIN": "stopped",
-    "TERM_FORCE_OWNER": "stopped",
-    "TERM_FORCE_ADMIN": "stopped",
-    "TERM_BUCKET_KILL": "stopped",
-    "TERM_CHKPNT": "stopped",
-    "TERM_REQUEUE_OWNER": "stopped",
-    "TERM_REQUEUE_ADMIN": "stopped",
-    "TERM_ZOMBIE": "node_failure",
-    "TERM_SLURM": "node_failure",
-    "TERM_RMS": "node_failure",
-}
+_LSF_REASONS: dict[str, Failure] = TABLES["lsf"]
 # `Exited with exit code 140.`, `Exited by signal 9. The CPU time used is 1 seconds.`, `Exited with signal termination:
 # Killed, and core dumped.`, `Exited with signal termination: 12.`, `Exited with unknown status 0400`
 _LSF_EXIT = lazy(

@@ -28,8 +28,6 @@ _STEPS = lazy(
     rf"\bsteps: (\d{{1,12}}) loss: ({_N})((?:(?!steps: ).){{0,400}}?) ?iter time \(s\): ({_N}) samples/sec: ({_N})"
 )
 _NAMED = lazy(r"([A-Za-z][\w ]{0,40}?): (" + _N + ")")
-# `step=10, skipped=4, lr=[4.99e-05, 4.99e-05], mom=[(0.9, 0.95)]` (engine.py _report_progress)
-_STEP = lazy(r"\bstep=(\d{1,12}), skipped=(\d{1,12}), lr=\[?\[?(" + _N + ")?")
 # `epoch=0/micro_step=20/global_step=10, RunningAvgSamplesPerSec=46.9, CurrSamplesPerSec=50.8, MemAllocated=5.5GB`
 _THROUGHPUT = lazy(
     r"(?:epoch=(\d{1,9})/micro_step=(\d{1,12})/global_step=(\d{1,12})|(?<![\d/])(\d{1,9})/(\d{1,12})), "
@@ -82,16 +80,6 @@ def read_steps(line: Line) -> Iterator[Event]:
             seconds_per_step=finite(match[4]),
             samples_per_second=finite(match[5]),
             **line.origin,
-        )
-
-
-def read_step(line: Line) -> Iterator[Event]:
-    """The engine's progress report, every steps_per_print."""
-    match = _STEP.search(line.text)
-    if match:
-        rate = number(match[3]) if match[3] else None
-        yield EngineStepLogged(
-            form="step", step=int(match[1]), skipped_steps=int(match[2]), learning_rate=rate, **line.origin
         )
 
 
@@ -205,7 +193,6 @@ def read_setting(line: Line) -> Iterator[Event]:
 
 RULES: tuple[Rule, ...] = (
     Rule("deepspeed.steps", (b"iter time (s): ",), read_steps, templated=True),
-    Rule("deepspeed.step", (b", skipped=",), read_step, templated=True),
     Rule("deepspeed.throughput", (b"SamplesPerSec=",), read_throughput, templated=True),
     Rule(
         "deepspeed.overflow",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from parsers.engine.fields import integer
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, SizesTold
+from parsers.formats import TABLES
 from parsers.patterns import lazy
 
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
@@ -27,11 +28,7 @@ _ARGUMENT = lazy(
     r"(?<![\w.])(per_device_train_batch_size|gradient_accumulation_steps|sequence_parallel_size)"
     r"['\"]?[:= ]{1,3}(\d{1,9})(?![\w.])"
 )
-_ARGUMENTS = {
-    "per_device_train_batch_size": "micro_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "sequence_parallel_size": "context_parallel_size",
-}
+_ARGUMENTS: dict[str, str] = TABLES["hf_arguments"]
 # `gradient_checkpointing=True`, `'activation_checkpointing': True`
 _CHECKPOINTING = lazy(r"(?<![\w.])(?:gradient|activation)_checkpointing['\"]?[:= ]{1,3}([Tt]rue|[Ff]alse)\b")
 # `INFO:__main__:Overriding config: n_embd=11264,n_head=32,n_layer=64,n_positions=1024,gradient_checkpointing=true`
@@ -41,19 +38,7 @@ _MODEL = lazy(r"(?:\bModel config |\bconfig=)\w{1,80}Config \{\s*$")
 # `  "hidden_size": 2816,` and `    "hidden_size": 2816,` in a section
 _PAIR = lazy(r'^([ ]{2}|[ ]{4})"(\w{1,80})": (.{1,200}?),?\s*$')
 _SECTIONS = frozenset({"text_config", "llm_config", "language_config"})
-_KEYS = {
-    "n_layer": "layers", "num_hidden_layers": "layers", "num_layers": "layers", "n_layers": "layers",
-    "n_embd": "hidden_size", "hidden_size": "hidden_size", "d_model": "hidden_size",
-    "n_head": "attention_heads", "num_attention_heads": "attention_heads", "n_heads": "attention_heads",
-    "num_key_value_heads": "query_groups", "head_dim": "kv_channels",
-    "n_inner": "ffn_hidden_size", "intermediate_size": "ffn_hidden_size", "ffn_dim": "ffn_hidden_size",
-    "n_positions": "sequence_length", "vocab_size": "padded_vocab_size",
-    "num_experts": "experts", "num_local_experts": "experts", "n_routed_experts": "experts",
-    "num_experts_per_tok": "moe_top_k", "top_k_experts": "moe_top_k", "moe_intermediate_size": "moe_ffn_hidden_size",
-}  # fmt: skip
-"""Names of HF's configurations -> ours. GPT-2's `n_positions` is what its examples cut texts into; the
-`max_position_embeddings` of later models are not.
-"""
+_KEYS: dict[str, str] = TABLES["hf_configuration"]
 
 
 def read_world(line: Line) -> Iterator[Event]:

@@ -10,9 +10,7 @@ from typing import Any
 from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
-    CheckpointLoaded,
     CheckpointSaveStarted,
-    EvaluationProgressed,
     Event,
     TrainerLogged,
     TrainerProgressed,
@@ -39,12 +37,7 @@ _MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
 # `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
 _SETTING = lazy(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
 _HEADING = "***** Running training *****"
-_EVALUATES = lazy(r"^\s*\*{5} Running (?:Evaluation|Prediction) \*{5}")
-# `Saving model checkpoint to out/checkpoint-500`; without a number it is the model at the end
-_SAVES = lazy(r"^\s*Saving model checkpoint to (?P<path>\S{1,4000}[/\\]checkpoint-(?P<step>\d{1,12}))[/\\]?\s*$")
 _WRITES = "Writing model shards"
-# `  Continuing training from global step 465`
-_CONTINUES = lazy(r"^\s*Continuing training from global step (\d{1,12})\s*$")
 # `  train_runtime            = 0:14:55.93`
 _METRIC = lazy(
     r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
@@ -148,16 +141,6 @@ def read_line(line: Line) -> Iterator[Event]:
         yield from read_dict(line)
 
 
-def read_passage(line: Line) -> Iterator[Event]:
-    """What the loop goes over to: an evaluation or prediction, a save, the step that it goes on behind."""
-    if _EVALUATES.match(line.text):
-        yield EvaluationProgressed(done=0, total=0, **line.origin)
-    elif match := _SAVES.match(line.text):
-        yield CheckpointSaveStarted(iteration=int(match["step"]), path=match["path"], **line.origin)
-    elif match := _CONTINUES.match(line.text):
-        yield CheckpointLoaded(iteration=int(match[1]), **line.origin)
-
-
 def read_setting(line: Line) -> Iterator[Event]:
     """The heading of a training and the figures under it; the final metrics as one figure a line."""
     text = line.text
@@ -190,11 +173,5 @@ RULES: tuple[Rule, ...] = (
          b"trainable parameters = ", b"train_runtime  ",
          b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
         read_setting,
-    ),
-    Rule(
-        "hf.passage",
-        (b"***** Running Evaluation *", b"***** Running Prediction *", b"Saving model checkpoint to ",
-         b"Continuing training from global step "),
-        read_passage,
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from parsers.events import (
     MilestoneReached,
     ProcessExited,
 )
+from parsers.formats import TABLES
 from parsers.patterns import lazy
 
 _FRAME_LINES = 8  # of MPICH's report
@@ -49,24 +50,7 @@ _SHELL = lazy(
     r"|Alarm clock|CPU time limit exceeded|File size limit exceeded)\b"
     r"(?:[ ]{0,20}\(core dumped\))?(.*)$"  # behind it the whole command, with all its arguments
 )
-SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {
-    "Killed": ("killed", False),
-    "Terminated": ("stopped", False),
-    "Interrupt": ("stopped", False),
-    "Hangup": ("killed", False),  # its terminal closed: nobody asked for it
-    "Quit": ("killed", False),
-    "User defined signal": ("killed", False),  # nobody caught the warning that a scheduler was told to send
-    "Segmentation fault": ("segfault", False),
-    "Bus error": ("bus_error", False),
-    "CPU time limit exceeded": ("time_limit", False),
-    "Illegal instruction": ("unknown", False),
-    "Floating point exception": ("unknown", False),
-    "Trace/breakpoint trap": ("unknown", False),
-    "Alarm clock": ("unknown", False),
-    "File size limit exceeded": ("unknown", False),
-    "Broken pipe": ("unknown", True),
-    "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
-}
+SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {name: tuple(told) for name, told in TABLES["signals"].items()}
 """How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 # A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
 # with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`

@@ -25,6 +25,7 @@ from parsers.engine.fields import (
 )
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, IterationLogged, Malformed
+from parsers.formats import TABLES
 from parsers.patterns import lazy
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
@@ -46,42 +47,13 @@ _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
-# Printed name -> (attribute, converter). `current/average` pairs give the first, the line's own value.
-FIELDS: dict[str, tuple[str, _Convert]] = {
-    "consumed samples": ("consumed_samples", integer),
-    "consumed tokens": ("consumed_tokens", integer),
-    "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
-    "elapsed time per iteration (s)": ("seconds_per_iteration", finite),
-    "iteration time": ("seconds_per_iteration", duration),
-    "learning rate": ("learning_rate", number),
-    "global batch size": ("global_batch_size", integer),
-    "gloabl batch size": ("global_batch_size", integer),  # so printed by Ascend's fork
-    "lm loss": ("lm_loss", number),
-    "lm-loss": ("lm_loss", number),
-    "lm_loss": ("lm_loss", number),
-    "loss scale": ("loss_scale", number),
-    "grad norm": ("grad_norm", number),
-    "params norm": ("params_norm", number),
-    "num zeros": ("num_zeros", number),
-    "number of skipped iterations": ("skipped_iterations", integer),
-    "number of nan iterations": ("nan_iterations", integer),
-    "samples per second": ("samples_per_second", finite),
-    "samples/sec": ("samples_per_second", finite),
-    "tokens per gpu per second (tgs)": ("tokens_per_second_per_gpu", finite),
-    "tokens per gpu (tokens/s/gpu)": ("tokens_per_second_per_gpu", finite),
-    "tokens/s/gpu inst/harmonic mean": ("tokens_per_second_per_gpu", finite),
-    "tokens-per-second-per-gpu": ("tokens_per_second_per_gpu", finite),
-    "tokens/sec/gpu": ("tokens_per_second_per_gpu", finite),
-    "TFLOPs": ("tflops", finite),
-    "tflops": ("tflops", finite),
-    "throughput per GPU (TFLOP/s/GPU)": ("tflops", finite),
-    "compute per gpu (tflop/s/gpu)": ("tflops", finite),
-    "approx flops per GPU": ("tflops", teraflops),
-    "actual seqlen": ("sequence_length", integer),
-    "curriculum seqlen": ("sequence_length", integer),
-    "MFU": ("mfu", ratio),
-    "HFU": ("hfu", ratio),
+_READ: dict[str, _Convert] = {
+    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, teraflops)
 }
+FIELDS: dict[str, tuple[str, _Convert]] = {
+    name: (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
+}
+"""Printed name -> (attribute, converter)."""
 # Spelt in another case or with underscores it is the same field.
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
 

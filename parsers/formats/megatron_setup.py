@@ -1,4 +1,4 @@
-"""Megatron's lines around the loop: set-up milestones, topology, validation, exits.
+"""Megatron's lines around the loop: topology, validation, exits. Milestones and more are data (megatron_setup.yaml).
 
 Most are printed by rank 0 after a barrier, validation by the last rank; forks word them differently.
 """
@@ -13,7 +13,6 @@ from parsers.engine.scan import Line, Rule
 from parsers.events import (
     Event,
     ExitReason,
-    MilestoneReached,
     ProgramExited,
     TopologyLogged,
     ValidationLogged,
@@ -21,16 +20,6 @@ from parsers.events import (
 from parsers.patterns import lazy
 
 _DATETIME = r"datetime:[ ]{0,4}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)"
-# `[after megatron is initialized] datetime: 2021-06-10 20:47:50 `
-_MILESTONE = lazy(r"\[(" + r"[a-zA-Z][^\]]{3,80}" + r")\][ ]{0,4}" + _DATETIME)
-_MILESTONES = {
-    "after megatron is initialized": "initialized",
-    "after model, optimizer, and learning rate scheduler are built": "model_built",
-    "after model, optimizer and learning rate scheduler are built": "model_built",
-    "after dataloaders are built": "dataloaders_built",
-    "before the start of training step": "before_training_step",
-    "after training is done": "training_done",
-}
 # `[exiting program at iteration 500] datetime: ...`, `... after 1190.03 minutes`, `... after receiving SIGTERM.`,
 # in forks other reasons: `... after consuming all available data at iteration 19]`
 _EXIT = lazy(r"\[exiting program[ ](?=[^\]]{0,200}(?:\]|$))")
@@ -53,23 +42,6 @@ _VALIDATION = lazy(r"loss at (?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the en
 _SET = lazy(r"([\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4})[ ]?$")
 _DRAW = lazy(r"on[ ]{1,4}(\d{1,12})-sample draw from (\S{1,40}) set")
 _FOR = lazy(r"for (\S{1,60}) data")
-
-
-def read_milestone(line: Line) -> Iterator[Event]:
-    """Datetime lines and the two bare ones."""
-    text = line.text
-    match = _MILESTONE.search(text)
-    if match:
-        name = _MILESTONES.get(match[1])
-        if name is not None:
-            origin = {**line.origin, "logged_at": iso_time(match[2])}
-            yield MilestoneReached(milestone=name, **origin)  # type: ignore[arg-type]
-        return
-    stripped = text.strip()
-    if stripped in ("done with setup ...", "done with setups ..."):
-        yield MilestoneReached(milestone="setup_done", **line.origin)
-    elif stripped == "training ...":
-        yield MilestoneReached(milestone="training_started", **line.origin)
 
 
 def read_exit(line: Line) -> Iterator[Event]:
@@ -143,7 +115,6 @@ def read_validation(line: Line) -> Iterator[Event]:
 
 RULES: tuple[Rule, ...] = (
     Rule("megatron.exit", (b"[exiting program", b"Detected kill switch at"), read_exit),
-    Rule("megatron.milestone", (b"] datetime:", b"done with setup", b"training ..."), read_milestone),
     Rule("megatron.topology", (b"using world size:",), read_topology),
     Rule(
         "megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation, templated=True

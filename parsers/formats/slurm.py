@@ -30,7 +30,6 @@ _STATES: dict[str, tuple[Failure, bool]] = {
     "Out Of Memory": ("host_oom", False),
     "Terminated": ("stopped", True),
 }
-_NODE = lazy(r"srun: error: Node failure on (\S{1,200})")
 
 
 def read_cancelled(line: Line) -> Iterator[Event]:
@@ -55,11 +54,6 @@ def read_cancelled(line: Line) -> Iterator[Event]:
 
 def read_task(line: Line) -> Iterator[Event]:
     """Srun saw tasks end badly."""
-    if match := _NODE.search(line.text):
-        origin = {**line.origin, "node": match[1]}
-        yield FailureSeen(failure="node_failure", message=f"Slurm: node failure on {match[1]}", by="slurm", **origin)
-        yield ProcessTerminated(**line.origin)
-        return
     match = _TASK.search(line.text)
     if not match:
         return

@@ -144,6 +144,23 @@ def test_the_clusters_own_agent_may_push(chart: Path) -> None:
     assert "daemonset" not in notes.stdout.partition("NOTES:")[2]
 
 
+def test_several_monitors_share_a_topic(chart: Path) -> None:
+    """None has a volume, each has a page of its own, and forwarders write to the topic; without Kafka there is one."""
+    made = rendered(
+        chart, *BARE, "--set", "replicas=3,config.kafka.topic=logs,config.kafka.bootstrap={broker:9092}",
+        "--set", "forwarder.to=kafka://broker:9092/logs",
+    )  # fmt: skip
+    assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
+    deployment = made[MONITOR]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (3, {"type": "RollingUpdate"})
+    pod = deployment["template"]["spec"]
+    assert "--set=external_url=http://$(POD_IP):9843/" in pod["containers"][0]["args"]
+    assert {"name": "state", "emptyDir": {}} in pod["volumes"]
+    assert "--to=kafka://broker:9092/logs" in made[FORWARDER]["spec"]["template"]["spec"]["containers"][0]["args"]
+    refused = tool("helm", "template", "megatron", chart, "--set", "replicas=2")
+    assert (refused.returncode, "needs config.kafka" in refused.stderr) == (1, True)
+
+
 def test_who_may_push_is_asked(chart: Path) -> None:
     """Users: the configuration is a Secret, forwarders have a password from another one, and probes, which have none,
     do not ask for a page; a claim of the site's own, and where the monitor runs.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from grafana.source import schema
-from grafana.source.__main__ import generate
 from grafana.source.dashboards import BOARDS
+from grafana.source.dashboards import dashboard as generate
 from grafana.source.queries import Queries
 from grafana.source.schema import Board, BoardError, read
 from tests.grafana import lint

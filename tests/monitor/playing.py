@@ -29,6 +29,10 @@ class Played:
         (item,) = [item for item in self.of(incident) if item.status == "firing"]
         return item
 
+    def shown(self, incident: str) -> Transition:
+        """The first firing of a kind, told or not."""
+        return next(item for item in self.of(incident, quiet=True) if item.status == "firing")
+
     def kinds(self) -> set[str]:
         """Kinds that a person was told of."""
         return {item.incident for item in self.told if not item.quiet}

@@ -225,3 +225,12 @@ def test_a_training_that_was_done_may_begin_anew_after_a_launch_that_died(count:
     third = [(at, text.replace("7500", "60")) for at, text in launch(end + 200, 1, 30, 2.0)]
     told = play([*sorted([*first, *saved]), *traceback(end + 2), *second, *third]).of("resume_discontinuity")
     assert [item.incident for item in told if item.status == "firing"] == said
+
+
+def test_the_length_of_a_training_that_was_whole_is_not_the_next_ones() -> None:
+    """Nanochat trains on in its process, with steps that name no total: their end is unknown, not that of before."""
+    figures = "lrm: 1.00 | dt: 500.00ms | tok/sec: 1,000 | mfu: 40.00 | total time: 0.00m"
+    base = [(0.5 * n, f"step {n:05d}/100 ({n}.00%) | loss: {4 - n / 100:.6f} | {figures}\n") for n in range(100)]
+    then = [(60 + 0.5 * n, f"step {n:05d} ({n / 3:.2f}%) | loss: {2 - n / 99:.6f} | {figures}\n") for n in range(30)]
+    launch = play([*base, (51.0, "Minimum validation bpb: 0.8118\n"), *then]).state.launch
+    assert (launch.number, launch.last_iteration, launch.train_iterations) == (1, 29, None)

@@ -24,7 +24,7 @@ from monitor.run.steps.step import Step
 from monitor.statistics import levels
 from monitor.statistics.levels import Level
 from monitor.statistics.median import deviation, median, median_high
-from parsers.formats.gpu import CLOCK
+from parsers.events.setup import CLOCK
 
 __all__ = [
     "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
@@ -127,7 +127,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     for place, step in enumerate(steps):
         if step.outside is not None:
             took, outside = step.outside, memory.outside
-            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.standing) or changed
+            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for) or changed
         if step.timed is not None and place > begin:
             changed = _follow(state, memory, steps[begin:place], settings) or changed
             begin = place

@@ -21,8 +21,6 @@ _LONG = 96  # lines: a slow stretch of so many is told whatever was before
 _FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
 # long, after three nine times, and never longer than so many lines a flap
 _FLAPS = 8  # flaps remembered
-_EVALUATED = 8  # lines behind an evaluation: a shift that begins in them
-_RECOVERS = 48  # must last as long. In 20 runs the first 20 to 25 steps behind an evaluation took 2 to 10 % longer
 _CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
 UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
 _UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
@@ -59,8 +57,6 @@ def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, setti
     if shift is None and faster is None and 0 < size < math.log1p(settings.settled) and _settles(track, step, settings):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
         return changed
-    if shift is None and 0 < size < math.log1p(settings.settled) and _recovers(track, step, size):
-        return changed
     _take_shift(memory, track, iteration, at, size, settings)
     if shift is None and memory.shift is not None:
         memory.shift.stood = _stands(track, memory.shift, step, settings)
@@ -69,7 +65,7 @@ def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, setti
 
 def _stands(track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
     """Whether iterations have been slow for long enough to wake somebody, and still are."""
-    if shift.lines * step.interval * math.exp(shift.level) < settings.standing:
+    if shift.lines * step.interval * math.exp(shift.level) < settings.stands_for(math.exp(shift.level - shift.base)):
         return False
     return min(track.values[-_STILL:]) - shift.base > (shift.level - shift.base) / 2
 
@@ -175,15 +171,6 @@ def _is_usual(memory: Memory, track: Level, size: float) -> bool:
 def _settles(track: Level, step: Step, settings: SlowdownSettings) -> bool:
     """Whether the launch's iterations have not yet taken as long as its GPUs may need to settle."""
     return track.value is not None and step.finished * math.exp(track.value) < settings.settling
-
-
-def _recovers(track: Level, step: Step, size: float) -> bool:
-    """Whether the steps may only be getting back their pace after an evaluation."""
-    if step.evaluated_at is None or track.up_since is None:
-        return False
-    if not 0 <= track.up_since - step.evaluated_at <= _EVALUATED * step.interval:
-        return False
-    return track.slow_stretches(size / 2)[0] < _RECOVERS
 
 
 def _since(track: Level, up: bool = True) -> int:

@@ -66,10 +66,9 @@ def _lasting(
     found: Shift | outside.Longer, ratio: float, summary: str, evidence: dict[str, Any], settings: SlowdownSettings, *,
     stood: bool,
 ) -> Verdict:  # fmt: skip
-    """What is critical is only shown until it has `stood` for long enough to wake somebody."""
-    heavy = ratio >= 1 + settings.critical
-    severity: Severity = "critical" if heavy else "warning"
-    return firing(NAME, severity, summary, evidence, onset=found.onset, since=found.at, quiet=heavy and not stood)
+    """Only shown until it has `stood` for long enough to wake somebody."""
+    severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
+    return firing(NAME, severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
 
 
 def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:

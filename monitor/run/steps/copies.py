@@ -7,9 +7,10 @@ Residual risk: a source that lags more than `RING` iterations behind its twin is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
 
@@ -25,8 +26,7 @@ Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, 
 """(loss, grad norm, consumed samples, seconds, attempt, source) of a line that counted."""
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """Where one source of the run stands."""
 
     last_iteration: int | None = None
@@ -34,8 +34,7 @@ class Stream:
     """In which launch it last told of an iteration."""
 
 
-@dataclass(slots=True)
-class Copies:
+class Copies(Struct):
     """Iteration -> its reports that counted, the oldest iteration first."""
 
     seen: dict[int, list[Report]] = field(default_factory=dict)
@@ -179,8 +178,7 @@ _PAIRS = 64
 _ENGINES = 8
 
 
-@dataclass(slots=True)
-class Overflows:
+class Overflows(Struct):
     """Overflows by step, not by line: every rank may report one, and so may every engine (DeepSpeed-Chat has two).
 
     An overflow line tells the scale that was tried and what became of it. Each such pair belongs to one step of one

@@ -126,7 +126,7 @@ def count_step(state: RunState, report: Report) -> Phase:
         state.past.highest_iteration = iteration if iteration > 0 else 0
     launch.watch.restart(at)
     if launch.validations_since or launch.evaluation_due:
-        _leave_evaluation(state, last, report)
+        _leave_evaluation(state, report)
     ended = launch.ending.state
     phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
     if phase == "evaluating":
@@ -135,11 +135,10 @@ def count_step(state: RunState, report: Report) -> Phase:
     return phase
 
 
-def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None:
-    """The loop goes on behind iteration `last`: what was evaluated there, or that nothing was."""
+def _leave_evaluation(state: RunState, report: Report) -> None:
+    """The loop goes on: what was evaluated before, or that nothing was."""
     launch = state.launch
     if launch.validations_since:
-        launch.evaluated_at = last
         launch.evaluation_sets, launch.validations_since = launch.validations_since, 0
     if not launch.evaluation_due:
         return
@@ -245,12 +244,11 @@ def evaluation_every(launch: Launch) -> int | None:
 def _silent_work(state: RunState, iteration: int) -> str | None:
     """What the arguments ask for between this line and the next, where no line has told of any before."""
     launch, top = state.launch, state.launch.topology
-    every = top.save_interval
-    untold = top.saves is not False and not state.past.checkpoints.saves and launch.save.iteration is None
-    if every and untold and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
+    every = top.save_interval if top.saves is not False and launch.save.iteration is None else None
+    ends = every and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every
+    if ends and not state.past.checkpoints.saves:
         return SILENT_SAVE
-    every = evaluation_every(launch)
-    asked = launch.evaluation_silent and every and iteration % every == 0
+    asked = launch.evaluation_silent and (every := evaluation_every(launch)) and iteration % every == 0
     return SILENT_EVALUATION if asked or _ends_epoch(launch, iteration) else None
 
 

@@ -59,8 +59,6 @@ class Step(Struct, gc=False, kw_only=True):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
-    evaluated_at: int | None = None
-    """The iteration behind which the last evaluation of this launch came."""
     timed: Timed | None = None
     """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
     outside: tuple[float, float] | None = None
@@ -105,11 +103,9 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     return step
 
 
-def is_amended(step: Step, launch: Launch, event: Event) -> bool:
+def is_amended(step: Step, launch: Launch, event: TrainerLogged) -> bool:
     """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
-    if not isinstance(event, TrainerLogged) or launch.driver != "trainer" or step.reported:
-        return False
-    if step.iteration != launch.latest.iteration:
+    if launch.driver != "trainer" or step.reported or step.iteration != launch.latest.iteration:
         return False
     _take_dict(step, launch, event)
     step.learning_rate = event.learning_rate
@@ -138,7 +134,6 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
         sequence_length=latest.sequence_length,
         samples=latest.consumed_samples,
         new_skipped=state.skipped_iterations_total - skipped_before,
-        evaluated_at=launch.evaluated_at,
         timed=launch.account.last if counted else None,
     )
 
@@ -150,11 +145,11 @@ def _take_memory(step: Step, memory: Memory) -> None:
 
 def may_change_launch(launch: Launch, event: Event) -> bool:
     """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
-    source, last = _SOURCES.get(type(event)), launch.last_iteration
+    source = _SOURCES.get(type(event))
     if source is None:
         return False
     if source != launch.driver:
         return source != "engine" or launch.phase in ENDED
-    if last is None or source == "trainer":
+    if source == "trainer" or (last := launch.last_iteration) is None:
         return False  # the Trainer's launches begin with its own heading
     return event.iteration <= last if isinstance(event, IterationLogged) else event.step < last  # type: ignore[attr-defined]

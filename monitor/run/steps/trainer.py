@@ -104,7 +104,7 @@ def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
     if last is None:
         done = event.step - launch.loaded if launch.loaded is not None else 0
         return Report(event.step, elapsed / done if done > 0 else rate, told)  # the rate counts what it passed over
-    return Report(event.step, seconds, told, steps, max(0.0, passed))
+    return Report(event.step, seconds, told, steps, passed if passed > 0.0 else 0.0)
 
 
 def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:

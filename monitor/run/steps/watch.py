@@ -57,7 +57,7 @@ class Stopwatch:
         """
         if moment is None:
             return None
-        if moment % 1.0 and stamped:
+        if stamped and moment % 1.0:
             self.coarse = False  # what a program prints of its time since the start may be rounded to any unit
         self.paused = False
         begun, since, before = self.iteration, self.moment, self.last

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.intake.carriers import Heard
 from monitor.intake.labels import followed
 from tests.monitor.core.following import NOW, Following, arguments, step
 from tests.plain import decode, encode
@@ -46,7 +47,8 @@ class Pushed(Following):
         """Time passes; agents that live are heard each second."""
         for _ in range(int(seconds)):
             self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
-            self.core.listen({}, self.silent, self.heard.keys(), self.now)
+            deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
+            self.core.listen({}, Heard(deaf, frozenset(self.heard), {}), self.now)
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:

@@ -181,6 +181,17 @@ def test_ranks_out_of_order() -> None:
     assert not run.fired(FAILED)
 
 
+def test_a_save_that_is_told_when_training_has_gone_on() -> None:
+    """What was printed stands behind the bar, at the end: the save of 150 was over before 170, where Ctrl-C came."""
+    run = begun()
+    trained(run, 101, 170)
+    run.say(
+        start(150) + 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nKeyboardInterrupt\n'
+    )
+    run.say("", 60.0)
+    assert not run.fired(FAILED)
+
+
 def test_fast_iterations_wait_for_the_other_file() -> None:
     """A tenth of a second each: six lines are over before another rank's file was read."""
     run = begun()

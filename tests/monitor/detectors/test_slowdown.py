@@ -145,7 +145,7 @@ def test_every_program_that_tells_a_time_is_watched(dialect: str, interval: int)
     played = play((emission.at, emission.text) for emission in timeline(slow))
     # A bar shows whole seconds, so that one of its laps is 20 of them: four steps.
     within = 40 if dialect == "hf-trainer" and interval == 1 else 8 * interval
-    assert played.firing("slowdown").iteration in range(at, at + within + 1)
+    assert played.shown("slowdown").iteration in range(at, at + within + 1)
     assert played.kinds() == {"slowdown"}
     assert played.state.productive_seconds == pytest.approx(5.0 * at + 5.4 * (count - at), rel=0.01)
     assert play((emission.at, emission.text) for emission in timeline(Scenario(**wanted))).kinds() == set()

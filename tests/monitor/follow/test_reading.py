@@ -187,7 +187,7 @@ def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
         os.utime(log, (rig.clock.wall() - age, rig.clock.wall() - age))
 
     def slow(status: os.stat_result) -> os.stat_result:
-        rig.clock.advance(0.06)
+        rig.clock.advance(0.12)
         return status
 
     rig.os.doctor = slow

@@ -4,13 +4,18 @@ import contextlib
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
+from monitor.intake.spool import lines_of
 from monitor.intake.wire import TooLargeError, WireError, fields, unpacked, unsnapped
+from parsers.events import IterationLogged
+from parsers.reader import SourceReader
+from tests.lines import line
 from tests.monitor.intake.senders import message, otlp_push, push_request
 
 MOST = 1 << 20
@@ -94,6 +99,17 @@ def test_otlp_says_the_same_in_both_forms() -> None:
     ]
     for as_json, read_body in ((True, otlp_json), (False, otlp_protobuf)):
         assert read(read_body(otlp_push({"k8s.job.name": "gpt"}, records, as_json=as_json))) == expected
+
+
+@pytest.mark.parametrize(("as_json", "read_body"), [(True, otlp_json), (False, otlp_protobuf)])
+def test_otlp_says_by_an_attribute_that_a_line_was_cut(read_body: Callable[[bytes], Push], *, as_json: bool) -> None:
+    """`logtag` of a record, as an agent tells what stood in the runtime's file: the parts are joined."""
+    whole = line(7).rstrip("\n")
+    records = [(NS, 0, whole[:90], {"logtag": "P"}), (NS + 9, 0, whole[90:], {"logtag": "F"})]
+    push = read_body(otlp_push({"run": "gpt"}, records, as_json=as_json))
+    (stream,) = push.streams
+    lines = b"".join(one for at, text in stream.entries for one in lines_of(at, b"", text))
+    assert [type(entry.event) for entry in SourceReader().feed(lines)] == [IterationLogged]
 
 
 def test_otlp_bodies_that_are_no_text() -> None:

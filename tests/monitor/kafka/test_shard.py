@@ -4,90 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from monitor.config import load
-from monitor.kafka.shard import Shard
-from monitor.kafka.state import StateRecord
 from monitor.snapshot import MonitorCounts, RunSnapshot, Snapshot, merged
-from monitor.store import Parts
-from tests.clock import ManualClock
-from tests.kafka_broker import loki
+from tests.kafka_partition import Partition, Record
 from tests.lines import line
 from tests.programs import wait
-
-CONFIG = load("kafka: {bootstrap: ['b:1'], topic: logs}\ndetectors: {hang: {minimum: 60s}}")
-
-
-class Record:
-    """The state of a partition, kept here."""
-
-    partitions, lost, trouble = 4, False, ""
-
-    def __init__(self, data: bytes = b"", end: int = 1000) -> None:
-        self.data, self.end = data, end
-        self.parts: Parts = {}
-
-    def save(self, parts: Parts) -> bool:
-        """As that of the brokers."""
-        return StateRecord.save(self, parts)  # type: ignore[arg-type]
-
-    def open(self) -> bytes:
-        """What was written last."""
-        return self.data
-
-    def write(self, data: bytes) -> bool:
-        """Kept, unless another one has the partition."""
-        self.data = self.data if self.lost else data
-        return not self.lost
-
-
-class Partition:
-    """A log of records, and who has it."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock(wall=1_800_000_000.0)
-        self.record = Record()
-        self.records: list[tuple[bytes | None, bytes | None]] = []
-        self.shard = self.take_over()
-
-    def take_over(self) -> Shard:
-        """Another member, which knows what was written."""
-        self.record = Record(self.record.data, self.record.end)
-        self.shard = Shard(
-            CONFIG, 0, self.record, self.clock, lambda: None, lambda _: {}  # type: ignore[arg-type]
-        )  # fmt: skip
-        wait(lambda: not self.shard.look() and self.shard.open, 10.0, "opened")
-        self.begun_at = self.shard.next
-        return self.shard
-
-    def write(self, run: str, *texts: str, key: bytes | None = b"", task: str = "0", again: bool = False) -> None:
-        """A record of that run, now."""
-        at = round(self.clock.wall() * 1e9)
-        value = loki(
-            {"run": run, "filename": f"/logs/{task}.out"}, [(at + number, text) for number, text in enumerate(texts)]
-        )
-        for _ in range(1 + again):
-            self.records.append((run.encode() if key == b"" else key, value))
-
-    def turn(self, seconds: float = 0.5, *, heard: bool = True) -> None:
-        """Read to the end, then some time passes."""
-        for offset, (key, value) in enumerate(self.records):
-            if offset >= self.shard.next and not self.shard.take(offset, key, value, {}, 0):
-                break
-        self.clock.advance(0.01)
-        if heard:
-            self.shard.heard_at = self.clock.monotonic()
-        self.shard.turn()
-        self.clock.advance(seconds)
-
-    def turns(self, count: int, *, heard: bool = True) -> None:
-        """Several."""
-        for _ in range(count):
-            self.turn(heard=heard)
-
-    def iterations(self, run: str) -> int | None:
-        """How many counted."""
-        found = self.shard.core.runs.get(run)
-        return None if found is None else found.state.iterations_total
 
 
 @pytest.fixture
@@ -168,7 +88,8 @@ def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> No
     """A record without a key among others, one of bytes, an empty one, one that names no run: the rest goes on."""
     partition.write("tr11", line(1))
     partition.write("tr11", line(2), key=None)
-    partition.records += [(b"tr11", b"\0\0\0\0\1avro"), (b"tr11", None), (b"\xff\x00digest", b"whose?")]
+    for key, value in ((b"tr11", b"\0\0\0\0\1avro"), (b"tr11", None), (b"\xff\x00digest", b"whose?")):
+        partition.append(key, value)
     for step in range(2, 6):
         partition.write("tr11", line(step))
     partition.turns(10)
@@ -185,7 +106,7 @@ def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> No
 def test_plain_lines_are_of_the_run_that_their_key_names(partition: Partition) -> None:
     """As rsyslog and syslog-ng write them."""
     for step in range(1, 6):
-        partition.records.append((b"tr11", line(step).encode()))
+        partition.append(b"tr11", line(step).encode())
     partition.turns(10)
     assert partition.iterations("tr11") == 5
 
@@ -229,7 +150,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(partition: Partit
         partition.turn()
     partition.turns(6)
     partition.shard.close(save=True)
-    partition.records, partition.record.end = [], 0
+    partition.records.clear()
     partition.take_over()
     assert partition.begun_at == 0
     for step in range(6, 9):

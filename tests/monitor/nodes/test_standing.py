@@ -5,11 +5,11 @@ import json
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from monitor.cli import main
 from monitor.config import load
