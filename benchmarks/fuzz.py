@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import socket
@@ -47,6 +48,7 @@ from monitor.serve.http import App
 from monitor.serve.server import HttpServer, Limits
 from monitor.slurm.replies import ReplyError, read_account, read_show
 from tests.clock import ManualClock
+from tests.parsers import test_paths
 from tests.plain import decode, encode
 from tests.test_fuzz import HOSTILE, check_pages, check_state, fragments, pages
 
@@ -345,9 +347,21 @@ def slurm(pairs: list[tuple[str, str]], columns: list[str]) -> None:
             read(text, "500")
 
 
+@given(
+    st.sampled_from(sorted(test_paths.ENGINES)),
+    test_paths.logs(),
+    st.sampled_from([7, 300, 1 << 20]),
+    st.randoms(use_true_random=False),
+)
+def paths(engine: str, data: bytes, size: int, chance: random.Random) -> None:
+    """Every way to read a line gives what looking at every line gives."""
+    test_paths.check_paths(engine, data, size)
+    test_paths.check_one_by_one(data, chance)
+
+
 TARGETS: dict[str, Callable[[], None]] = {
     one.__name__: one
-    for one in (logs, files, http, dumps, dialects, configurations, slurm)  # type: ignore[attr-defined]
+    for one in (logs, files, http, dumps, dialects, configurations, slurm, paths)  # type: ignore[attr-defined]
 }
 
 

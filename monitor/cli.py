@@ -13,7 +13,7 @@ COMMANDS = (
 )  # fmt: skip
 """Each is a module and a function of its name."""
 
-_GARBAGE = (20_000, 20, 50)
+GARBAGE = (20_000, 20, 50)
 """gc.set_threshold: a run's state is a hundred thousand objects that stay, a block of a log ten thousand that go by
 themselves. At Python's 700 a third of the time went into looking through them for the few cycles that an exception or a
 closed connection leaves: 20,000 are some MB."""
@@ -71,7 +71,7 @@ def main() -> None:
       megatron-monitor run /logs/tr11/main.txt  follow a log; http://127.0.0.1:9843/ shows it
       megatron-monitor run --once LOG           read to the end, print the metrics
     """
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*GARBAGE)
 
 
 _keep_examples(main)

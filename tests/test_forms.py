@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from parsers.engine.forms import RuleSpec
 from parsers.events import to_fields
+from tests.conftest import loaded
 
 FILES = Path(__file__).parents[1] / "parsers" / "formats"
-CONTENTS: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))}
+CONTENTS: dict[str, Any] = {path.stem: loaded(path.read_text()) for path in sorted(FILES.glob("*.yaml"))}
 FORMS = [(rule["name"], form) for rules in CONTENTS.values() for rule in rules for form in rule["forms"]]
 
 

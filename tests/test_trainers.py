@@ -7,17 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import yaml
 
 from parsers.declared.builtin import built_in
 from parsers.declared.schema import Dialect
+from tests.conftest import loaded
 
 FILES = Path(__file__).parents[1] / "parsers" / "trainers"
 
 
 def from_files() -> bytes:
     """All dialects, by name, as JSON."""
-    values = [yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))]
+    values = [loaded(path.read_text()) for path in sorted(FILES.glob("*.yaml"))]
     return msgspec.json.format(msgspec.json.encode(msgspec.convert(values, tuple[Dialect, ...])), indent=1) + b"\n"
 
 
