@@ -64,3 +64,8 @@ def test_a_replay_loads_no_more(log: str) -> None:
     for arguments in (("replay", log), ("parse", log)):
         modules = loaded(*arguments)
         assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
+
+
+def test_help_loads_no_command() -> None:
+    """Who asks what there is waits for none of it."""
+    assert [module for module in loaded("--help") if module.startswith("monitor.commands.")] == []
