@@ -135,6 +135,13 @@ class Soak:
                 found[row.split('run="')[1].split('"')[0]] = float(row.rsplit(" ", 1)[1])
         return found
 
+    def budget(self, name: str) -> float:
+        """Seconds of silence that the run has now: twice the longest that was called a hang and ended. A run that hung
+        for three minutes is not called hung again after three.
+        """
+        deadline = self.metrics("megatron_hang_deadline_timestamp_seconds").get(name, 0.0)
+        return max(0.0, deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline))
+
     def _page(self) -> str:
         for row in reversed((self.directory / "daemon.log").read_text(errors="replace").splitlines()):
             if "listening on http://" in row:
@@ -177,7 +184,8 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
             time.sleep(soak.chance.uniform(0.0, 5.0))
         if hanging is not None:
             since, healthy = hanging.hung[-1][0], time.monotonic()
-            found = soak.wait(lambda h=hanging, s=since: soak.receiver.of(h.name, "firing", s), 3 * TOLD)  # type: ignore[misc]
+            limit = 3 * TOLD + soak.budget(hanging.name)
+            found = soak.wait(lambda h=hanging, s=since: soak.receiver.of(h.name, "firing", s), limit)  # type: ignore[misc]
             told += found
             if found:
                 late.append(max(0.0, soak.receiver.of(hanging.name, "firing", since)[0] - healthy))
