@@ -25,7 +25,7 @@ class Theatre:
         self.directory = directory
         self.cases = cases
         self.stages: dict[str, Daemon] = {}
-        self._forge = forge()
+        forge()  # by the thread that lives longest
         for mode in MODES:
             if any(case.mode == mode for case in cases):
                 self.stages[mode] = self._stage(mode)
@@ -79,7 +79,6 @@ class Theatre:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for stage in self.stages.values():
             stage.end()
-        self._forge.close()
 
 
 @pytest.fixture(scope="session")

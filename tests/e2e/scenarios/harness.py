@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -20,12 +21,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.scenarios.forks import Forge
+from tests.e2e.forks import Forge
 from tests.lines import line
 from tests.programs import now, slack
 
-ROOT = Path(__file__).parents[3]
-ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 # The follower's patience, shortened alike so that the suite is: the order of what it waits for stays.
 PATIENCE = {
@@ -39,7 +39,7 @@ TOTALS: Counter[str] = Counter()
 @functools.cache
 def forge() -> Forge:
     """Where all daemons of this process come from: launcher.py, which has imported everything."""
-    return Forge(Path(__file__).with_name("launcher.py"), ENVIRONMENT, ROOT)
+    return Forge(Path(__file__).with_name("launcher.py"), sys.executable, ENVIRONMENT)
 
 
 def iteration_line(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The real daemon with the system calls of its follower in our hands: `CONTROL run ...`, each a fork (forks.py).
+"""The real daemon with the system calls of its follower in our hands: `CONTROL run ...`, each a fork (../forks.py).
 
 CONTROL is a JSON file, read again whenever it changes:
 `mounts`: {path: type} shown instead of /proc/self/mountinfo (at the start only);
@@ -32,7 +32,7 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
 from monitor.run.steps.copies import Overflows
 from monitor.system import clock
-from tests.e2e.scenarios.forks import forked
+from tests.e2e.forks import forked
 
 
 class Control:

@@ -1,10 +1,11 @@
 """Daemons forked from one process that has imported everything: an import takes 0.8 s of processor, a fork 20 ms.
 
 A forked process is a true one, with its own number, environment, streams and end; it is a child of the tests' process,
-which waits for it, kills it and gets its exit status as of any other. The entry points themselves are started elsewhere
-(tests/e2e/test_*.py).
+which waits for it, kills it and gets its exit status as of any other. That the command starts by itself is proved where
+a test takes `installed` (conftest.py), and by the tests of the other commands.
 """
 
+import atexit
 import ctypes
 import gc
 import json
@@ -67,15 +68,16 @@ class Process:
 class Forge:
     """The tests' end: starts the program that is forked, and orders the forks."""
 
-    def __init__(self, program: Path, environment: Mapping[str, str], directory: Path) -> None:
+    def __init__(self, program: Path, python: str, environment: Mapping[str, str]) -> None:
         _prctl(_SUBREAPER, 1)  # who is forked twice becomes this process's child
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with other:
             self._program = subprocess.Popen(
-                [*TETHERED, sys.executable, str(program), str(other.fileno())],
-                env=environment, cwd=directory, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()],
+                [*TETHERED, python, str(program), str(other.fileno())],
+                env=environment, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()],
             )  # fmt: skip
+        atexit.register(self.close)
 
     def start(self, arguments: list[str], environment: Mapping[str, str], output: Path) -> Process:
         """Fork it: from here on it has these arguments, this environment, and this file for what it says."""
@@ -85,7 +87,7 @@ class Forge:
             return Process(int(self._channel.recv(64)))
 
     def close(self) -> None:
-        """What was forked lives on."""
+        """No more forks; those that were made live on."""
         self._channel.close()
         self._program.wait(timeout=10)
 
