@@ -84,7 +84,9 @@ class Forge:
         order = {"arguments": arguments, "environment": dict(environment), "output": str(output), "parent": os.getpid()}
         with self._lock:
             self._channel.send(json.dumps(order).encode())
-            return Process(int(self._channel.recv(64)))
+            answer = self._channel.recv(64)
+        assert answer, f"{self._program.args} has ended, or cannot be imported"
+        return Process(int(answer))
 
     def close(self) -> None:
         """No more forks; those that were made live on."""
