@@ -5,7 +5,6 @@ output threads ask the loop for a Snapshot (serve/latest.py); notifier threads t
 messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
-import dataclasses
 import faulthandler
 import gc
 import logging
@@ -17,6 +16,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from monitor.config import Config, ConfigError
 from monitor.core import Core
@@ -247,7 +248,7 @@ class Daemon:
         snapshots = [core.snapshot(at, pages=pages) for core, at in self._cores(now)]
         if self._member is not None:
             gone = Snapshot(at=0.0, monitor=self._member.gone.frozen(), ready=True)
-            snapshots[0] = dataclasses.replace(snapshots[0], members=self._member.members)
+            snapshots[0] = msgspec.structs.replace(snapshots[0], members=self._member.members)
             snapshots.append(gone)
         snapshot = merged(snapshots)
         if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
@@ -255,8 +256,8 @@ class Daemon:
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
                 self._hold_until = float("-inf")
             else:
-                snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
-        self._latest.show(dataclasses.replace(snapshot, ready=self._was_ready), pages=pages)
+                snapshot = msgspec.structs.replace(snapshot, runs=old.runs, incidents=old.incidents)
+        self._latest.show(msgspec.structs.replace(snapshot, ready=self._was_ready), pages=pages)
 
     def _count(self, now: float) -> None:
         counts = self._core.counts

@@ -1,9 +1,11 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.charts.history import History
 from monitor.incidents import Transition
@@ -32,8 +34,7 @@ def clean_label(text: str, longest: int = _MAX_LABEL) -> str:
     return "".join(char if char.isprintable() else "�" for char in text[:longest])
 
 
-@dataclass(slots=True)
-class MonitorCounts:
+class MonitorCounts(Struct):
     """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
 
     values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
@@ -61,8 +62,7 @@ class MonitorCounts:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RunSnapshot:
+class RunSnapshot(Struct, frozen=True):
     """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
 
     run: str
@@ -75,8 +75,7 @@ class RunSnapshot:
     """What a launcher is told that asks (monitor/hands/verdict.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Everything that HTTP shows, at one instant. Never changed once made."""
 
     at: float

@@ -1,9 +1,10 @@
 """What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from monitor.config import Config
 from monitor.core.aside import Aside
@@ -59,7 +60,7 @@ def _shown(run: Run, now: float, config: Config, record: Record, *, pages: bool,
     samples = samples_of(view)
     run.page_due = shown is not None and not pages
     if shown is not None and not pages:
-        shown = dataclasses.replace(shown, samples=samples)
+        shown = msgspec.structs.replace(shown, samples=samples)
     else:
         charts, transitions = state.history.frozen(), tuple(run.book.history)
         page = page_of(view, config.detectors.hang, config.runbook_url)

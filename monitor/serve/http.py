@@ -6,10 +6,10 @@ the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 
 import gzip
 from collections.abc import Callable
-from dataclasses import replace
 from html import escape
 from urllib.parse import parse_qs
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 

@@ -1,6 +1,5 @@
 """Nothing that a log makes the monitor do ends the daemon: what fails is put aside, its neighbour goes on."""
 
-import dataclasses
 import json
 import logging
 import math
@@ -212,7 +211,7 @@ def _event(kind: type[Event], **values: Any) -> Event:
 
 def _variants(kind: type[Event], *, beyond: bool) -> Iterator[Event]:
     if kind is SizesTold:  # its names are a closed set
-        sizes = [one.name for one in dataclasses.fields(Topology) if one.type == "int | None"]
+        sizes = [one.name for one in msgspec.structs.fields(Topology) if one.type == "int | None"]
         yield from (SizesTold(values={name: value}) for name in sizes for value in (BEYOND if beyond else WHOLE))
         return
     for name, hint in typing.get_type_hints(kind).items():
