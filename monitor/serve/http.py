@@ -100,6 +100,7 @@ class App:
         self._clock = clock
         self._turned = turned
         self._metrics = Exposition(self._figures, clock)
+        self._ready = False  # once ready it stays so, and no probe waits for a snapshot
         self.notice = ""
         """A warning that every page for people begins with."""
         self.scrapes = Scrapes()
@@ -117,7 +118,8 @@ class App:
         if request.path == "/-/healthy":
             return self._healthy()
         if request.path == "/-/ready":
-            return text_reply(200, "ready\n") if self._figures().ready else text_reply(503, "reading the backlog\n")
+            self._ready = self._ready or self._figures().ready
+            return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
         if request.path.startswith("/static/"):
             page = static_reply(request)
         else:

@@ -5,8 +5,9 @@ in its queue, makes one Snapshot for all who wait, and each HTTP thread renders 
 batch: to make 50 runs' samples ten times a second costs more than to judge them. A scrape does not wait for the reader
 threads either: what was written in the last two seconds at most may not be in it.
 
-A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do. A
-scrape asks for figures: pages and charts are not made for it, and those of the Snapshot that it gets may be old.
+A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do, which
+is as old as the question before. A scrape asks for figures: pages and charts are not made for it, and those of the
+Snapshot that it gets may be old.
 """
 
 import threading
@@ -14,8 +15,7 @@ from collections.abc import Callable
 
 from monitor.snapshot import Snapshot
 
-_WAIT = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
-_PAGE_WAIT = 4  # times as long for a page: the last one is as old as the last look at a page
+_WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
 
 
 class Latest:
@@ -33,19 +33,19 @@ class Latest:
 
     def __call__(self) -> Snapshot:
         """One with pages made after this question, or the last one if the loop does not turn in time."""
-        return self._ask(True, _PAGE_WAIT * self._wait)
+        return self._ask(True)
 
     def figures(self) -> Snapshot:
         """The same, of which only samples and counts are asked for."""
-        return self._ask(False, self._wait)
+        return self._ask(False)
 
-    def _ask(self, page: bool, seconds: float) -> Snapshot:
+    def _ask(self, page: bool) -> Snapshot:
         with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
             self._number = mine = self._number + 1
             self._waiting[mine] = page
         self._wake()
         with self._shown:
-            self._shown.wait_for(lambda: mine not in self._waiting, seconds)
+            self._shown.wait_for(lambda: mine not in self._waiting, self._wait)
             return self.last
 
     @property

@@ -51,6 +51,13 @@ def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
     assert latest.wanted
 
 
+def test_a_loop_that_is_busy_for_half_a_second_is_waited_for() -> None:
+    """A turn with 500 runs takes so long on a loaded machine, and the last snapshot is as old as the scrape before."""
+    latest = Latest(Snapshot(at=7.0), lambda: None)
+    threading.Timer(0.5, latest.show, (Snapshot(at=8.0),)).start()
+    assert latest.figures().at == 8.0
+
+
 def test_who_asks_for_figures_does_not_wait_for_pages() -> None:
     """And who asks for a page is not content with figures; the question for it stands meanwhile."""
     asked = threading.Semaphore(0)
