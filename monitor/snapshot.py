@@ -75,6 +75,37 @@ class RunSnapshot(Struct, frozen=True):
     """What a launcher is told that asks (monitor/hands/verdict.py)."""
 
 
+def as_asked(run: str) -> str:
+    """A run's name as a browser can ask for it: a name may hold bytes that are no UTF-8."""
+    return run.encode("utf-8", "replace").decode()
+
+
+class Asked(Struct, frozen=True):
+    """What of the runs somebody wants to see beside their samples and their open incidents."""
+
+    pages: bool = True
+    """The figures of each run, as cards and tables show them."""
+    whole: frozenset[str] | None = None
+    """Runs of which page, charts and verdict are wanted; None: of all."""
+
+    def page_of(self, run: str) -> bool:
+        """Is its page wanted?"""
+        return self.pages or self.whole_of(run)
+
+    def whole_of(self, run: str) -> bool:
+        """Are its charts and its verdict wanted too?"""
+        return self.whole is None or as_asked(run) in self.whole
+
+    def __or__(self, other: "Asked") -> "Asked":
+        whole = None if self.whole is None or other.whole is None else self.whole | other.whole
+        return Asked(self.pages or other.pages, whole)
+
+
+FIGURES = Asked(pages=False, whole=frozenset())
+CARDS = Asked(whole=frozenset())
+EVERYTHING = Asked()
+
+
 class Snapshot(Struct, frozen=True):
     """Everything that HTTP shows, at one instant. Never changed once made."""
 

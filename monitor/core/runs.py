@@ -59,7 +59,9 @@ class Run(Judged):
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None
     page_due: bool = False
-    """The page and the charts in `shown` are older than its samples."""
+    """The page in `shown` is older than its samples; ..."""
+    charts_due: bool = False
+    """... or charts and verdict are."""
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
