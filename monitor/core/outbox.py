@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
+from msgspec import structs
+
 from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
 
@@ -254,7 +256,7 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
             times = "" if ended == 1 else f" {ended} times"
             last = "" if ended == 1 else "the last time "
             summary = f"began and ended{times} before this could be delivered; {last}{message.summary}{trouble}"
-            message = replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
+            message = structs.replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
         kinds = {message.incident: ended} if ended else {}
         kept.append(replace(end, message=message, known=known, ended=kinds))
     return [*kept, firing] if firing is not None else kept
