@@ -56,8 +56,10 @@ def history(
     clocks = {source: SourceClock(zone, written, latest) for source in sources}
     begins = {source: _beginning(read(), SourceClock(zone, written, latest)) for source, read in sources.items()}
     origin = _origin(name, begins.values(), start)
-    undated = {source: origin if begin is None else 0.0 for source, begin in begins.items()}
-    streams = [_from(clocked(read(), source, clocks[source]), undated[source]) for source, read in sources.items()]
+    streams = [
+        _from(clocked(read(), source, clocks[source]), origin if begins[source] is None else 0.0)
+        for source, read in sources.items()
+    ]
     players = Players(judge, name, clocks)
     player = players.current()
     player.dated = not set(begins.values()) <= {None}
@@ -81,8 +83,7 @@ def history(
         if player is not before and before.now > due - step:
             yield from _last(config, before)
     deque(players.finish(0.0), maxlen=0)
-    if due is not None:
-        yield from _last(config, player)
+    yield from _last(config, player)
 
 
 def _origin(name: str, begins: Iterable[float | None], start: float | None) -> float:

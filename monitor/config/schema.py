@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -238,7 +239,7 @@ class Config(Struct, frozen=True, kw_only=True):
         """What the values together have wrong."""
         known = {notifier.name for notifier in self.notifiers}
         for policy in self.policies:
-            for name in (name for action in policy.actions for name in getattr(action, "to", ())):
+            for name in chain(*(getattr(action, "to", ()) for action in policy.actions)):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
         if self.intake.listen is None and not self.kafka.bootstrap:

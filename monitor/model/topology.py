@@ -137,14 +137,12 @@ _LARGEST_NOMINAL = 1e5  # billions
 
 def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
-    read = _READ.get(type(event))
-    told = read(event) if read is not None else {}
-    if isinstance(event, events.SizesTold) and event.default:
-        told = {name: value for name, value in told.items() if name not in topology.told}
+    read = _READ.get(type(event), lambda _: {})
+    known = topology.told if isinstance(event, events.SizesTold) and event.default else ()
     if topology.own_batch and isinstance(event, events.ModelSettingLogged) and event.name in _BATCH:
         return None
-    told = {name: value for name, value in told.items() if value is not None}
-    if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
+    told = {name: value for name, value in read(event).items() if value is not None and name not in known}
+    if all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
         return None
     others = topology.told - _BATCH if told.get("own_batch") and not topology.own_batch else topology.told
     kept = {name: getattr(topology, name) for name in others}

@@ -228,10 +228,10 @@ def _lines(
         "indent": f'"{proposal.indent}"'.replace("\t", "\\t") if proposal.form == "block" else "",
         "separator": f'"{proposal.separator}"'.replace("\n", "\\n") if proposal.form != "json" else "",
         "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
-        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]" if proposal.line.needs else "",
+        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]",
         "given": f"{{epoch_steps: {proposal.count.length}}}" if proposal.count.length is not None else "",
     }
-    yield from (f"    {key}: {value}" for key, value in keys.items() if value)
+    yield from (f"    {key}: {value}" for key, value in keys.items() if value not in ("", "[]"))
     for other in beside:
         more = "".join(f", {key}: true" for key in ("anywhere", "prefixed") if getattr(other.spec, key))
         yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{more}}}"

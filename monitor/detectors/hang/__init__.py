@@ -8,7 +8,7 @@ runs that have ended, and for archived logs (`state.live`).
 from typing import Any
 
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence
+from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence, stated
 from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
@@ -71,21 +71,20 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     where = launch.phase + _told_with(state)
     if iteration is not None:
         where += f" after iteration {iteration}"
+    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
     evidence: dict[str, Any] = {
         "phase": launch.phase,
         "silence_seconds": round(silence, 3),
-        **({"unheard_seconds": round(state.unheard, 3)} if state.unheard else {}),
+        "unheard_seconds": round(state.unheard, 3) or None,
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
         "last_line": launch.last_line,
         **job_evidence(state),
+        "expected_gap_seconds": None if allowed.expected is None else round(allowed.expected, 4),
+        "cuda_launch_blocking": blocking,
     }
-    if allowed.expected is not None:
-        evidence["expected_gap_seconds"] = round(allowed.expected, 4)
-    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
-    if blocking is not None:
-        evidence["cuda_launch_blocking"] = blocking
+    evidence = stated(evidence)
     summary = (
         f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
