@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from monitor.backfill import Moment, Reading, UndatedError, history
+from monitor.backfill import Moment, Reading, Spool, UndatedError, history
 from monitor.commands.arguments import (
     POSITIVE_DURATION,
     by_run,
@@ -26,7 +26,6 @@ from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.reading import dated_events
-from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent
 
 

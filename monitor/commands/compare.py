@@ -6,8 +6,7 @@ from typing import TextIO
 
 import click
 
-from monitor.commands.arguments import config_option, set_option
-from monitor.commands.reading import only_run
+from monitor.commands.arguments import config_option, only_run, set_option
 from monitor.reports import comparison, html
 
 

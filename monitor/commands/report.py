@@ -11,9 +11,20 @@ from typing import Any, TextIO, TypeAlias
 
 import click
 
-from monitor.archive import row_file
 from monitor.archive import tasks as readers
-from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
+from monitor.archive.tasks import (
+    Done,
+    Reading,
+    RowFile,
+    Task,
+    groups_of,
+    lines_of,
+    merged,
+    read_task,
+    tasks_of,
+    together,
+    write,
+)
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.commands.progress import progress
 from monitor.core.sources import watches
@@ -139,17 +150,17 @@ def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew
     some, done = False, list[Done]()
     if not isinstance(to, Path):
         for task, reading in read_all(tasks_of(groups)):
-            row_file.write(to, row_file.lines_of(task, reading))
+            write(to, lines_of(task, reading))
             warn(*reading.problems)
             some = some or bool(reading.rows)
         return some
     if anew:
         to.unlink(missing_ok=True)
-    file = row_file.RowFile(to)
+    file = RowFile(to)
     left = file.without(groups)
     with file.append() as stream:
         for task, reading in read_all(tasks_of(left)):
-            row_file.write(stream, row_file.lines_of(task, reading))
+            write(stream, lines_of(task, reading))
             warn(*reading.problems)
             done.append((task, Reading(jobs=reading.jobs)))
     for several in merged(done):

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from monitor import scalars
-from monitor.config.intake import IntakeSettings
-from monitor.config.kafka import KafkaSettings
+from monitor.config.intake import IntakeSettings, KafkaSettings
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
@@ -159,7 +158,7 @@ class Web(Struct, frozen=True, kw_only=True):
     """User -> bcrypt hash of the password."""
     allowed_hosts: tuple[scalars.HostPattern, ...] = ()
     """Names, as globs, under which browsers and Prometheus may ask; addresses and localhost always may. None: any name
-    where others are let in, no other one on a loopback address (monitor/serve/hosts.py).
+    where others are let in, no other one on a loopback address (monitor/serve/auth.py).
     """
 
 

@@ -15,7 +15,7 @@ from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
-from monitor.statistics.scale_search import ScaleSearch
+from monitor.statistics.series import ScaleSearch
 from parsers.events import LossScaleExhausted, OverflowSkipped
 
 _NAME = "loss_scale_collapse"

@@ -14,7 +14,7 @@ from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing
 from monitor.run.records import plus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
-from monitor.statistics.scale_search import ScaleSearch
+from monitor.statistics.series import ScaleSearch
 from monitor.units import Ratio
 from parsers.events import OverflowSkipped
 
