@@ -89,12 +89,12 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
     lines += [f"{words}: {value}" for words, value in told.items() if value not in (None, "")]
     shown = evidence if fires else {name: evidence[name] for name in _OF_ENDS if name in evidence}
     lines += [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name not in _SHOWN]
-    return "\n".join("".join(char if char.isprintable() else " " for char in _harmless(line)) for line in lines)
+    return "\n".join(map(_harmless, lines))
 
 
 def _harmless(text: str) -> str:
     """A log's line calls nobody: what chats take for a mention (`<!channel>`, `@here`) is none with a space in it."""
-    return _MENTION.sub(r"\1 ", text)
+    return "".join(char if char.isprintable() else " " for char in _MENTION.sub(r"\1 ", text))
 
 
 def _cost(message: Transition) -> float | None:

@@ -68,9 +68,6 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
     hung = silence >= allowed.seconds
     iteration = launch.latest.iteration
-    where = launch.phase + _told_with(state)
-    if iteration is not None:
-        where += f" after iteration {iteration}"
     blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
     evidence: dict[str, Any] = {
         "phase": launch.phase,
@@ -86,28 +83,26 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     }
     evidence = stated(evidence)
     summary = (
-        f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
+        f"{'hung' if hung else 'late'} in {_where(state)}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
     if state.no_heartbeat:
         summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
-        pace = slowdown.before_hang(state)
-        if pace:
-            summary += f"; before it {pace}"
-            evidence["pace_before"] = pace
         evidence["advice"] = _advice(state, blocking)
     severity: Severity = "critical" if hung else "warning"
     since -= state.unheard
     return firing("hang", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 
-def _told_with(state: RunState) -> str:
-    """The other parts of a step that it may be in: those that no line tells apart from the phase."""
+def _where(state: RunState) -> str:
+    """The phase, the parts of a step that no line tells apart from it, the iteration."""
     launch = state.launch
     others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
-    return f" (no line tells {', '.join(others)} apart)" if others else ""
+    apart = f" (no line tells {', '.join(others)} apart)" if others else ""
+    after = "" if launch.latest.iteration is None else f" after iteration {launch.latest.iteration}"
+    return launch.phase + apart + after
 
 
 def _cut(state: RunState, at: float) -> Verdict:
@@ -124,7 +119,7 @@ def _cut(state: RunState, at: float) -> Verdict:
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
-    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
+    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended, the pace."""
     launch = state.launch
     found = ""
     if launch.watchdog_ranks:
@@ -142,6 +137,9 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
         found += (
             f"; before it {failure.failure}{rank}: {failure.message[:120]}; it may have crashed without ending the job"
         )
+    if pace := slowdown.before_hang(state):
+        found += f"; before it {pace}"
+        evidence["pace_before"] = pace
     return found
 
 
