@@ -31,7 +31,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from monitor.config import Config, load
 from monitor.config.dialects import DialectError, dialect_of
-from monitor.config.yaml_text import ConfigError
+from monitor.config.document import ConfigError
 from monitor.core import Core
 from monitor.core.aside import Aside
 from monitor.core.saved import Saved

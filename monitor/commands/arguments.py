@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, NoReturn
 import click
 import msgspec
 
-from monitor.archive.tasks import read_runs
 from monitor.config import Config, ConfigError, Watch, load
 from monitor.follow.discovery import find
 from monitor.follow.mounts import read_mounts
@@ -20,8 +19,6 @@ from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import absolute, has_magic
 from monitor.follow.streams import STDIN, is_stream
 from monitor.identity import named
-from monitor.reports.rows import Options, Row
-from monitor.run.state import RunState
 from monitor.scalars import one_line
 from monitor.system.clock import SystemClock
 from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
@@ -196,15 +193,3 @@ class _Count(click.ParamType):  # type: ignore[type-arg]  # as above
 COUNT = _Count()
 POSITIVE = click.IntRange(1)
 ABOVE_ZERO = click.FloatRange(0, min_open=True)
-
-
-def only_run(path: str, given: Given) -> tuple[RunState, Row]:
-    """The one run that the path holds; a usage error with their names if it holds another number."""
-    with spooled((path,)) as files:
-        config = given.configured(files)
-        _, runs, problems = read_runs(config, Options(config.gpu_peak_tflops))
-    if len(runs) == 1:
-        return runs[0]
-    warn(*problems)
-    names = ", ".join(row.run for _, row in runs) or "none"
-    raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

@@ -5,7 +5,8 @@ from typing import TextIO
 
 import click
 
-from monitor.commands.arguments import Given, only_run, with_config
+from monitor.commands.arguments import Given, with_config
+from monitor.commands.reading import only_run
 from monitor.reports import comparison, html
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given, only_run
+from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given
+from monitor.commands.reading import only_run
 from monitor.model import gpus
 from monitor.model.topology import Topology
 from monitor.reports import calculator, planner

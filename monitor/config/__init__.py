@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from monitor.config.decode import decode
+from monitor.config.document import ConfigError, ConfigProblem, Document
 from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
-from monitor.config.yaml_text import ConfigError, ConfigProblem, Document
 from monitor.scalars import compiled, host_and_port
 
 __all__ = [

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
 
-from monitor.config.yaml_text import Document, Path
+from monitor.config.document import Document, Path
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
 from monitor.scalars import FilePath, Name
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 

@@ -20,8 +20,7 @@ from monitor.identity import candidate, differs, key_of
 from monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
-from monitor.slurm.messages import JobAnswered, JobQuestion
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
 
 _log = logging.getLogger(__name__)
 

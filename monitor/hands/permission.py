@@ -13,7 +13,7 @@ from monitor.run.job import OVER
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
 from monitor.run.state import RunState
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 
 UNREADABLE: Final = "a file of the run cannot be read"
 _NOBODY: Final = 65534  # what a file server makes of owners that it does not know

@@ -9,9 +9,8 @@ from itertools import pairwise
 from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
 from monitor.reports.dialect_steps import Count
-from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
-from parsers.declared.schema import Dialect, Form, LineSpec, Sample
+from parsers.declared.schema import Dialect, Form, LineSpec, Sample, built_in
 from parsers.engine.fields import clock
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Scanner

@@ -5,8 +5,11 @@ A class has `problems()`, which yields (key, message) for what its values togeth
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import get_data
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from parsers.declared.marks import Mark
@@ -179,3 +182,16 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             converter(target)
         except ValueError as error:
             yield f"fields.{name}", str(error)
+
+
+@cache
+def built_in() -> tuple[Dialect, ...]:
+    """All of them, by name."""
+    data = get_data("parsers.trainers", "built_in.json")
+    assert data is not None
+    return decoded(data)
+
+
+def decoded(data: bytes) -> tuple[Dialect, ...]:
+    """Dialects from their JSON."""
+    return msgspec.json.decode(data, type=tuple[Dialect, ...])
