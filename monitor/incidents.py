@@ -209,7 +209,8 @@ def judge(
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         clear = other.get(kind)
         out.append(tick.resolve(kind, _superseded(kind, firing, book), clear.summary if clear else ""))
-    out += tick.digests()
+    if book.messages:
+        out += tick.digests()
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
