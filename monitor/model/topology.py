@@ -129,7 +129,7 @@ _PRECISIONS = (
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
 _BATCH = frozenset({"global_batch_size", "micro_batch_size", "gradient_accumulation_steps"})
-_MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
+_LEAST = {"zero_stage": 0, "eval_iters": 0}  # of the others 1
 NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
 """Variables by which job scripts name the model's size, in billions."""
 _LARGEST_NOMINAL = 1e5  # billions
@@ -153,7 +153,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
-    told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
+    told |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
     told["own_batch"] = True if "global_batch_size" in told else None
     if _flag(values, "group_query_attention") is False:
         told.pop("query_groups", None)
@@ -161,16 +161,16 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     told["activation_checkpointing"] = _checkpointing(values)
     told["glu"] = _glu(values)
     told["output_gate"] = _flag(values, "attention_output_gate")
-    if any(value is not None for value in told.values()):
+    if {*told.values()} - {None}:
         told.update(arguments.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
     told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
         told["rampup"] = tuple(ramp)
-    stage = _parsed(values.get("zero_optimization")) or {}
-    if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
-        told.setdefault("zero_stage", stage["stage"])
+    match _parsed(values.get("zero_optimization")):
+        case {"stage": int(stage)}:
+            told.setdefault("zero_stage", stage)
     if GPT_NEOX.argument in values:
         told["dialect"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one
