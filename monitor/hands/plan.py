@@ -26,7 +26,7 @@ from monitor.hands.settings import (
     Resubmit,
     Signal,
     restarts,
-)  # fmt: skip
+)
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.run.job import OVER
