@@ -11,13 +11,11 @@ what has ended by then is a resolved transition without a firing one. Crashes ar
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from monitor.detectors import DETECTORS
@@ -61,7 +59,7 @@ class Told(Struct):
     """The last one known then."""
     onset_iteration: int | None = None
     phase: str | None = None
-    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
     since: float | None = None
     """When the incident began."""
@@ -87,7 +85,7 @@ class Transition(Told, frozen=True, kw_only=True):  # type: ignore[misc]  # msgs
     run: str
     status: Literal["firing", "resolved"]
     time: float
-    links: dict[str, str] = msgspec.field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
     """`page` and `runbook`: addresses that the daemon knows."""
 
     def to_json(self) -> dict[str, Any]:
@@ -107,8 +105,7 @@ class Incident(Told, kw_only=True):
     attempt: int = 0
 
 
-@dataclass(slots=True)
-class Messages:
+class Messages(Struct):
     """Messages of one kind: those of the last window, and what was kept back since the last one."""
 
     sent: list[tuple[float, int]] = field(default_factory=list)
@@ -146,8 +143,7 @@ class Messages:
         self.forget_kept()
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(Struct):
     """The last incident of a kind that people were told of and that ended. Instants."""
 
     severity: Severity
@@ -155,8 +151,7 @@ class Ended:
     at: float
 
 
-@dataclass(slots=True)
-class IncidentBook:
+class IncidentBook(Struct):
     """The incidents of one run. Everything here can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)

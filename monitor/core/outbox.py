@@ -16,11 +16,11 @@ those of the core.
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
@@ -51,8 +51,7 @@ class Tried(NamedTuple):
     result: Result
 
 
-@dataclass(slots=True)
-class Owed:
+class Owed(Struct):
     """One message for one receiver."""
 
     number: int
@@ -71,8 +70,7 @@ class Owed:
     """and the runs, where there are several."""
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     """One receiver."""
 
     waiting: dict[int, Owed] = field(default_factory=dict)
@@ -257,7 +255,7 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
             times = "" if ended == 1 else f" {ended} times"
             last = "" if ended == 1 else "the last time "
             summary = f"began and ended{times} before this could be delivered; {last}{message.summary}{trouble}"
-            message = structs.replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
+            message = replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
         kinds = {message.incident: ended} if ended else {}
         kept.append(replace(end, message=message, known=known, ended=kinds))
     return [*kept, firing] if firing is not None else kept
