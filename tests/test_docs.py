@@ -17,7 +17,7 @@ from monitor.run.phases import RUN_STATES, Phase
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.simulate import FAULTS
-from parsers.declared.builtin import built_in
+from parsers.declared.schema import built_in
 from parsers.declared.targets import UNITS
 from parsers.events import ANSI, Failure
 from parsers.registry import MODULES
