@@ -58,10 +58,10 @@ class Run(Judged):
     dirty: bool = True
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None
-    page_due: bool = False
-    """The page in `shown` is older than its samples; ..."""
-    charts_due: bool = False
-    """... or charts and verdict are."""
+    page_made: bool = False
+    """The page in `shown` is as new as its samples; ..."""
+    whole_made: bool = False
+    """... charts and verdict are, too."""
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""

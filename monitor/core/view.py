@@ -59,12 +59,8 @@ def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *
     """
     shown, name = run.shown, run.state.name
     page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
-    due = (page and run.page_due) or (whole and run.charts_due)
-    if shown is not None and not (run.dirty or run.book.open or due):
-        return shown
     condition = derived.run_state(run.state, run.archived)
-    aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-    if shown is not None and not (run.dirty or aged or due or condition != run.shown_state):
+    if shown is not None and not (_changed(run, now, condition) or page > run.page_made or whole > run.whole_made):
         return shown
     page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
     view = view_of(run, config, run.actions, over=over, identity=run.identity)
@@ -75,10 +71,15 @@ def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *
         verdict = verdict_of(run.state, run.book.open.values(), config.policies, record, now, archived=run.archived)
         made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history)}
         made["verdict"] = verdict.to_json()
-    run.page_due, run.charts_due = not page, not whole
+    run.page_made, run.whole_made = page, whole
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown
+
+
+def _changed(run: Run, now: float, condition: str) -> bool:
+    """Is what was shown of the run last no longer true? What an open incident says grows with time."""
+    return run.dirty or condition != run.shown_state or (bool(run.book.open) and now - run.shown_at >= _AGED)
 
 
 def view_of(
