@@ -41,6 +41,7 @@ _EXAMPLES = 4  # lines with other digits from which values are found: two one-di
 _PROOFS = 2  # further ones that the finished template must read right
 _BAR = re.compile(rb"(?:\xe2\x96[\x80-\x8f])+")  # a progress bar's blocks
 _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_REAL = re.compile(rb"0(?:\.0(?:[eE][-+]?0)?|[eE][-+]?0)")  # in a shape, whatever its widths
 _SUFFIX = re.compile(
     rb"[A-Za-z%]{1,8}|(?:,\d{3})+(?:\.\d+)?|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b"
 )  # `13.3TFLOPS`, `35.8%`, `1:02:03`
@@ -171,13 +172,15 @@ class Layout:
 
 
 def widths_aside(shape: bytes) -> bytes:
-    """A shape without the widths of its numbers, blanks and bars: lines that share it may share a layout."""
+    """A shape without the widths of its numbers, blanks and bars, and without fractions and exponents: lines that share
+    it may share a layout.
+    """
     if b"\xe2\x96" in shape:
         shape = _BAR.sub(b"#", shape)
     for twice, once in ((b"00", b"0"), (b"  ", b" ")):
         while twice in shape:
             shape = shape.replace(twice, once)
-    return shape
+    return _REAL.sub(b"0", shape)
 
 
 def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
