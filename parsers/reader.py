@@ -181,7 +181,7 @@ class SourceReader:
                     answer = template.read(raw)
                     if answer:
                         line = numbers[index]
-                        for rule, event in answer:
+                        for rule, event in zip(template.rules, answer):  # noqa: B905  as many: this is each line's way
                             out.append(LogEvent(line, rule, event, raw))
                         if line != self._last_matched:
                             self.matched_lines += 1

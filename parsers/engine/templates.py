@@ -101,11 +101,11 @@ class _Form(NamedTuple):
 class Template:
     """How to read the lines of one shape."""
 
-    __slots__ = ("_cut", "_decode", "_rules", "_text", "_works", "redrawn")
+    __slots__ = ("_cut", "_decode", "_text", "_works", "redrawn", "rules")
 
     def __init__(self, form: _Form, regions: Sequence[tuple[int, int]], *, redrawn: bool = False) -> None:
         """`regions`: where the numbers of such a line stand. Raises NoTemplateError if a piece would be empty."""
-        self._rules, cuts, self._works, self._text, self._decode = form
+        self.rules, cuts, self._works, self._text, self._decode = form
         spans = [(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts]
         if any(not 0 <= start < end for start, end in spans):
             raise NoTemplateError
@@ -113,13 +113,13 @@ class Template:
         self.redrawn = redrawn
         """The same line once more says nothing new: a progress bar is drawn again and again."""
 
-    def read(self, raw: bytes) -> Answer | None:
-        """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
+    def read(self, raw: bytes) -> tuple[Event, ...] | None:
+        """The event of each of `rules` that a line of this shape says; None if the reference reading must be asked."""
         pieces = self._cut(raw)
         if self._works:
             pieces = _worked(pieces, self._works)
         try:
-            return list(zip(self._rules, self._decode(self._text % pieces), strict=True))
+            return self._decode(self._text % pieces)
         except msgspec.DecodeError:  # a leading zero, or too large a number
             return None
 
@@ -186,7 +186,7 @@ def widths_aside(shape: bytes) -> bytes:
 def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
     """Whether the template gives this answer for the line, or leaves it to the reference reading."""
     found = template.read(raw)
-    return found is None or repr(found) == repr(answer)  # repr tells 1 from 1.0
+    return found is None or repr(list(zip(template.rules, found, strict=True))) == repr(answer)  # it tells 1 from 1.0
 
 
 def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:
