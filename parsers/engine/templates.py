@@ -47,7 +47,8 @@ _SUFFIX = re.compile(
 )  # `13.3TFLOPS`, `35.8%`, `1:02:03`
 _TIME = re.compile(
     rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d"
-    rb"|(?:%b) [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?" % "|".join(MONTHS).encode()
+    rb"|(?:%b) [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|(?<=[IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?"
+    % "|".join(MONTHS).encode()
 )
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
