@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
@@ -38,8 +39,7 @@ def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """One followed file, the run it belongs to (that of its first experiment), and how far the loop has come."""
 
     name: str
