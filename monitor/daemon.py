@@ -6,7 +6,6 @@ messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -364,7 +363,6 @@ class Daemon:
         if self._services is not None:
             self._services.stop()
         self._desk.saving.release()
-        gc.freeze()  # the interpreter's last collections would walk the state of every run: seconds, for nothing
 
 
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:

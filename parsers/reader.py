@@ -8,8 +8,8 @@ to ask, or how to read it by template. Rules are the reference: what a template 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from parsers.wrappers import CUT, Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
+_SHORT = 1000  # bytes of a line that is remembered
 
 
 @cache
@@ -181,7 +182,7 @@ class SourceReader:
                     answer = template.read(raw)
                     if answer:
                         line = numbers[index]
-                        for rule, event in answer:
+                        for rule, event in zip(template.rules, answer):  # noqa: B905  as many: this is each line's way
                             out.append(LogEvent(line, rule, event, raw))
                         if line != self._last_matched:
                             self.matched_lines += 1
@@ -217,7 +218,9 @@ class SourceReader:
         parts = 0
         for segment, line in _segments(raw):
             parts += 1
-            out.extend(LogEvent(number, rule, event, shown or segment) for rule, event, shown in self._ask(line, rules))
+            out.extend(
+                LogEvent(number, rule, event, shown or segment or raw) for rule, event, shown in self._ask(line, rules)
+            )
         found = out[before:]
         learns = shape is not None and parts == 1 and not self._open and shape.template is None
         if not found:
@@ -301,13 +304,20 @@ def _settles(gatherer: Gatherer) -> bool:
     return bool(getattr(gatherer, "settles", False))
 
 
-def _segments(raw: bytes) -> Iterator[tuple[bytes | str, Line]]:
-    """Each writer's part of a physical line, as it stands but for secrets, and with the prefixes off."""
+def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
+    """Each writer's part of a physical line, as it stands but for secrets (empty where that is the line itself), and
+    with the prefixes off. Every rank prints the same traceback, so short lines are remembered.
+    """
+    return _short_segments(raw) if len(raw) <= _SHORT else _short_segments.__wrapped__(raw)
+
+
+@lru_cache(maxsize=512)
+def _short_segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
     kept = masked(text)
     parts = segments(kept)
-    for segment in parts:
-        prefix, rest = strip_prefixes(segment)
-        yield (segment if len(parts) > 1 or kept is not text else raw), Line(rest, prefix)
+    as_it_stands = len(parts) == 1 and kept is text
+    stripped = ((segment, *strip_prefixes(segment)) for segment in parts)
+    return tuple(("" if as_it_stands else segment, Line(rest, prefix)) for segment, prefix, rest in stripped)

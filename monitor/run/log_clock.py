@@ -18,24 +18,17 @@ def log_clock(text: str | None) -> float | None:
     seconds = _SECONDS.get(text[16:])
     if seconds is None and text[16:19] in _SECONDS and text[19:20] == "." and text[20:].isdecimal() and text.isascii():
         seconds = float(text[17:])
-    if seconds is not None:  # most lines share their day with the one before, and a day has few minutes
-        day, minute = _day(text[:10]), _minute(text[10:16])
-        if day is not None and minute is not None:
-            return day + minute + seconds
+    if seconds is not None:  # most lines share their minute with the one before
+        minute = _minute(text[:16])
+        if minute is not None:
+            return minute + seconds
     return _moment(text)
-
-
-@lru_cache(maxsize=64)
-def _day(text: str) -> float | None:
-    """The Unix seconds at which the day `2026-03-27` begins."""
-    return _moment(text) if text[4:8:3] == "--" else None
 
 
 @lru_cache(maxsize=4096)
 def _minute(text: str) -> float | None:
-    """The seconds from the day's beginning to `T15:42`; None for other forms."""
-    moment = _moment("1970-01-01" + text) if text[3:4] == ":" else None
-    return moment if moment is None or 0.0 <= moment < 86400.0 else None
+    """The Unix seconds at which the minute `2026-03-27T15:42` begins; None for other forms."""
+    return _moment(text) if text[4:8:3] == "--" and text[10:14:3] == "T:" else None
 
 
 def _moment(text: str) -> float | None:

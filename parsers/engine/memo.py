@@ -114,11 +114,13 @@ class Memo:
     def learn(self, shape: Shape, raw: bytes, answer: Answer, read: Reading) -> None:
         """The reference reading `read` gave `answer` for a line of this shape: the second one makes its template."""
         shape.seen += 1
-        if shape.seen < 2 + len(self._layouts) // 50 or shape.seen > _TRIES or len(raw) > _MAX_SHAPE:
+        if shape.seen > _TRIES or len(raw) > _MAX_SHAPE:
             return
-        answer = self._of_use(answer)
         key = widths_aside(raw.translate(SHAPE))
         layout = self._layouts.get(key)
+        if layout is None and shape.seen < 2 + len(self._layouts) // 50:
+            return
+        answer = self._of_use(answer)
         try:
             if layout is None:
                 shape.seen = _TRIES

@@ -77,7 +77,7 @@ _PREFIX = re.compile(
 _MAY_BEGIN = re.compile(rf"[ ]{{0,5}}[\d\[]|[(<a-zDIWEC]|[\w.-]{{1,60}}/\d|(?:{'|'.join(MONTHS)})[ ]")
 # `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
 # glog prints no year. It is left in the text: rules know the lines by it.
-_GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")
+_GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\d{0,3} ")
 
 # `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: how each bar of tqdm ends
 _BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
@@ -116,9 +116,14 @@ class Prefix(Struct):
 
 
 def iso_time(text: str) -> str:
-    """`2023-10-19 23:07:45,931`, `20251202 06:56:28` or `May  1 12:00:00`, which prints no year, as ISO 8601."""
+    """`2023-10-19 23:07:45,931`, `20251202 06:56:28` or, without a year, `May  1 12:00:00` and `414 18:38:58.281`, as
+    ISO 8601.
+    """
     if text[:1].isalpha():
         return f"--{MONTHS.index(text[:3]) + 1:02d}-{text[4:6].replace(' ', '0')}T{text[7:]}"
+    if " " in text[3:5]:
+        date, _, clock = text.partition(" ")
+        return f"--{date[:-2]:0>2}-{date[-2:]}T{clock}"
     if len(text) == 17 and text[8] == " ":
         text = f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[9:]}"
     return text.replace(" ", "T", 1).replace(",", ".")
@@ -132,7 +137,7 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
         _take(prefix, match)
         position = match.end()
     if prefix.logged_at is None and (glog := _GLOG.match(text, position)):
-        prefix.logged_at = f"--{int(glog[1]):02d}-{glog[2]}T{glog[3]}{glog[4] or ''}"
+        prefix.logged_at = iso_time(glog[1])
     return prefix, text[position:]
 
 

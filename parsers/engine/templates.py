@@ -41,12 +41,14 @@ _EXAMPLES = 4  # lines with other digits from which values are found: two one-di
 _PROOFS = 2  # further ones that the finished template must read right
 _BAR = re.compile(rb"(?:\xe2\x96[\x80-\x8f])+")  # a progress bar's blocks
 _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_REAL = re.compile(rb"0(?:\.0(?:[eE][-+]?0)?|[eE][-+]?0)")  # in a shape, whatever its widths
 _SUFFIX = re.compile(
     rb"[A-Za-z%]{1,8}|(?:,\d{3})+(?:\.\d+)?|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b"
 )  # `13.3TFLOPS`, `35.8%`, `1:02:03`
 _TIME = re.compile(
     rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d"
-    rb"|(?:%b) [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?" % "|".join(MONTHS).encode()
+    rb"|(?:%b) [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|(?<=[IWEF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?"
+    % "|".join(MONTHS).encode()
 )
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
@@ -100,11 +102,11 @@ class _Form(NamedTuple):
 class Template:
     """How to read the lines of one shape."""
 
-    __slots__ = ("_cut", "_decode", "_rules", "_text", "_works", "redrawn")
+    __slots__ = ("_cut", "_decode", "_text", "_works", "redrawn", "rules")
 
     def __init__(self, form: _Form, regions: Sequence[tuple[int, int]], *, redrawn: bool = False) -> None:
         """`regions`: where the numbers of such a line stand. Raises NoTemplateError if a piece would be empty."""
-        self._rules, cuts, self._works, self._text, self._decode = form
+        self.rules, cuts, self._works, self._text, self._decode = form
         spans = [(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts]
         if any(not 0 <= start < end for start, end in spans):
             raise NoTemplateError
@@ -112,13 +114,13 @@ class Template:
         self.redrawn = redrawn
         """The same line once more says nothing new: a progress bar is drawn again and again."""
 
-    def read(self, raw: bytes) -> Answer | None:
-        """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
+    def read(self, raw: bytes) -> tuple[Event, ...] | None:
+        """The event of each of `rules` that a line of this shape says; None if the reference reading must be asked."""
         pieces = self._cut(raw)
         if self._works:
             pieces = _worked(pieces, self._works)
         try:
-            return list(zip(self._rules, self._decode(self._text % pieces), strict=True))
+            return self._decode(self._text % pieces)
         except msgspec.DecodeError:  # a leading zero, or too large a number
             return None
 
@@ -171,19 +173,21 @@ class Layout:
 
 
 def widths_aside(shape: bytes) -> bytes:
-    """A shape without the widths of its numbers, blanks and bars: lines that share it may share a layout."""
+    """A shape without the widths of its numbers, blanks and bars, and without fractions and exponents: lines that share
+    it may share a layout.
+    """
     if b"\xe2\x96" in shape:
         shape = _BAR.sub(b"#", shape)
     for twice, once in ((b"00", b"0"), (b"  ", b" ")):
         while twice in shape:
             shape = shape.replace(twice, once)
-    return shape
+    return _REAL.sub(b"0", shape)
 
 
 def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
     """Whether the template gives this answer for the line, or leaves it to the reference reading."""
     found = template.read(raw)
-    return found is None or repr(found) == repr(answer)  # repr tells 1 from 1.0
+    return found is None or repr(list(zip(template.rules, found, strict=True))) == repr(answer)  # it tells 1 from 1.0
 
 
 def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:

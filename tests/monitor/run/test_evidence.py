@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -82,7 +81,7 @@ ROWS: list[tuple[Event, list[Evidence]]] = [
     (raised(role="bystander", top_level=True), []),
     (raised(role="launcher", **OF), [ENDED]),
     (raised(role="launcher", signal=15, failure="stopped", **OF), [SIGNAL, ENDED]),
-    (raised(role="launcher", signal=9, **OF), [msgspec.structs.replace(SIGNAL, failure="killed"), ENDED]),
+    (raised(role="launcher", signal=9, **OF), [replace(SIGNAL, failure="killed"), ENDED]),
     (raised(top_level=True, **OF), [caught(fatal=True, **OF)]),
     (raised(lost_peer=True), [caught(consequence=True)]),
     (raised(role="helper"), [caught(helper=True)]),
