@@ -1,9 +1,9 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from monitor.charts.history import History
@@ -41,6 +41,7 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
     return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
+@dataclass(slots=True)
 class Run(Judged):
     """A judged run, when it is judged next (schedule.py), and what of it was last shown (view.py)."""
 

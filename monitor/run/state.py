@@ -17,9 +17,8 @@ for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, field
 from typing import Any
-
-from msgspec import Struct, field
 
 from monitor.breakdown.account import Account
 from monitor.charts.history import History
@@ -50,7 +49,8 @@ from monitor.run.steps.watch import Watch
 from parsers.events import text_of
 
 
-class Launch(Struct):
+@dataclass(slots=True)
+class Launch:
     """One launch of a run, from its first word to the next one's."""
 
     number: int = 0
@@ -224,7 +224,8 @@ class Launch(Struct):
         return text_of(self.last_raw)
 
 
-class Past(Struct):
+@dataclass(slots=True)
+class Past:
     """What the launches of one program have taught of the next."""
 
     programs: list[str] = field(default_factory=list)
@@ -242,7 +243,8 @@ class Past(Struct):
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
-class RunState(Struct):
+@dataclass(slots=True)
+class RunState:
     """One run. See the module's law."""
 
     name: str

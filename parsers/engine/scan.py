@@ -5,9 +5,10 @@ them all in one pass, and only lines that hold one are decoded and read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from parsers.engine.prefixes import Prefix
 from parsers.engine.search import Search, best
@@ -15,7 +16,8 @@ from parsers.engine.templates import SHAPE
 from parsers.events import Event
 
 
-class Line(Struct):
+@dataclass(slots=True)
+class Line:
     """One segment of a line, prefixes stripped. `origin` are the keyword arguments that every event takes."""
 
     text: str

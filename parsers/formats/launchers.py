@@ -6,10 +6,10 @@ What they kill because something else failed is a consequence: 256 lines of `Kil
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (

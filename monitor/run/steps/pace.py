@@ -5,8 +5,7 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 """
 
 from bisect import bisect_left
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from monitor.statistics.median import median
 
@@ -22,7 +21,8 @@ def likely_interval(iteration: int) -> int:
     return next(every for every in _INTERVALS if iteration % every == 0)
 
 
-class Histogram(Struct):
+@dataclass(slots=True)
+class Histogram:
     """How long the iterations of a run took."""
 
     sum_seconds: float = 0.0
@@ -36,7 +36,8 @@ class Histogram(Struct):
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
 
 
-class Pace(Struct):
+@dataclass(slots=True)
+class Pace:
     """Windows of seconds per iteration by batch size (key 0 where the log tells none), of one launch: the next may run
     on other nodes.
     """

@@ -4,9 +4,8 @@ Several may report the same steps; one of them counts, the others add values. `P
 further to the left reports takes the place of what one further to the right has counted in the same launch.
 """
 
+from dataclasses import dataclass, field
 from typing import Final, Literal
-
-from msgspec import Struct, field
 
 from monitor.charts.steady import Sample
 from monitor.statistics.median import median
@@ -16,7 +15,8 @@ _KEPT = 32
 _LEARNED = 5  # lines that must have shown how long a step takes, before a longer one tells how long a save took
 
 
-class Between(Struct):
+@dataclass(slots=True)
+class Between:
     """What DeepSpeed's engine does not time: what lies between the end of one step and the begin of the next one.
 
     Its clock runs from the forward pass to the end of the step (deepspeed/utils/timer.py, `ThroughputTimer`): the data
@@ -57,14 +57,16 @@ SourceName = Literal["iteration", "trainer", "engine"]
 PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
 
 
-class Loop(Struct):
+@dataclass(slots=True)
+class Loop:
     """The training loop's line, of any dialect."""
 
     counts_steps: bool = False
     """A number that may count samples counts steps."""
 
 
-class Trainer(Struct):
+@dataclass(slots=True)
+class Trainer:
     """HF Trainer's heading, bar and dicts."""
 
     declared: bool = False
@@ -84,7 +86,8 @@ class Trainer(Struct):
     """Seconds since its start that the training's bar showed last."""
 
 
-class Engine(Struct):
+@dataclass(slots=True)
+class Engine:
     """DeepSpeed's engine."""
 
     numbered: bool = False
