@@ -34,6 +34,8 @@ _PAIRED = (
 )
 # main_log.1  main_log-20261121.gz: only believed where the file without it was named
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
+_TELLS = re.compile(r"std|err|\.e", re.IGNORECASE)
+"""A name without it is of neither stream, and of no pair."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -176,15 +178,18 @@ def _stem(name: str) -> str:
     folder, slash, base = name.rpartition("/")
     for _ in range(2):  # train.log.err
         base = _SUFFIX.sub("", base) or base
-    base = _STREAM.sub("", base)
-    for pattern, other in _PAIRED:
-        base = pattern.sub(other, base)
+    if _TELLS.search(base):
+        base = _STREAM.sub("", base)
+        for pattern, other in _PAIRED:
+            base = pattern.sub(other, base)
     return folder + slash + base
 
 
 def _distinguished(directory: str, directories: set[str], name: str) -> str:
     """`name` after as many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
-    others = [other.split("/") for other in directories - {directory}]
+    if not (directories := directories - {directory}):
+        return name.lstrip("/")
+    others = [other.split("/") for other in directories]
     parts = directory.split("/")
     count = 0
     while count < len(parts) and any(other[len(other) - count :] == parts[len(parts) - count :] for other in others):
