@@ -90,6 +90,11 @@ class SourceReader:
         """Whether a fact of several lines is gathered that would be told if nothing more came of it."""
         return any(_settles(gatherer) for _, gatherer in self._open)
 
+    @property
+    def told_nothing(self) -> bool:
+        """Whether no line was of use so far, and none is open."""
+        return not (self.matched_lines or self._open or self._splitter.raw_pending)
+
     def settle(self) -> list[LogEvent]:
         """Nothing has followed for a while: what stands complete at the end of the last whole line is told. Risk left:
         a buffer that was let go at a line's end within a block; what follows of that block is lost.
