@@ -109,12 +109,12 @@ class Pattern(Struct, frozen=True):
 
     def accepts_file(self, states: States, name: str) -> bool:
         """Is a file of that name a match, in a directory with these states?"""
-        return any(_matches(part, name) for part in _last_parts(self, states))
+        return _names(self, states).match(name) is not None
 
     def matches(self, path: str) -> bool:
         """Would a walk find a file with this absolute path?"""
         directory, _, name = path.rpartition("/")
-        return self.accepts_file(_entered(self, directory), name)
+        return _names(self, _entered(self, directory)).match(name) is not None
 
     def closed(self, states: set[int]) -> States:
         """With what `**` lets pass."""
@@ -131,10 +131,11 @@ def _entered(pattern: Pattern, directory: str) -> States:
 
 
 @functools.lru_cache(maxsize=512)
-def _last_parts(pattern: Pattern, states: States) -> tuple[str, ...]:
-    """Those of which one alone leads from there to a match."""
-    ahead = {(pattern.parts[state], state) for state in states if state < len(pattern.parts)}
-    return tuple(part for part, at in ahead if pattern.accepts(pattern.closed({at + (part != ANY_DEPTH)})))
+def _names(pattern: Pattern, states: States) -> re.Pattern[str]:
+    """Those that lead from there to a match."""
+    ahead = [(pattern.parts[state], state) for state in states if state < len(pattern.parts)]
+    last = [part for part, at in ahead if pattern.accepts(pattern.closed({at + (part != ANY_DEPTH)}))]
+    return re.compile("|".join(_expression(part) for part in last) or "(?!)")
 
 
 @functools.lru_cache(maxsize=512)
@@ -154,15 +155,18 @@ def excluded(excludes: tuple[str, ...], path: str, name: str) -> bool:
 
 
 def _matches(part: str, name: str) -> bool:
-    if name.startswith(".") and not part.startswith("."):
-        return False
-    compiled = _compiled(part)
-    return part == name or (compiled is not None and compiled.match(name) is not None)
+    return part == name or _compiled(part).match(name) is not None
+
+
+def _expression(part: str) -> str:
+    hidden = "" if part.startswith(".") else r"(?!\.)"
+    literal = rf"{re.escape(part)}\Z|" if has_magic(part) else ""  # a name that looks like the pattern is one
+    return f"{literal}{hidden}{translate(part)}"
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(part: str) -> re.Pattern[str] | None:
-    return re.compile(translate(part)) if has_magic(part) else None
+def _compiled(part: str) -> re.Pattern[str]:
+    return re.compile(_expression(part))
 
 
 def may_be_log(name: str, *, in_tree: bool) -> bool:

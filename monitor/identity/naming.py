@@ -76,8 +76,7 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
     owner = owner_at(path)
     if owner is not None and owner.name:
         return _clean(owner.name)
-    rivals = {known for other in watches if not other.name for known in _normal(other.paths)}
-    return _clean(_default(path, led, rivals))
+    return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name])))
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:
@@ -130,20 +129,26 @@ def searched(pattern: str, path: str) -> str | None:
     return match["run"] if match else None
 
 
-def _default(path: str, led: Led, rivals: set[str]) -> str:
+def _default(path: str, led: Led, patterns: tuple[tuple[str, ...], ...]) -> str:
     pattern, below = led.pattern, led.below
     if below is None:  # not below the pattern, such as a link's target
         return _stem(posixpath.basename(path))
+    stem = _stem(below or posixpath.basename(pattern))
+    return "/".join([*_before(pattern, "" if below else stem, patterns), stem]).lstrip("/")
+
+
+@functools.lru_cache(maxsize=256)
+def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
+    """What stands before the names of what this pattern finds, or of the very file, which has this stem."""
+    rivals = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
+    if stem:
+        same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
+        return _distinguishing(posixpath.dirname(pattern), same)
     if rest is not None:
-        same = {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest}
-        return _distinguished(fixed, same, _stem(below))
-    if below:  # in a directory that was named
-        same = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
-        return _distinguished(pattern, same, _stem(below))
-    stem = _stem(posixpath.basename(pattern))
-    same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
-    return _distinguished(posixpath.dirname(pattern), same, stem)
+        return _distinguishing(fixed, {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest})
+    named = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
+    return _distinguishing(pattern, named)  # in a directory that was named
 
 
 def _below(path: str, pattern: str) -> str | None:
@@ -185,16 +190,14 @@ def _stem(name: str) -> str:
     return folder + slash + base
 
 
-def _distinguished(directory: str, directories: set[str], name: str) -> str:
-    """`name` after as many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
-    if not (directories := directories - {directory}):
-        return name.lstrip("/")
-    others = [other.split("/") for other in directories]
+def _distinguishing(directory: str, directories: set[str]) -> list[str]:
+    """As many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
+    others = [other.split("/") for other in directories - {directory}]
     parts = directory.split("/")
     count = 0
     while count < len(parts) and any(other[len(other) - count :] == parts[len(parts) - count :] for other in others):
         count += 1
-    return "/".join([*parts[len(parts) - count :], name]).lstrip("/")
+    return parts[len(parts) - count :]
 
 
 @functools.lru_cache(maxsize=256)
