@@ -112,9 +112,8 @@ class SourceReader:
 
     def save(self) -> dict[str, Any]:
         """Everything a resume at `consumed_bytes` needs, as plain JSON values."""
-        return {
-            "offset": self.consumed_bytes,
-            "line": self._splitter.line,
+        place = {"offset": self.consumed_bytes, "line": self._splitter.line}
+        known = {
             "after_return": self._splitter.after_return,
             "matched_lines": self.matched_lines,
             "last_matched": self._last_matched,
@@ -122,6 +121,7 @@ class SourceReader:
             "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
             "unwrapper": self._unwrapper.save(),
         }
+        return place | {name: value for name, value in known.items() if value}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on where `save` was called. A gatherer that this version does not know is let go."""

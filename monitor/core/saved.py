@@ -6,6 +6,7 @@ configuration gives the run.
 """
 
 from collections.abc import Iterable
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -114,6 +115,8 @@ class Waiting:
     def of_log(self, log: str) -> OfLog:
         """What still waits; no run whose sources are all gone."""
         waiting = {name: self.sources[name] for name in self._sources_of.get(log, ()) if name in self.sources}
+        if not waiting:
+            self._sources_of.pop(log, None)
         runs = self._runs_of.get(log, ()) if waiting else ()
         return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs})
 
@@ -146,14 +149,19 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part does not fit: {error}")
         return saved
-    for log in list(parts):
+    for log in sorted(parts):
         try:
-            one = decoder.decode(parts.pop(log))  # what was read is let go: of 100,000 logs it is a lot
+            one = decoder.decode(parts.pop(log))  # neighbours lie together: they come and go together, too
         except msgspec.MsgspecError as error:
             problems.append(f"run={log!r} does not fit: {error}")
             continue
         saved.sources.update(one.sources)
         saved.runs.update(one.runs)
+        for source in one.sources.values():  # names are shared: there may be 100,000 sources
+            source.run = log if source.run == log else source.run
+            if (member := source.member) is not None:
+                member.base = log if member.base == log else member.base
+                member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
         source.saved_at = saved.unclaimed.get(name, saved.heard_at)
     return saved
