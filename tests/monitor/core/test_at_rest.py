@@ -154,3 +154,13 @@ def test_what_is_kept_of_a_file_that_rests_is_small() -> None:
     assert len(logs.core.sources.resting) == 50
     assert set(logs.core.sources) == {"/l/short.log"}
     assert max(len(kept) for kept in logs.core.sources.resting.values()) < 512
+
+
+def test_a_new_configuration_takes_up_what_has_rested_for_a_month() -> None:
+    """It was followed all the time: nothing of it has expired."""
+    logs = Following()
+    logs.open("/l/job.log", NOISE.format(1) * 3, age=3600.0)
+    logs.now += 31 * 86400.0
+    positions = logs.core.reconfigure(load("", []), logs.now)
+    logs.core.parts(logs.now)
+    assert positions.keys() == logs.core.saved.sources.keys() == {"/l/job.log"}
