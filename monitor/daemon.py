@@ -5,7 +5,6 @@ output threads ask the loop for a Snapshot (serve/latest.py); notifier threads t
 messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
-import dataclasses
 import faulthandler
 import gc
 import logging
@@ -17,6 +16,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from monitor.config import Config, ConfigError
 from monitor.core import Core
@@ -30,7 +31,7 @@ from monitor.serve.latest import Latest
 from monitor.serve.tls import TlsError
 from monitor.services import Services, StartError
 from monitor.slurm.client import SlurmClient
-from monitor.snapshot import Snapshot, merged
+from monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
 from monitor.store import StateInUseError, StateNewerError
 from monitor.system.clock import Clock, SystemClock
 from monitor.system.systemd import ServiceManager
@@ -202,7 +203,7 @@ class Daemon:
             for pattern in unmatched(self._core.config, self._core.sources.names):
                 _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
         if self._latest.wanted:
-            self._show(now, pages=self._latest.pages_wanted)
+            self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._desk.saving.turn(now)
         if self._was_ready or began - self._began_at >= _SETTLE:
@@ -241,13 +242,13 @@ class Daemon:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def _show(self, now: float, *, pages: bool) -> None:
-        """A snapshot for whoever asked; `pages` if one of them wants more than figures."""
+    def _show(self, now: float, asked: Asked) -> None:
+        """A snapshot for whoever asked, with what they `asked` for."""
         self._count(now)
-        snapshots = [core.snapshot(at, pages=pages) for core, at in self._cores(now)]
+        snapshots = [core.snapshot(at, asked) for core, at in self._cores(now)]
         if self._member is not None:
             gone = Snapshot(at=0.0, monitor=self._member.gone.frozen(), ready=True)
-            snapshots[0] = dataclasses.replace(snapshots[0], members=self._member.members)
+            snapshots[0] = msgspec.structs.replace(snapshots[0], members=self._member.members)
             snapshots.append(gone)
         snapshot = merged(snapshots)
         if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
@@ -255,8 +256,8 @@ class Daemon:
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
                 self._hold_until = float("-inf")
             else:
-                snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
-        self._latest.show(dataclasses.replace(snapshot, ready=self._was_ready), pages=pages)
+                snapshot = msgspec.structs.replace(snapshot, runs=old.runs, incidents=old.incidents)
+        self._latest.show(msgspec.structs.replace(snapshot, ready=self._was_ready), asked)
 
     def _count(self, now: float) -> None:
         counts = self._core.counts
@@ -314,7 +315,7 @@ class Daemon:
             raise ReloadError("runs: there is nothing to follow")
         prepared = self._services.prepare(config)
         self._live.stop(_STOP_SECONDS)
-        self._show(self._live.now(), pages=True)  # what is shown until all of it is back
+        self._show(self._live.now(), EVERYTHING)  # what is shown until all of it is back
         self._desk.configure(config, self.config, _DELIVER_SECONDS)
         self.config = config
         self._services.apply(_followed(config), prepared)

@@ -3,10 +3,11 @@
 The daemon has one for all that it follows, and one for each partition of a Kafka topic while that is its own.
 """
 
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from monitor.config import Config
 from monitor.core import Core
@@ -75,7 +76,7 @@ class Desk:
             transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
         )  # fmt: skip
         if not transition.quiet:
-            linked = dataclasses.replace(transition, links=dict(self._links(transition)))
+            linked = msgspec.structs.replace(transition, links=dict(self._links(transition)))
             receivers = self.deliveries.receivers(transition) if to is None else to
             self.core.outbox.owe(linked, receivers, now)
             self.saving.at_once()

@@ -11,12 +11,12 @@ what has ended by then is a resolved transition without a firing one. Crashes ar
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.detectors import DETECTORS
 from monitor.detectors.base import RANK, Severity, Verdict, duration, stated
@@ -49,8 +49,7 @@ class MessageLimit(Struct, frozen=True):
 _LIMIT = MessageLimit()
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """A change of judgement: what notifiers send and what `replay` prints."""
 
     run: str
@@ -95,8 +94,7 @@ class Transition:
         return stated(fields)
 
 
-@dataclass(slots=True)
-class Incident:
+class Incident(Struct):
     """One open incident."""
 
     incident: str
@@ -120,8 +118,7 @@ class Incident:
     checkpoint: int | None = None
 
 
-@dataclass(slots=True)
-class Messages:
+class Messages(Struct):
     """Messages of one kind: those of the last window, and what was kept back since the last one."""
 
     sent: list[tuple[float, int]] = field(default_factory=list)
@@ -140,8 +137,7 @@ class Messages:
     """The last incident that was kept back, once it has ended."""
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(Struct):
     """The last incident of a kind that people were told of and that ended. Instants."""
 
     severity: Severity
@@ -149,8 +145,7 @@ class Ended:
     at: float
 
 
-@dataclass(slots=True)
-class IncidentBook:
+class IncidentBook(Struct):
     """The incidents of one run. Everything here can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)

@@ -6,8 +6,9 @@ healthy iterations cost a million small updates and hardly a judgement.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
@@ -33,8 +34,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
 as a setting does that is known already."""
 
 
-@dataclass(slots=True)
-class Judged:
+class Judged(Struct):
     """A run's state, its open incidents, and whether it is archived: ended or stale when opened, never alerted."""
 
     state: RunState

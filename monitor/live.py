@@ -5,6 +5,7 @@ files since it began.
 """
 
 import logging
+import math
 from collections.abc import Callable
 
 from monitor.config import Config
@@ -59,7 +60,7 @@ class LiveCore:
         self._instants = Instants(self.core, self.clock)
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
-        self._drained_at = float("inf")  # instant at which nothing was left in the inbox
+        self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
         self.carriers: Callable[[], Heard] | None = None
         """Which agents that push are heard; None: nobody can push."""
         self._took_at = float("-inf")  # monotonic seconds when messages were last taken
@@ -112,13 +113,14 @@ class LiveCore:
             for message in messages:
                 self.core.handle(message, now)
             self._took_at = self.clock.monotonic()
-        if self._inbox.empty():
-            self._drained_at = now
-        elif now - self._drained_at > FollowSettings().lapse:  # the loop itself is behind what the readers have read
-            deaf |= {one.mount: self._drained_at for one in mounts}
+        oldest = self._inbox.oldest() - self.core.wall_offset
+        if self._taken_until < math.inf or oldest == math.inf:
+            self._taken_until = min(now, oldest)
+        if now - self._taken_until > FollowSettings().lapse:  # the loop itself is behind what the readers have read
+            deaf |= {one.mount: min(self._taken_until, deaf.get(one.mount, now)) for one in mounts}
         self.core.listen(deaf, self.carriers() if self.carriers is not None else None, now)
         late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
-        self.core.read_until = min(now - late, self._drained_at)
+        self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now

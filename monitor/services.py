@@ -6,6 +6,7 @@ They read Snapshots; none of them sees the core.
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
@@ -20,7 +21,7 @@ from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, may_listen
 from monitor.serve.tls import Tls, TlsError
-from monitor.snapshot import MonitorCounts
+from monitor.snapshot import FIGURES, MonitorCounts
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Services:
         host, port = host_and_port(config.listen)
         try:
             secured = _secured(config)
-            app = App(latest, clock, turned, latest.figures)
+            app = App(latest, clock, turned)
             self._server = HttpServer(host, port, app)
         except TlsError as error:
             raise StartError(f"web.tls_server_config: {error}") from error
@@ -206,7 +207,7 @@ class Services:
 
     def _made_outputs(self) -> Outputs:
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self._config.outputs, self._latest.figures, instance)
+        return Outputs(self._config.outputs, partial(self._latest, FIGURES), instance)
 
 
 def _secured(config: Config) -> Secured:

@@ -1,9 +1,11 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.charts.history import History
 from monitor.incidents import Transition
@@ -32,8 +34,7 @@ def clean_label(text: str, longest: int = _MAX_LABEL) -> str:
     return "".join(char if char.isprintable() else "�" for char in text[:longest])
 
 
-@dataclass(slots=True)
-class MonitorCounts:
+class MonitorCounts(Struct):
     """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
 
     values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
@@ -61,8 +62,7 @@ class MonitorCounts:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RunSnapshot:
+class RunSnapshot(Struct, frozen=True):
     """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
 
     run: str
@@ -75,8 +75,38 @@ class RunSnapshot:
     """What a launcher is told that asks (monitor/hands/verdict.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+def as_asked(run: str) -> str:
+    """A run's name as a browser can ask for it: a name may hold bytes that are no UTF-8."""
+    return run.encode("utf-8", "replace").decode()
+
+
+class Asked(Struct, frozen=True):
+    """What of the runs somebody wants to see beside their samples and their open incidents."""
+
+    pages: bool = True
+    """The figures of each run, as cards and tables show them."""
+    whole: frozenset[str] | None = None
+    """Runs of which page, charts and verdict are wanted; None: of all."""
+
+    def page_of(self, run: str) -> bool:
+        """Is its page wanted?"""
+        return self.pages or self.whole_of(run)
+
+    def whole_of(self, run: str) -> bool:
+        """Are its charts and its verdict wanted too?"""
+        return self.whole is None or as_asked(run) in self.whole
+
+    def __or__(self, other: "Asked") -> "Asked":
+        whole = None if self.whole is None or other.whole is None else self.whole | other.whole
+        return Asked(self.pages or other.pages, whole)
+
+
+FIGURES = Asked(pages=False, whole=frozenset())
+CARDS = Asked(whole=frozenset())
+EVERYTHING = Asked()
+
+
+class Snapshot(Struct, frozen=True):
     """Everything that HTTP shows, at one instant. Never changed once made."""
 
     at: float

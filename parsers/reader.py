@@ -8,10 +8,11 @@ to ask, or how to read it by template. Rules are the reference: what a template 
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from parsers.engine.fields import rejected
 from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
@@ -118,7 +119,7 @@ class SourceReader:
             "matched_lines": self.matched_lines,
             "last_matched": self._last_matched,
             "key_lines": self._key_lines,
-            "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
+            "open": [[name, msgspec.to_builtins(gatherer)] for name, gatherer in self._open],
             "unwrapper": self._unwrapper.save(),
         }
         return place | {name: value for name, value in known.items() if value}

@@ -9,10 +9,10 @@ but the last with `P`: parts are joined, each stream's by itself.
 """
 
 import re
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 
 from parsers.patterns import lazy
 from parsers.redaction import masked
@@ -78,8 +78,7 @@ def bare(text: str) -> str:
     return text
 
 
-@dataclass(slots=True)
-class Unwrapper:
+class Unwrapper(Struct):
     """Takes JSON wrappers off the lines of one source, and joins what runtimes have cut. Plain JSON values: a resume
     carries it on.
     """

@@ -2,6 +2,7 @@
 live run. `python -m benchmarks.speed restart files runs`; the logs are generated.
 """
 
+import json
 import os
 import re
 import signal
@@ -160,11 +161,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
 from benchmarks.speed.logs import deepspeed_step
-logs = [open(name, "ab", buffering=0) for name in Path(sys.argv[1]).read_text().splitlines()]
+names = Path(sys.argv[1])
+logs = [open(name, "ab", buffering=0) for name in names.read_text().splitlines()]
+crash = names.with_name("crash")
 number, began, chance = 20, time.perf_counter(), Random(1)
 while True:
     number += 1
     text = "".join(deepspeed_step(number, 100_000, datetime.now(timezone.utc), chance)).encode()
+    if crash.exists():
+        logs.pop().write(crash.read_bytes())
+        crash.unlink()
     for index, log in enumerate(logs):
         log.write(text)
         if index % 10 == 9:
@@ -176,7 +182,9 @@ while True:
 
 @contextmanager
 def _writer(logs: list[Path], folder: Path) -> Iterator[None]:
-    """A process of its own: an iteration a second to each, with timers and engine steps, spread over the second."""
+    """A process of its own: an iteration a second to each, with timers and engine steps, spread over the second. What
+    is put into a file `crash` becomes the last words of the last of them.
+    """
     names = folder / "names"
     names.write_text("\n".join(map(str, logs)))
     process = subprocess.Popen((sys.executable, "-c", _WRITER, str(names)), env=environment())
@@ -201,10 +209,8 @@ def _live(count: int, goal: float, seconds: float) -> Row:
     for old in folder.iterdir():
         old.unlink()
     logs = [written(folder / f"run{number:04d}.log", [HEAD]) for number in range(count)]
-    steps = ("".join(_step(iteration, 21 - iteration)) for iteration in range(1, 21))
-    crashes = written(folder / "crashes.log", [HEAD, *steps])
     with daemon(str(folder / "*.log"), "--set", "max_runs=5000") as one, _writer(logs, folder):
-        one.until_ready(count + 1)
+        one.until_ready(count)
         time.sleep(10.0)
         cpu, began = cpu_of(one.process.pid), time.perf_counter()
         waits, ages = [], []
@@ -218,7 +224,7 @@ def _live(count: int, goal: float, seconds: float) -> Row:
             time.sleep(max(0.0, min(15.0, seconds / 4) - waits[-1]))
         used = 100 * (cpu_of(one.process.pid) - cpu) / (time.perf_counter() - began)
         memory = rss_of(one.process.pid)
-        crash = _crash(one, crashes)
+        crash = _crash(one, folder, logs[-1].stem)
     figure = (
         f"{used:.1f} % of one core, {1000 * used / count:.1f} % for 1,000; {memory:.0f} MB; "
         f"a page of {len(page) / 1e6:.1f} MB in {median(waits):.2f} s, at most {max(waits):.2f} s; "
@@ -228,19 +234,21 @@ def _live(count: int, goal: float, seconds: float) -> Row:
     return Row(f"{count:,} live runs, an iteration a second each", figure, f"{goal:.1f} %", used <= goal)
 
 
-def _crash(one: Daemon, log: Path) -> float:
-    """Seconds from the last words of a training to its incident."""
+def _crash(one: Daemon, folder: Path, run: str) -> float:
+    """Seconds from the last words of a training to its incident; up to one of them is the writer's."""
+    beside = folder / "crash-to-be"
+    beside.write_text(
+        "Traceback (most recent call last):\n"
+        '  File "pretrain_gpt.py", line 1, in <module>\n'
+        "    main()\n"
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)\n"
+        "srun: error: n1: task 0: Exited with exit code 1\n"
+    )
     began = time.perf_counter()
-    with log.open("a") as stream:
-        stream.write(
-            "Traceback (most recent call last):\n"
-            '  File "pretrain_gpt.py", line 1, in <module>\n'
-            "    main()\n"
-            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)\n"
-            "srun: error: n1: task 0: Exited with exit code 1\n"
-        )
+    beside.rename(folder / "crash")
     while time.perf_counter() - began < 60.0:
-        if f'"{log.stem}"' in one.get("/api/v1/incidents")[1].decode():
+        told = json.loads(one.get("/api/v1/incidents")[1])["incidents"]
+        if any(one_told["run"] == run and one_told["incident"] == "crash" for one_told in told):
             break
         time.sleep(0.2)
     return time.perf_counter() - began

@@ -3,8 +3,9 @@
 docs/checks.md is written from `CHECKS` (`make readme`); `check-config` quotes it for `detectors.configuration.ignore`.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from monitor.model.tables import rows_of
 
@@ -47,8 +48,7 @@ def not_ignorable(code: str) -> str:
     return f"there is no check {code!r}; known: {known} (docs/checks.md)"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A check that failed: its code, how bad it is, a sentence, and the figures behind the sentence.
 
     `info` is worth knowing, `warning` is wrong or wasteful, `critical` will stop the run later. `about` separates two

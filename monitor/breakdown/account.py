@@ -5,10 +5,9 @@ before Megatron's line, each step's by itself, or summed over the steps since it
 every tenth line only belongs to that line; lines without timers have no account.
 """
 
-from dataclasses import dataclass, field
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec import field as member
 
 from parsers.events import TimersReported
@@ -34,8 +33,7 @@ class Timed(Struct, gc=False):
     """Rank -> seconds of its compute timers, where the log prints each rank's."""
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """What timers have told since the last iteration line. Everything here can be written as JSON."""
 
     active: bool = False

@@ -6,14 +6,14 @@ taken out, never come here.
 """
 
 import math
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 _KEEP = 512  # values kept at most: all of them up to so many, then evenly spaced ones
 _SIZES = 4  # batch sizes kept: the newest, of which the last is the one that the run was made for
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """Values, thinned to every `stride`-th so that they stay bounded; which are kept depends on their number alone."""
 
     values: list[float] = field(default_factory=list)
@@ -47,16 +47,14 @@ class Sample:
         return self.quantile(0.5)
 
 
-@dataclass(slots=True)
-class AtSize:
+class AtSize(Struct):
     """At one global batch size: seconds per iteration without evaluation and saving, and TFLOPs as printed there."""
 
     seconds: Sample = field(default_factory=Sample)
     tflops: Sample = field(default_factory=Sample)
 
 
-@dataclass(slots=True)
-class Steady:
+class Steady(Struct):
     """By global batch size (0 where the log tells none), the newest last."""
 
     sizes: dict[int, AtSize] = field(default_factory=dict)
@@ -93,8 +91,7 @@ SECONDS = 60.0
 """No longer interval between two scrapes loses an iteration; a value is shown for twice as long at most."""
 
 
-@dataclass(slots=True)
-class Recent:
+class Recent(Struct):
     """Lowest and highest values of the last minute: what a scrape now and then would not see.
 
     Prometheus asks every 15 to 60 s; a run of 2 s an iteration finishes eight to thirty between two questions. Not

@@ -2,10 +2,10 @@
 
 import json
 import sys
-from dataclasses import fields, replace
 from typing import Any
 
 import click
+from msgspec.structs import fields, replace
 
 from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE
 from monitor.commands.reading import only_run

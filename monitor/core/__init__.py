@@ -59,7 +59,7 @@ from monitor.run import derived, dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.run.job import proofs
 from monitor.slurm.messages import JobAnswered, JobQuestion
-from monitor.snapshot import MonitorCounts, Snapshot
+from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
 from monitor.units import LONGEST_SECONDS
 
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
@@ -222,15 +222,15 @@ class Core(Watched):
         for run in self.runs.values():
             run.dirty = True
 
-    def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
-        """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
+    def snapshot(self, now: float, asked: Asked = EVERYTHING) -> Snapshot:
+        """What HTTP may show until the next one; pages and charts not `asked` for may be older than its samples."""
         self._jobmates.bring_up_to_date()
         runs = [
             run
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        shown = show_all(runs, now, self.config, self.aside, self.hands.record, pages=pages, over=self._over)
+        shown = show_all(runs, now, self.config, self.aside, self.hands.record, asked, over=self._over)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))

@@ -1,6 +1,5 @@
 """State files of earlier versions, as plain values, to the present form. Pure; each is read once and written anew."""
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from monitor.run.ending import Evidence, ending
 from monitor.run.launches import program_of
 from monitor.run.state import Launch
 
-_OF_THE_LAUNCH = {one.name for one in dataclasses.fields(Launch)} - {"pace", "arguments", "arguments_changed"}
+_OF_THE_LAUNCH = {one.name for one in msgspec.structs.fields(Launch)} - {"pace", "arguments", "arguments_changed"}
 """Fields of a run in version 2 that are those of its present launch; of these three it is decided below."""
 _OF_A_FAILURE = ("failure", "message", "line", "consequence", "rank", "node", "logged_at", "exit_code", "helper")
 

@@ -5,10 +5,10 @@ seen, too. Kept is what the page showed last, with charts of fewer points: nothi
 """
 
 from collections.abc import Callable, Container
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from monitor.charts.history import History
 from monitor.incidents import Transition

@@ -14,6 +14,7 @@ from monitor.follow.messages import Unheard
 from monitor.intake.carriers import Heard
 from monitor.intake.labels import carrier_at
 
+_MOVED = 2.0  # seconds by which that instant has moved where a loop that is behind goes on taking what was read
 _LOST = 60.0  # seconds after which people are told that an agent is deaf
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class Hearing:
         lost = {carrier for carrier, since in silent.items() if now - since >= _LOST}
         count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
         known = self._deaf.keys(), self._silent.keys(), self._beating, self._counted
-        if known != (deaf.keys(), silent.keys(), beating, count):
+        moved = any(since - self._deaf.get(mount, since) > _MOVED for mount, since in deaf.items())
+        if moved or known != (deaf.keys(), silent.keys(), beating, count):
             carriers_before, self._silent = self._silent, silent
             self._deaf, self._beating, self._counted = dict(deaf), beating, count
             for run in self._watched.runs.values():

@@ -8,8 +8,8 @@ after the end: the log's own lines come first, and say more.
 import logging
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Set
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from monitor.config import Config
@@ -30,8 +30,7 @@ _BEHIND = 5.0  # seconds that the accounting is behind the controller: before, i
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """What a run was asked about."""
 
     at: float

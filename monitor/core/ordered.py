@@ -5,9 +5,10 @@ to come; one that comes later still is counted and left out: what is folded is n
 with the offset, so that a line counts once, over a restart too.
 """
 
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
+
+from msgspec import Struct, field
 
 from monitor.intake.spool import STAMP
 from parsers.redaction import masked
@@ -17,8 +18,7 @@ HOLD = 2.0
 _MOST = 8 << 20  # bytes that wait: a backlog is let go by halves
 
 
-@dataclass(slots=True)
-class Ordered:
+class Ordered(Struct):
     """What waits of a stream. Instants."""
 
     lines: list[tuple[bytes, bytes, int, float]] = field(default_factory=list)

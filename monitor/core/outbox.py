@@ -15,9 +15,11 @@ those of the core.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
@@ -48,8 +50,7 @@ class Tried(NamedTuple):
     result: Result
 
 
-@dataclass(slots=True)
-class Owed:
+class Owed(Struct):
     """One message for one receiver."""
 
     number: int
@@ -68,8 +69,7 @@ class Owed:
     """and the runs, where there are several."""
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     """One receiver."""
 
     waiting: dict[int, Owed] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import field
 from msgspec.structs import replace
 
 from monitor.charts.history import History
@@ -41,7 +41,6 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
     return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
-@dataclass(slots=True)
 class Run(Judged):
     """A judged run, when it is judged next (schedule.py), and what of it was last shown (view.py)."""
 
@@ -60,7 +59,9 @@ class Run(Judged):
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None
     page_due: bool = False
-    """The page and the charts in `shown` are older than its samples."""
+    """The page in `shown` is older than its samples; ..."""
+    charts_due: bool = False
+    """... or charts and verdict are."""
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""

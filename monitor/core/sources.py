@@ -2,10 +2,9 @@
 
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Raw, Struct, msgpack
+from msgspec import Raw, Struct, field, msgpack
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
@@ -42,8 +41,7 @@ def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """One followed file, the run it belongs to (that of its first experiment), and how far the loop has come."""
 
     name: str

@@ -1,9 +1,10 @@
 """What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from monitor.config import Config
 from monitor.core.aside import Aside
@@ -17,7 +18,7 @@ from monitor.metrics import View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.nodes import countable_nodes
-from monitor.snapshot import MonitorCounts, RunSnapshot
+from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
 from parsers.engine.scan import Rule
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
@@ -26,46 +27,57 @@ _AGED = 1.0  # seconds after which the page of a run with an open incident is wr
 
 
 def show_all(
-    runs: Iterable[Run], now: float, config: Config, aside: Aside, record: Record, *, pages: bool, over: bool = False
+    runs: Iterable[Run], now: float, config: Config, aside: Aside, record: Record, asked: Asked, *, over: bool = False
 ) -> tuple[RunSnapshot, ...]:
     """Each run as HTTP shows it, if it can be shown or ever could. `record`: what policies have done."""
-    found = (show(run, now, config, aside, record, pages=pages, over=over) for run in runs)
+    found = (show(run, now, config, aside, record, asked, over=over) for run in runs)
     return tuple(shown for shown in found if shown is not None)
 
 
 def show(
-    run: Run, now: float, config: Config, aside: Aside, record: Record = _NO_RECORD, *, pages: bool, over: bool = False
+    run: Run,
+    now: float,
+    config: Config,
+    aside: Aside,
+    record: Record = _NO_RECORD,
+    asked: Asked = EVERYTHING,
+    *,
+    over: bool = False,
 ) -> RunSnapshot | None:
     """The run as HTTP shows it; one that cannot be shown as it was last, if it ever was."""
     try:
-        return _shown(run, now, config, record, pages=pages, over=over)
+        return _shown(run, now, config, record, asked, over=over)
     except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
         aside.note("page", run.state.name, error)
         return run.shown
 
 
-def _shown(run: Run, now: float, config: Config, record: Record, *, pages: bool, over: bool = False) -> RunSnapshot:
-    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
-    samples alone are made anew: a scrape draws no charts. `over`: as view_of says.
+def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *, over: bool = False) -> RunSnapshot:
+    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Its samples are made anew,
+    its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with an incident the page
+    is made too, for incidents stand there. `over`: as view_of says.
     """
-    shown, due = run.shown, pages and run.page_due
+    shown, name = run.shown, run.state.name
+    page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
+    due = (page and run.page_due) or (whole and run.charts_due)
     if shown is not None and not (run.dirty or run.book.open or due):
         return shown
-    name = derived.run_state(run.state, run.archived)
+    condition = derived.run_state(run.state, run.archived)
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-    if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
+    if shown is not None and not (run.dirty or aged or due or condition != run.shown_state):
         return shown
-    state, view = run.state, view_of(run, config, run.actions, over=over, identity=run.identity)
-    samples = samples_of(view)
-    run.page_due = shown is not None and not pages
-    if shown is not None and not pages:
-        shown = dataclasses.replace(shown, samples=samples)
-    else:
-        charts, transitions = state.history.frozen(), tuple(run.book.history)
-        page = page_of(view, config.detectors.hang, config.runbook_url)
-        verdict = verdict_of(state, run.book.open.values(), config.policies, record, now, archived=run.archived)
-        shown = RunSnapshot(state.name, samples, page, charts, transitions, verdict.to_json())
-    run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
+    page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
+    view = view_of(run, config, run.actions, over=over, identity=run.identity)
+    made: dict[str, Any] = {"samples": samples_of(view)}
+    if page:
+        made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
+    if whole:
+        verdict = verdict_of(run.state, run.book.open.values(), config.policies, record, now, archived=run.archived)
+        made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history)}
+        made["verdict"] = verdict.to_json()
+    run.page_due, run.charts_due = not page, not whole
+    shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
+    run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown
 
 

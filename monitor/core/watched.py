@@ -115,7 +115,7 @@ class Watched:
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
         if run.state.proven and not run.failed:
-            shown = show(run, now, self.config, self.aside, pages=True)
+            shown = show(run, now, self.config, self.aside)
         if shown is not None:
             self.ended.keep(shown, now + self.wall_offset)
             self.touch(ENDED)

@@ -7,10 +7,10 @@ an audit takes half a millisecond, a step in between two microseconds.
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from msgspec import Struct, field, structs
+from msgspec.structs import asdict
 
 from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.detectors.base import Detector, Severity, Verdict, firing

@@ -9,8 +9,9 @@ text behind them are passed on; long runs and holes are skipped. One `pread` bot
 """
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from monitor.follow.messages import Fingerprint
 from monitor.follow.os_layer import OsLayer
@@ -71,8 +72,7 @@ def is_strong(mark: Fingerprint) -> bool:
     return min(mark.offset, mark.head_bytes + mark.tail_bytes) >= ENOUGH_BYTES
 
 
-@dataclass(slots=True)
-class Content:
+class Content(Struct):
     """One file as far as it was read: `offset` is the next byte to read. Times are monotonic seconds."""
 
     device: int

@@ -6,8 +6,9 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from monitor.follow.content import Content, Verified, is_strong, verify
 from monitor.follow.messages import Fingerprint, Position, SourceId
@@ -188,8 +189,7 @@ class Standing(NamedTuple):
     content: Content | None
 
 
-@dataclass
-class Context:
+class Context(Struct):
     """One a mount, used by its thread only (the registry is shared and locks itself)."""
 
     os_layer: OsLayer

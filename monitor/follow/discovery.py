@@ -7,8 +7,9 @@ asks for no attributes but those of directories and links, and stops after each 
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
@@ -141,8 +142,7 @@ class Listings:
             self._known[key] = _Listing(tuple(odd), _directory_stamp(status), now)
 
 
-@dataclass
-class Walk:
+class Walk(Struct):
     """`run` once; the counts are complete at its end."""
 
     os_layer: OsLayer

@@ -5,9 +5,10 @@ so that lines from many runs cost one turn and one waking. What a pass has read 
 lock a queue and to notify who waits costs as much as a look at a file.
 """
 
+import math
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from monitor.follow.messages import Data, Message
 
@@ -25,6 +26,8 @@ class Inbox(queue.Queue[Message]):
         self._wakeup = threading.Condition(self.mutex)
         self._called = False
         self._filled = 0.0
+        self._outside: dict[int, float] = {}
+        """Thread that waits for room -> when the first message that it holds was read."""
 
     def wake(self) -> None:
         """Somebody wants the loop to turn now. From any thread, never from a signal handler."""
@@ -49,7 +52,9 @@ class Inbox(queue.Queue[Message]):
         """
         with self.mutex:
             if self._filled >= self.maxsize:
+                self._outside[threading.get_ident()] = _read_at(messages)
                 self.not_full.wait(timeout)
+                del self._outside[threading.get_ident()]
             count = 0
             for message in messages:
                 if self._filled >= self.maxsize:
@@ -73,6 +78,11 @@ class Inbox(queue.Queue[Message]):
                 self.not_full.notify_all()
         return taken
 
+    def oldest(self) -> float:
+        """When the first of all that is still to be taken was read, as a Unix second; inf if there is nothing."""
+        with self.mutex:
+            return min((_read_at(self.queue), *self._outside.values()))
+
     @property
     def pressing(self) -> bool:
         """Is it half full?"""
@@ -91,6 +101,10 @@ class Inbox(queue.Queue[Message]):
         message = super()._get()
         self._filled -= _places(message)
         return message
+
+
+def _read_at(messages: Iterable[Message]) -> float:
+    return min((getattr(message, "at", math.inf) for message in messages), default=math.inf)
 
 
 def _places(message: Message) -> float:

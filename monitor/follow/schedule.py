@@ -5,8 +5,9 @@ A pass over a mount touches only the files that are due, however many are follow
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from monitor.follow.settings import FollowSettings
 
@@ -14,8 +15,7 @@ _SILENT_SECONDS = 60.0  # a file that grew so lately is looked at in time whatev
 _SPREAD = 0.1  # share of a pause by which the phases of files differ
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(Struct):
     """The pauses between the looks at one file. Monotonic seconds throughout."""
 
     settings: FollowSettings

@@ -5,8 +5,9 @@ that nobody follows it, that a new job would be accepted - the executor asks bes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from monitor.incidents import Incident
 from monitor.run.job import OVER
@@ -20,8 +21,7 @@ _FRESH: Final = 2.0
 """Intervals between two questions to Slurm, and the time of one call, after which an answer is old."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What is known of a run's job beside the run's own state."""
 
     proven: bool = False

@@ -6,8 +6,10 @@ ten minutes; what the program did wrong, and what came three times without a new
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from monitor.detectors.base import RANK, duration
 from monitor.hands.plan import choice, matches, named_nodes
@@ -33,8 +35,7 @@ _FOR_PEOPLE: Final = frozenset({"crash", "crash_loop", "nan_loss", "divergence"}
 """Where no policy is for them, a critical one stops the run: the next launch would come to the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer. Absent is None or empty."""
 
     run: str

@@ -5,7 +5,8 @@ input is named only if some formula then gives the printed figure to its last di
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from monitor.model.flops import FORMULAS, formulas_of, prints_as
 from monitor.model.topology import Topology

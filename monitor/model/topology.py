@@ -6,9 +6,11 @@ Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamp
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from monitor.model import arguments
 from parsers import events
@@ -17,8 +19,7 @@ from parsers.engine.fields import integer, whole
 from parsers.events import Event
 
 
-@dataclass(slots=True)
-class Topology:
+class Topology(Struct):
     """Sizes are counts; `rampup` is (start, increment, samples)."""
 
     world_size: int | None = None

@@ -23,10 +23,10 @@ What would accuse an innocent node is left out:
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
 from monitor.nodes.record import HARDWARE, LaunchRecord, read
@@ -62,8 +62,7 @@ class NodeSettings(Struct, frozen=True):
     """And no further apart: another driver, another container."""
 
 
-@dataclass(slots=True)
-class Count:
+class Count(Struct):
     """Something that happened on a node `seen` times where `expected` times were due by chance."""
 
     seen: int = 0
@@ -74,8 +73,7 @@ class Count:
     """Occasions that there were in all."""
 
 
-@dataclass(slots=True)
-class Standing:
+class Standing(Struct):
     """A node's record."""
 
     node: str
@@ -101,7 +99,7 @@ class Standing:
         """As the API and `nodes --json` show it."""
         mean, low, high = self.rate
         rate = {"mean": round(mean, 3), "low": round(low, 3), "high": round(high, 3)}
-        return {**asdict(self), "rate": rate, "evidence": self.evidence}
+        return {**msgspec.to_builtins(self), "rate": rate, "evidence": self.evidence}
 
     @property
     def observations(self) -> int:

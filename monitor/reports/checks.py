@@ -8,7 +8,9 @@ by a formula of the run's own program, and by no other such size.
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from monitor.audit import RANK, Severity, audit
 from monitor.model import flops

@@ -13,8 +13,10 @@ those of one moment came in any order, and the one that stands first in `KINDS` 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Sort = Literal[
     "failure", "watchdog", "traceback", "exit", "terminated", "left", "done", "finished", "orderly", "silence"
@@ -33,8 +35,7 @@ by a line that need not be of this end, and by an exception that may have been c
 _OWN = _STRENGTHS["raised"]  # from here on it is a cause
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A class of failures."""
 
     strength: float
@@ -75,8 +76,7 @@ _ENDED_BY_OTHERS = frozenset({"time_limit", "preempted", "segfault"})
 """What may stand behind a process that was killed, although its line comes much later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One fact about a launch's end. Of equal ones the earliest is kept, with their number."""
 
     sort: Sort
@@ -114,8 +114,7 @@ class Evidence:
     """When a step was reported behind it that may have been on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """What the evidence comes to."""
 
     state: State = "running"

@@ -6,9 +6,10 @@ buffer. It does not prove that the launch lives, the next one does. Nothing here
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from monitor.run.ending import MOMENT, Evidence, ending, strength
 from monitor.run.launches import LAUNCHER, count_failure, enter

@@ -5,8 +5,9 @@ Liveness is progress, not writing: an event that is no progress in the current p
 BLOOM hang an hourly status line kept the log growing).
 """
 
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct, field
 
 from monitor.run.silence import Intervals
 from parsers import events
@@ -107,8 +108,7 @@ _AFTER = ("training", "sync")
 """Parts behind which the next rollout may begin at once."""
 
 
-@dataclass(slots=True)
-class Parts:
+class Parts(Struct):
     """The parts of a step of reinforcement learning as phases: which of them lines tell, how long each was silent.
 
     A part lasts until a line tells of the next one. What no line tells belongs to the part before it: a verl log tells

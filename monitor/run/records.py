@@ -1,6 +1,5 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
-import dataclasses
 from collections.abc import Iterable
 from math import inf, isfinite
 from typing import Final, TypeVar
@@ -23,8 +22,7 @@ class Told(Struct, gc=False):
     entry: LogEvent
 
 
-@dataclasses.dataclass(slots=True)
-class Latest:
+class Latest(Struct):
     """The values of the last iteration that counted, as the log says them."""
 
     iteration: int | None = None
@@ -43,7 +41,7 @@ class Latest:
     tflops: float | None = None
     mfu: float | None = None
     hfu: float | None = None
-    losses: dict[str, float] = dataclasses.field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
     tokens_per_second: float | None = None
     """Over all GPUs, as printed."""
 

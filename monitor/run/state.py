@@ -17,8 +17,9 @@ for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from monitor.breakdown.account import Account
 from monitor.charts.history import History
@@ -49,8 +50,7 @@ from monitor.run.steps.watch import Watch
 from parsers.events import text_of
 
 
-@dataclass(slots=True)
-class Launch:
+class Launch(Struct):
     """One launch of a run, from its first word to the next one's."""
 
     number: int = 0
@@ -224,8 +224,7 @@ class Launch:
         return text_of(self.last_raw)
 
 
-@dataclass(slots=True)
-class Past:
+class Past(Struct):
     """What the launches of one program have taught of the next."""
 
     programs: list[str] = field(default_factory=list)
@@ -243,8 +242,7 @@ class Past:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(Struct):
     """One run. See the module's law."""
 
     name: str

@@ -6,18 +6,18 @@ the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 
 import gzip
 from collections.abc import Callable
-from dataclasses import replace
 from html import escape
 from urllib.parse import parse_qs
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from monitor.prometheus_text import TextFormat
 from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.serve.scrapes import Scrapes
-from monitor.serve.views import static_reply, view_of
-from monitor.snapshot import Sample, Snapshot
+from monitor.serve.views import asked_by, static_reply, view_of
+from monitor.snapshot import FIGURES, Asked, Sample, Snapshot
 from monitor.system.clock import Clock
 
 _AGE = "megatron_monitor_shown_age_seconds"
@@ -86,20 +86,17 @@ _SECURITY = (
 
 
 class App:
-    """Answers requests. Reads `snapshot()` once a request."""
+    """Answers requests. Reads one `snapshot` a request."""
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None,
-        figures: Callable[[], Snapshot] | None = None,
-    ) -> None:  # fmt: skip
-        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves.
-        `figures` gives a snapshot of which no page is asked for.
-        """
+        self, snapshot: Callable[[Asked], Snapshot], clock: Clock, turned: Callable[[], float] | None = None
+    ) -> None:
+        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves."""
         self._snapshot = snapshot
-        self._figures = figures or snapshot
         self._clock = clock
         self._turned = turned
-        self._metrics = Exposition(self._figures, clock)
+        self._metrics = Exposition(lambda: snapshot(FIGURES), clock)
+        self._ready = False  # once ready it stays so, and no probe waits for a snapshot
         self.notice = ""
         """A warning that every page for people begins with."""
         self.scrapes = Scrapes()
@@ -117,11 +114,12 @@ class App:
         if request.path == "/-/healthy":
             return self._healthy()
         if request.path == "/-/ready":
-            return text_reply(200, "ready\n") if self._figures().ready else text_reply(503, "reading the backlog\n")
+            self._ready = self._ready or self._snapshot(FIGURES).ready
+            return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
         if request.path.startswith("/static/"):
             page = static_reply(request)
         else:
-            page = self._noted(view_of(request, self._snapshot(), self._clock.wall()))
+            page = self._noted(view_of(request, self._snapshot(asked_by(request)), self._clock.wall()))
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
         return _packed(page, request)
@@ -136,7 +134,7 @@ class App:
         if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that
             idle = self._clock.monotonic() - self._turned()
         else:
-            idle = self._clock.wall() - self._snapshot().loop_turned_at
+            idle = self._clock.wall() - self._snapshot(FIGURES).loop_turned_at
         if idle < _HEALTHY_WITHIN:
             return text_reply(200, "healthy\n")
         return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")

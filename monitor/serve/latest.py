@@ -5,21 +5,23 @@ in its queue, makes one Snapshot for all who wait, and each HTTP thread renders 
 batch: to make 50 runs' samples ten times a second costs more than to judge them. A scrape does not wait for the reader
 threads either: what was written in the last two seconds at most may not be in it.
 
-A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do. A
-scrape asks for figures: pages and charts are not made for it, and those of the Snapshot that it gets may be old.
+A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do, which
+is as old as the question before. What is not asked for (`Asked`: a scrape wants no pages, an overview no charts) is not
+made, and may be old in the Snapshot that comes.
 """
 
 import threading
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 
-from monitor.snapshot import Snapshot
+from monitor.snapshot import EVERYTHING, FIGURES, Asked, Snapshot
 
-_WAIT = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
-_PAGE_WAIT = 4  # times as long for a page: the last one is as old as the last look at a page
+_WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
 
 
 class Latest:
-    """Called by any thread for a Snapshot; `wanted`, `pages_wanted`, `last` and `show` are the loop's."""
+    """Called by any thread for a Snapshot; `wanted`, `asked`, `last` and `show` are the loop's."""
 
     def __init__(self, first: Snapshot, wake: Callable[[], None], wait: float = _WAIT) -> None:
         """`wake` makes the loop turn now; a question waits for `wait` seconds."""
@@ -28,24 +30,17 @@ class Latest:
         self._wake = wake
         self._wait = wait
         self._shown = threading.Condition()
-        self._waiting: dict[int, bool] = {}  # number of a question -> whether it is for a page
+        self._waiting: dict[int, Asked] = {}  # number of a question -> what it is for
         self._number = 0
 
-    def __call__(self) -> Snapshot:
-        """One with pages made after this question, or the last one if the loop does not turn in time."""
-        return self._ask(True, _PAGE_WAIT * self._wait)
-
-    def figures(self) -> Snapshot:
-        """The same, of which only samples and counts are asked for."""
-        return self._ask(False, self._wait)
-
-    def _ask(self, page: bool, seconds: float) -> Snapshot:
+    def __call__(self, asked: Asked) -> Snapshot:
+        """One made after this question with what is `asked` for, or the last one if the loop does not turn in time."""
         with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
             self._number = mine = self._number + 1
-            self._waiting[mine] = page
+            self._waiting[mine] = asked
         self._wake()
         with self._shown:
-            self._shown.wait_for(lambda: mine not in self._waiting, seconds)
+            self._shown.wait_for(lambda: mine not in self._waiting, self._wait)
             return self.last
 
     @property
@@ -54,15 +49,15 @@ class Latest:
         return bool(self._waiting)
 
     @property
-    def pages_wanted(self) -> bool:
-        """Does anybody wait for pages?"""
+    def asked(self) -> Asked:
+        """What all who wait want."""
         with self._shown:
-            return any(self._waiting.values())
+            return reduce(or_, self._waiting.values(), FIGURES)
 
-    def show(self, snapshot: Snapshot, *, pages: bool = True) -> None:
-        """Answer all who wait; without `pages` only those who did not ask for one. To be made and shown at once."""
+    def show(self, snapshot: Snapshot, asked: Asked = EVERYTHING) -> None:
+        """Answer all who wait for no more than was `asked` for as this was made. To be made and shown at once."""
         with self._shown:
             self.last = snapshot
-            for number in [number for number, page in self._waiting.items() if pages or not page]:
+            for number in [number for number, wanted in self._waiting.items() if wanted | asked == asked]:
                 del self._waiting[number]
             self._shown.notify_all()

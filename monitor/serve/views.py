@@ -27,7 +27,7 @@ from monitor.serve.page import (
     worst_first,
 )
 from monitor.serve.past import history_json
-from monitor.snapshot import RunSnapshot, Snapshot
+from monitor.snapshot import CARDS, FIGURES, Asked, RunSnapshot, Snapshot, as_asked
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
@@ -69,22 +69,25 @@ def static_files() -> dict[str, StaticFile]:
     return found
 
 
+def asked_by(request: Request) -> Asked:
+    """What the answer to it is made of: for the page of one run those of the others are not made."""
+    if request.path in ("/", "/nodes", "/api/v1/runs"):
+        return CARDS
+    if request.path in ("/api/v1/nodes", "/api/v1/incidents"):
+        return FIGURES
+    return Asked(pages=False, whole=frozenset({_named(request)}))
+
+
 def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
     """The page or the JSON at this path, None if there is none."""
-    path = request.path
+    path, what = request.path, request.path.rpartition("/")[2]
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
+    run = _find(snapshot, request)
     if path.startswith("/runs/"):
-        run = _find(snapshot, path.removeprefix("/runs/"), request)
-        if run is None:
-            name = path.removeprefix("/runs/") or _first(request, "name")
-            return _html(render_missing(name, _root(request)), 404)
-        return _html(render_run(run, now, _root(request)))
-    name, _, what = path.removeprefix("/api/v1/runs/").rpartition("/")
-    if not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
-        return None
-    run = _find(snapshot, name, request)
-    if run is None:
+        root = _root(request)
+        return _html(render_missing(_named(request), root), 404) if run is None else _html(render_run(run, now, root))
+    if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
         return None
     if what == "history":
         return _history(run, request, now)
@@ -104,11 +107,10 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
 
 def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
     """What a launcher should do (monitor/hands/verdict.py). With `ended=1` it knows that its launch is over."""
-    name = _first(request, "run")
-    run = _find(snapshot, name, request)
+    run = _find(snapshot, request)
     if run is None:
-        return _json({"run": name, "verdict": "none", "reason": "no run of this name is known"})
-    told = run.verdict or {"run": name, "verdict": "none", "reason": "its log is no longer followed"}
+        return _json({"run": _named(request), "verdict": "none", "reason": "no run of this name is known"})
+    told = run.verdict or {"run": run.run, "verdict": "none", "reason": "its log is no longer followed"}
     if _first(request, "ended") and told.get("verdict") == "none" and run.page["state"] in _GOES_ON:
         told = {**told, "verdict": "wait", "reason": "the log does not tell yet that the launch has ended"}
     return _json(told)
@@ -126,10 +128,18 @@ _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
 }
 
 
-def _find(snapshot: Snapshot, name: str, request: Request) -> RunSnapshot | None:
-    """The run of the path, or of `?name=` where the path holds none."""
-    name = name or _first(request, "name")
-    return next((run for run in snapshot.all_runs if run.run.encode("utf-8", "replace").decode() == name), None)
+def _named(request: Request) -> str:
+    """The run that it is about: of the path, `?name=` where the path holds none, `?run=` of who asks for a verdict."""
+    path = request.path
+    if path == "/api/v1/verdict":
+        return _first(request, "run")
+    inner = path.removeprefix("/api/v1/runs/").rpartition("/")[0] if path.startswith("/api/") else path[len("/runs/") :]
+    return inner or _first(request, "name")
+
+
+def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
+    name = _named(request)
+    return next((run for run in snapshot.all_runs if as_asked(run.run) == name), None)
 
 
 def _root(request: Request) -> str:

@@ -5,8 +5,9 @@ line that is none of it, or when it has stood complete at the end of its log for
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from parsers.declared.marks import Mark
 from parsers.declared.reading import Reading
@@ -20,8 +21,7 @@ _MAX_TEXT = 1000  # characters of one
 _FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
 
 
-@dataclass
-class Block:
+class Block(Struct):
     """A head line and the lines below it. `readings` are those of its own mark."""
 
     readings: ClassVar[tuple[Reading, ...]] = ()
@@ -97,8 +97,7 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     return Rule(name, (first.mark.anchor.encode(),), _Reads(readings), templated=plain)
 
 
-@dataclass(slots=True, eq=False)
-class _Reads:
+class _Reads(Struct, eq=False):
     """Lines that say everything by themselves."""
 
     readings: tuple[Reading, ...]
@@ -107,8 +106,7 @@ class _Reads:
         return _answer(self.readings, line, None)
 
 
-@dataclass(slots=True, eq=False)
-class _Opens:
+class _Opens(Struct, eq=False):
     """Lines that open a block."""
 
     readings: tuple[Reading, ...]

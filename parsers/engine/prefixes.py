@@ -7,7 +7,8 @@ Stripping is repeated until nothing known stands in front. Order between ranks i
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from parsers.wrappers import MONTHS, TEXT_FORMS
 
@@ -85,8 +86,7 @@ _BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^
 NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
 
-@dataclass(slots=True)
-class Prefix:
+class Prefix(Struct):
     """What the prefixes of one line told. `task` is srun's label, `local_rank` torchrun's; `pod` is a container's name,
     and the node's where none is told.
     """

@@ -5,8 +5,9 @@ them all in one pass, and only lines that hold one are decoded and read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from parsers.engine.prefixes import Prefix
 from parsers.engine.search import Search, best
@@ -14,13 +15,12 @@ from parsers.engine.templates import SHAPE
 from parsers.events import Event
 
 
-@dataclass(slots=True)
-class Line:
+class Line(Struct):
     """One segment of a line, prefixes stripped. `origin` are the keyword arguments that every event takes."""
 
     text: str
     prefix: Prefix
-    origin: dict[str, Any] = field(init=False)
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Gather what the prefixes told into event arguments."""
@@ -29,7 +29,7 @@ class Line:
 
 
 class Gatherer(Protocol):
-    """Reads a fact that takes several lines. A dataclass of plain JSON values, so that a resume can carry it on.
+    """Reads a fact that takes several lines. A record of plain JSON values, so that a resume can carry it on.
 
     While it is open it is offered every line, noise too; what it does not take goes to the rules as usual. It may have
     `settles` (what it holds is told if nothing follows for a while) and `shown` (the line that tells its events, if the
@@ -43,8 +43,7 @@ class Gatherer(Protocol):
         """The source ended: what was gathered so far, if it is worth an event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """`read` gives events (or opens a Gatherer) from a line that holds one of `anchors`; nothing if it is not its line.
 
     Rules are asked in order; the first that answers has the line.

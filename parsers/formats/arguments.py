@@ -5,7 +5,8 @@ gpt-neox glues the value's origin to its end. Lines of other ranks in between ar
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import ArgumentsDumped, Event
@@ -29,8 +30,7 @@ _REST = lazy(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 _ORIGIN = lazy(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
 
 
-@dataclass(slots=True)
-class ArgumentsGatherer:
+class ArgumentsGatherer(Struct):
     """An open dump. `cut` is the name whose value is still to come."""
 
     values: dict[str, str] = field(default_factory=dict)

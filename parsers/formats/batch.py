@@ -8,8 +8,9 @@ ends in `The output (if any) follows:`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
@@ -83,8 +84,7 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, launch=True, **origin)
 
 
-@dataclass(slots=True)
-class LsfReportGatherer:
+class LsfReportGatherer(Struct):
     """LSF's report: how the job ended is told where its output ends, once. `writer`: whose lines they are."""
 
     writer: str

@@ -6,7 +6,8 @@ do not train print the same, so that none of it makes a run.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from parsers.engine.fields import integer
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -79,8 +80,7 @@ def _values(pairs: dict[str, str]) -> dict[str, int]:
     return values
 
 
-@dataclass(slots=True)
-class ConfigurationGatherer:
+class ConfigurationGatherer(Struct):
     """An open configuration. `section` is the one whose lines stand two columns further in."""
 
     own: dict[str, str] = field(default_factory=dict)

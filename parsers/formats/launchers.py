@@ -6,8 +6,10 @@ What they kill because something else failed is a consequence: 256 lines of `Kil
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
@@ -118,8 +120,7 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, **origin)
 
 
-@dataclass(slots=True)
-class HydraGatherer:
+class HydraGatherer(Struct):
     """MPICH's and Intel's frame of `=`: who ended, where, and how."""
 
     rank: int | None = None

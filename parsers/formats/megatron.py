@@ -8,8 +8,9 @@ line, so a line without a loss is a finding and no parse error. The unit stands 
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from parsers.dialects import recognised
 from parsers.engine.fields import (
@@ -58,8 +59,7 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
 
 
-@dataclass(slots=True)
-class _Fields:
+class _Fields(Struct):
     """What one line's fields said. `cut` tells that a known field stands there without its whole value."""
 
     values: dict[str, Any] = field(default_factory=dict)

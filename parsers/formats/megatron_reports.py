@@ -5,8 +5,9 @@ least and most over the ranks, its most alone, or each rank's.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -91,8 +92,7 @@ def read_spread(line: Line) -> Iterator[Event]:
         yield TimersReported(speaker="megatron", timers={found[1]: took}, across=across, **line.origin)
 
 
-@dataclass
-class RankTimesGatherer:
+class RankTimesGatherer(Struct):
     """`times across ranks (ms):` and what follows: the names of timers, and below each the time of each rank."""
 
     name: str = ""

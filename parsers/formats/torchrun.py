@@ -10,7 +10,8 @@ sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a trac
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from parsers.engine.fields import integer
 from parsers.engine.prefixes import iso_time
@@ -60,8 +61,7 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
         yield ProcessTerminated(**origin)
 
 
-@dataclass(slots=True)
-class RootCauseGatherer:
+class RootCauseGatherer(Struct):
     """torchrun's report: the other failures are passed over, they came later; of the root cause's entry the named lines
     are taken, and of its traceback the exception that came out.
     """

@@ -8,8 +8,9 @@ failed): that last line is the exception.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from parsers.engine.scan import Gatherer, Line
 from parsers.events import Event, TracebackSeen
@@ -49,8 +50,7 @@ def _is_header(line: Line) -> bool:
     )
 
 
-@dataclass(slots=True)
-class TracebackGatherer:
+class TracebackGatherer(Struct):
     """Open while `pending` tracebacks wait for their exception line, whichever rank writes it, and a little longer: a
     chain may follow. `writers`: of each writer of the file what its frames have told so far.
     """
@@ -120,8 +120,7 @@ def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: 
     )
 
 
-@dataclass(slots=True)
-class IgnoredGatherer:
+class IgnoredGatherer(Struct):
     """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
     and what follows it: Python's clean-up complained, nothing ended.
     """

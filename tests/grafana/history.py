@@ -20,7 +20,7 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.prometheus_text import TextFormat
 from monitor.run.records import Job
-from monitor.snapshot import Histogram, Sample, Snapshot
+from monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
 from tests.grafana import exporters
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 
@@ -162,7 +162,7 @@ class Daemon:
         counts.add("output_writes_total", "textfile", "written")
         counts.add("stat_calls_total", by=30)
         self._past_troubles(since)
-        snapshot = self.core.snapshot(at, pages=False)
+        snapshot = self.core.snapshot(at, FIGURES)
         page.scraped(self.format.page(snapshot), at)
         return snapshot
 

@@ -5,10 +5,10 @@ Beside each near miss stands the true case that must still be told.
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 
 import msgspec
 import pytest
+from msgspec.structs import asdict
 
 from monitor.detectors import DETECTORS
 from monitor.detectors.base import Verdict

@@ -5,7 +5,8 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from monitor.statistics.median import median
 
@@ -21,8 +22,7 @@ def likely_interval(iteration: int) -> int:
     return next(every for every in _INTERVALS if iteration % every == 0)
 
 
-@dataclass(slots=True)
-class Histogram:
+class Histogram(Struct):
     """How long the iterations of a run took."""
 
     sum_seconds: float = 0.0
@@ -36,8 +36,7 @@ class Histogram:
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """Windows of seconds per iteration by batch size (key 0 where the log tells none), of one launch: the next may run
     on other nodes.
     """

@@ -4,8 +4,9 @@ Several may report the same steps; one of them counts, the others add values. `P
 further to the left reports takes the place of what one further to the right has counted in the same launch.
 """
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from monitor.charts.steady import Sample
 from monitor.statistics.median import median
@@ -15,8 +16,7 @@ _KEPT = 32
 _LEARNED = 5  # lines that must have shown how long a step takes, before a longer one tells how long a save took
 
 
-@dataclass(slots=True)
-class Between:
+class Between(Struct):
     """What DeepSpeed's engine does not time: what lies between the end of one step and the begin of the next one.
 
     Its clock runs from the forward pass to the end of the step (deepspeed/utils/timer.py, `ThroughputTimer`): the data
@@ -57,16 +57,14 @@ SourceName = Literal["iteration", "trainer", "engine"]
 PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(Struct):
     """The training loop's line, of any dialect."""
 
     counts_steps: bool = False
     """A number that may count samples counts steps."""
 
 
-@dataclass(slots=True)
-class Trainer:
+class Trainer(Struct):
     """HF Trainer's heading, bar and dicts."""
 
     declared: bool = False
@@ -86,8 +84,7 @@ class Trainer:
     """Seconds since its start that the training's bar showed last."""
 
 
-@dataclass(slots=True)
-class Engine:
+class Engine(Struct):
     """DeepSpeed's engine."""
 
     numbered: bool = False

@@ -6,17 +6,17 @@ says that it cannot. The daemon, `replay` and `report` all come through here; fo
 that monitor/source_clock/ has proved.
 """
 
-from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 _COARSE = 20.0  # seconds that stamps of whole seconds must be apart: then they are off by 5 % at the most
 _FINE = 0.02  # and those of milliseconds
 _FEW = 3  # iterations whose mean bounds what one takes: the first of a launch alone is no measure
 
 
-@dataclass(slots=True)
-class Stopwatch:
+class Stopwatch(Struct):
     """The time of an iteration where its line does not print it: differences of the line's stamp, or of the time since
     the start that it prints.
 
@@ -109,8 +109,7 @@ _TIMES = 20.0  # a lap over what arrivals vary by: it is off by 5 % at the most
 _ALONE = 16  # lines that must come one by one before arrivals are believed again, and whose gaps tell how they vary
 
 
-@dataclass(slots=True)
-class Arrivals:
+class Arrivals(Struct):
     """The time of an iteration whose line prints no time at all: by when lines arrive, one by one.
 
     A line arrives later than it was written: after a look at the file, a flush of a buffer, a file system's cache. So a
@@ -217,8 +216,7 @@ def _interruption(interval: Interval, until: float) -> float:
     return max(0.0, whole - (whole - until) / behind * count)
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(Struct):
     """The time since a launch's last report of a step, and what lies in it. Instants as the fold has them."""
 
     at: float | None = None

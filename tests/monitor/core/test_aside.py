@@ -1,6 +1,5 @@
 """Nothing that a log makes the monitor do ends the daemon: what fails is put aside, its neighbour goes on."""
 
-import dataclasses
 import json
 import logging
 import math
@@ -50,7 +49,7 @@ class Two(Following):
     def served(self) -> dict[str, bytes]:
         """What HTTP shows."""
         snapshot = self.core.snapshot(self.now)
-        app = App(lambda: snapshot, ManualClock(self.now))
+        app = App(lambda _asked: snapshot, ManualClock(self.now))
         paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents", *(f"/runs/{run.run}" for run in snapshot.runs)]
         replies = {path: app(Request(path=path)) for path in paths}
         assert {reply.status for reply in replies.values()} == {200}
@@ -212,7 +211,7 @@ def _event(kind: type[Event], **values: Any) -> Event:
 
 def _variants(kind: type[Event], *, beyond: bool) -> Iterator[Event]:
     if kind is SizesTold:  # its names are a closed set
-        sizes = [one.name for one in dataclasses.fields(Topology) if one.type == "int | None"]
+        sizes = [one.name for one in msgspec.structs.fields(Topology) if one.type == "int | None"]
         yield from (SizesTold(values={name: value}) for name in sizes for value in (BEYOND if beyond else WHOLE))
         return
     for name, hint in typing.get_type_hints(kind).items():

@@ -13,7 +13,7 @@ from monitor.core.sources import unmatched
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.snapshot import Histogram, Sample
+from monitor.snapshot import FIGURES, Histogram, Sample
 from monitor.units import LONGEST_SECONDS
 from tests.plain import decode, encode
 
@@ -312,24 +312,24 @@ def test_a_scrape_makes_no_pages() -> None:
     (before,) = core.snapshot(NOW).runs
     text = line(4, seconds=1.0)
     core.handle(data("/l/a.log", text, offset=at, mtime=NOW + 1, at=NOW + 1), NOW + 1)
-    (scraped,) = core.snapshot(NOW + 1, pages=False).runs
+    (scraped,) = core.snapshot(NOW + 1, FIGURES).runs
     assert scraped.samples["megatron_iteration"] != before.samples["megatron_iteration"]
     assert scraped.page is before.page
     assert scraped.history is before.history
-    assert core.snapshot(NOW + 1, pages=False).runs == (scraped,)
+    assert core.snapshot(NOW + 1, FIGURES).runs == (scraped,)
     (seen,) = core.snapshot(NOW + 1).runs
     assert seen.samples == scraped.samples
     assert (before.page["iteration"], seen.page["iteration"]) == (3, 4)
     assert len(seen.history.steps) == len(before.history.steps) + 1
     assert core.snapshot(NOW + 2).runs[0] is seen
-    assert core.snapshot(NOW + 2, pages=False).runs[0] is seen
+    assert core.snapshot(NOW + 2, FIGURES).runs[0] is seen
 
 
 def test_the_first_snapshot_of_a_run_has_its_page() -> None:
     """Even where a scrape was the first to ask."""
     core = core_for()
     live(core, "/l/a.log", 3)
-    (run,) = core.snapshot(NOW, pages=False).runs
+    (run,) = core.snapshot(NOW, FIGURES).runs
     assert run.page["iteration"] == 3
     assert core.snapshot(NOW).runs[0] is run
 

@@ -13,7 +13,7 @@ import pytest
 
 from monitor.config import load
 from monitor.core import Core
-from monitor.follow.messages import Unheard
+from monitor.follow.messages import Message, Unheard
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
@@ -256,3 +256,22 @@ def test_a_file_that_waits_for_its_look_is_late_though_others_are_read(fleet: Ca
     assert late == sorted(late)
     assert late[-1] - late[0] >= 3.0
     assert some.reader.late_seconds(some.clock.monotonic() + 9.0) == 0.0
+
+
+@pytest.mark.parametrize("behind", [4.0, 20.0])
+def test_a_loop_that_stays_behind_tells_later_and_of_nobody_else(fleet: Callable[..., Fleet], behind: float) -> None:
+    """A machine with too little processor time: messages always wait for so long. What was taken is judged."""
+    some = fleet(runs=3)
+    waiting: list[tuple[float, Message]] = []
+    stopped_at = some.clock.wall()
+    some.writing.discard(some.paths[0])
+    while some.clock.wall() < stopped_at + BUDGET + behind + LATE:
+        some.pass_time(0.5)
+        now = some.clock.wall()
+        waiting += [(now, message) for message in some.reader.poll(some.clock)]
+        some.reader.passed(some.clock.monotonic(), 0.5)
+        while waiting and waiting[0][0] <= now - behind:
+            some.core.handle(waiting.pop(0)[1], now)
+        some.core.listen({"/": waiting[0][0]} if waiting and now - waiting[0][0] > FollowSettings().lapse else {})
+        some.told += [(now, one) for one in some.core.tick(now)]
+    assert some.incidents() == [("run000", "hang")]

@@ -1,9 +1,9 @@
 """What the hang detector says at each limit: a state and the seconds since its progress -> all of the verdict."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from monitor.detectors import hang, slowdown
 from monitor.detectors.base import Verdict

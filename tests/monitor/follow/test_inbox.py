@@ -1,5 +1,6 @@
 """The loop's queue: what ends its pause, and what only lies there until the pause is over."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -107,3 +108,24 @@ def test_what_is_taken_at_once() -> None:
     for number in range(32):
         assert inbox.get_some() == [block(number)]
     assert not inbox.full()
+
+
+def test_what_is_oldest_is_known_of_the_queue_and_of_who_waits_for_room() -> None:
+    """A loop that is behind judges until then: what was read before has been taken, whichever thread read it."""
+    inbox = Inbox(1)
+    assert inbox.oldest() == math.inf
+    inbox.put(CaughtUp("/b", 7.0))
+    inbox.put(Data("/c", 0, b"", 0.0, 8.0, 0))
+    assert inbox.oldest() == 7.0
+    waiting = threading.Thread(target=inbox.put_all, args=([CaughtUp("/a", 5.0)], LONG))
+    while inbox.put_all([CaughtUp("/b", 9.0)], 0.0):
+        pass
+    waiting.start()
+    while inbox.oldest() != 5.0:
+        time.sleep(0.01)
+    while inbox.get_some():
+        pass
+    waiting.join()
+    assert inbox.oldest() == 5.0
+    inbox.get_some()
+    assert inbox.oldest() == math.inf

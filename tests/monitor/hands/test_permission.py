@@ -1,9 +1,9 @@
 """May a run's job be touched: each condition by itself; what is unknown forbids it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from monitor.hands.permission import Facts, is_fresh, may_act
 from monitor.incidents import Incident

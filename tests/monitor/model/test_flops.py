@@ -1,9 +1,9 @@
 """Every formula gives what its program printed; unknown inputs give None; printed numbers find their formula."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from monitor.model import flops
 from monitor.model.flops import FORMULAS, computed_tflops, explain_printed, parameters, prints_as

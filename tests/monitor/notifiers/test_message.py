@@ -1,11 +1,11 @@
 """The object that is sent, and its words."""
 
-import dataclasses
 import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from monitor.breakdown.advice import advice_for
 from monitor.notifiers import payload
@@ -24,11 +24,11 @@ def test_payload() -> None:
         "line": "iteration 4100/ 115311",
     }
     assert payload(HANG) == {"version": "1", "id": message_id(HANG), **HANG.to_json(), **words}
-    assert len({message_id(HANG), message_id(dataclasses.replace(HANG, time=HANG.time + 1))}) == 2
+    assert len({message_id(HANG), message_id(replace(HANG, time=HANG.time + 1))}) == 2
     assert {"run", "incident", "status", "severity", "time", "summary", "evidence"} <= payload(HANG).keys()
 
 
-CRASH = dataclasses.replace(
+CRASH = replace(
     HANG,
     incident="crash",
     since=HANG.time - 720.0,
@@ -55,52 +55,52 @@ def test_what_a_person_on_call_wants_to_know() -> None:
 
 def test_what_to_do_is_a_command_where_the_job_is_known() -> None:
     """With the job's id, the nodes in evidence, the checkpoint; a name that is no node's is not in it."""
-    job = dataclasses.replace(CRASH, job="4711", checkpoint=4000, evidence={**CRASH.evidence, "nodes": ["n12", "$(x)"]})
+    job = replace(CRASH, job="4711", checkpoint=4000, evidence={**CRASH.evidence, "nodes": ["n12", "$(x)"]})
     found = payload(job)
     assert found["command"] == (
         "scontrol requeuehold 4711; scontrol update JobId=4711 ExcNodeList=n12; scontrol release 4711"
     )
     assert (found["slurm_job"], found["checkpoint_iteration"], found["gpus"]) == ("4711", 4000, 384)
     assert "Slurm job: 4711\ncost so far: 460.8 GPU-hours\nlast checkpoint: 4000\n" in body(job, found["evidence"])
-    hang = payload(dataclasses.replace(HANG, job="4711_3"))
+    hang = payload(replace(HANG, job="4711_3"))
     assert hang["command"] == "srun --jobid=4711_3 --overlap --ntasks-per-node=1 dump-stacks.sh; scancel 4711_3"
     nan = {"rollback_iteration": 120, "samples_from": 74752, "samples_to": 75264}
-    found = payload(dataclasses.replace(HANG, incident="nan_loss", job="4711", checkpoint=140, evidence=nan))
+    found = payload(replace(HANG, incident="nan_loss", job="4711", checkpoint=140, evidence=nan))
     assert (found["checkpoint_iteration"], found["samples"], found["command"]) == (
         120,
         "74752 to 75264",
         "scancel 4711",
     )
     # out of memory again, a slow run, a run that no Slurm knows: nothing to paste
-    oom = dataclasses.replace(job, evidence={"failure": "cuda_oom"})
-    for other in (oom, dataclasses.replace(HANG, incident="slowdown", job="4711"), CRASH):
+    oom = replace(job, evidence={"failure": "cuda_oom"})
+    for other in (oom, replace(HANG, incident="slowdown", job="4711"), CRASH):
         assert "command" not in payload(other)
 
 
 def test_a_title_says_how_much() -> None:
     """By how much iterations are longer, and which part of them."""
     slow = {"ratio": 1.305, "cause": "data_loader"}
-    told = dataclasses.replace(HANG, incident="slowdown", since=HANG.time, evidence=slow)
+    told = replace(HANG, incident="slowdown", since=HANG.time, evidence=slow)
     assert title(told) == "[critical] tr11-176B: slowdown since 22:13 UTC, +30.5 %, data loader, training"
 
 
 def test_a_log_line_calls_nobody() -> None:
     """What Slack, Discord and their like take for a mention, marks that turn the text round."""
     line = "<!channel> @everyone @here \u202eabc mail@here.org"
-    text = body(dataclasses.replace(HANG, evidence={"last_line": line}), {})
+    text = body(replace(HANG, evidence={"last_line": line}), {})
     assert "last line: < !channel> @ everyone @ here  abc mail@here.org" in text
 
 
 def test_an_end_says_how_long_it_lasted() -> None:
     """In the title; what to do is over."""
-    over = dataclasses.replace(CRASH, status="resolved", evidence={**CRASH.evidence, "lasted_seconds": 7800.0})
+    over = replace(CRASH, status="resolved", evidence={**CRASH.evidence, "lasted_seconds": 7800.0})
     assert title(over) == "[resolved] tr11-176B: crash ended after 2.2 h"
     assert "advice" not in payload(over)
 
 
 def test_a_title_fits_a_lock_screen() -> None:
     """However long names are; both ends of the run's name are kept."""
-    long = dataclasses.replace(
+    long = replace(
         CRASH, run="a" * 40 + "-lr3e-4-seed17", evidence={"node": "node-with-a-very-long-name" * 4, "failure": "ecc"}
     )
     assert len(title(long)) <= 110
@@ -109,13 +109,13 @@ def test_a_title_fits_a_lock_screen() -> None:
 
 def test_payload_leaves_absent_values_out() -> None:
     """What is not known is absent, never 0 or null."""
-    assert "iteration" not in payload(dataclasses.replace(HANG, iteration=None))
+    assert "iteration" not in payload(replace(HANG, iteration=None))
 
 
 def test_payload_holds_what_json_cannot() -> None:
     """NaN, infinity, halves of characters and endless lines of a log do not make an object that readers refuse."""
     odd = {"loss": float("nan"), "scale": float("inf"), "line": "a\udcffb", "long": "x" * 70_000, "pair": (1, None)}
-    evidence = payload(dataclasses.replace(HANG, evidence=odd))["evidence"]
+    evidence = payload(replace(HANG, evidence=odd))["evidence"]
     assert (evidence["loss"], evidence["scale"], evidence["line"]) == ("NaN", "+Inf", "a?b")
     assert len(evidence["long"]) == 4000
     assert evidence["pair"] == [1, None]
@@ -124,4 +124,4 @@ def test_payload_holds_what_json_cannot() -> None:
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.floats() | st.text(), st.lists), max_size=3))
 def test_any_evidence_is_sound_json(evidence: dict[str, Any]) -> None:
     """Whatever the evidence holds, the object is JSON in the strict sense."""
-    assert json.dumps(payload(dataclasses.replace(HANG, evidence=evidence)), allow_nan=False).encode()
+    assert json.dumps(payload(replace(HANG, evidence=evidence)), allow_nan=False).encode()

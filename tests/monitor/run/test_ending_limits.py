@@ -1,10 +1,10 @@
 """The ladder at each of its limits: rows of evidence -> all that they come to, in whatever order they stand."""
 
 import itertools
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from monitor.run.ending import KINDS, NODE_FAULTS, RUNNING, Evidence, ending
 from parsers.events import Failure

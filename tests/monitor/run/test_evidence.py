@@ -1,8 +1,8 @@
 """What the log tells of an end, kept, weighed and passed by: an event -> its rows, and each limit of what follows."""
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -82,7 +82,7 @@ ROWS: list[tuple[Event, list[Evidence]]] = [
     (raised(role="bystander", top_level=True), []),
     (raised(role="launcher", **OF), [ENDED]),
     (raised(role="launcher", signal=15, failure="stopped", **OF), [SIGNAL, ENDED]),
-    (raised(role="launcher", signal=9, **OF), [dataclasses.replace(SIGNAL, failure="killed"), ENDED]),
+    (raised(role="launcher", signal=9, **OF), [msgspec.structs.replace(SIGNAL, failure="killed"), ENDED]),
     (raised(top_level=True, **OF), [caught(fatal=True, **OF)]),
     (raised(lost_peer=True), [caught(consequence=True)]),
     (raised(role="helper"), [caught(helper=True)]),

@@ -33,7 +33,7 @@ def app_with(*runs: RunSnapshot, turned_at: float | None = None) -> App:
     snapshot = Snapshot(
         at=clock.wall(), runs=runs, ready=True, loop_turned_at=clock.wall() if turned_at is None else turned_at
     )
-    return App(lambda: snapshot, clock)
+    return App(lambda _asked: snapshot, clock)
 
 
 def get(
