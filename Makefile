@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
 TORCH ?= torch
-# More than two cores have: the tests that take long wait for real programs.
-WORKERS ?= 5
+# More than two cores have: the tests that take long wait for real programs. Each takes 5 s to collect the tests.
+WORKERS ?= 4
+PIP := install --quiet --disable-pip-version-check
 # What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
-LOCKED := install --quiet --disable-pip-version-check --require-hashes
+# By pip, or by UV, where that says which program it is: a fifth of the time (.ci/run).
+UV ?=
+INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
 .PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
 	lock sbom dist fuzz clean
@@ -16,12 +19,12 @@ all: check
 
 $(VENV)/.installed: pyproject.toml locks/run.txt locks/build.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip $(LOCKED) -r locks/build.txt -r locks/run.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r locks/build.txt -r locks/run.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed locks/dev.txt
-	$(BIN)/pip $(LOCKED) -r locks/dev.txt
+	$(INSTALL) --require-hashes -r locks/dev.txt
 	touch $@
 
 install: $(VENV)/.installed
@@ -34,7 +37,7 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
 	@test -n "$(LOGS)" || { echo "say which logs: make run LOGS='/logs/**/*.out'" >&2; exit 2; }
 	$(BIN)/megatron-monitor run $(ARGS) '$(LOGS)'
 
-# A file is one worker's, so that its servers are started once; deploy/ and e2e/, which take longest, come first.
+# A file is one worker's, so that its servers are started once; those that take longest come first (tests/conftest.py).
 test: dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -99,7 +102,7 @@ readme: dev  ## write the generated tables of README.md and docs/ again
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt
 	$(PYTHON) -m venv $(VENV)-release
-	$(VENV)-release/bin/pip $(LOCKED) -r locks/release.txt
+	$(VENV)-release/bin/pip $(PIP) --require-hashes -r locks/release.txt
 	$(VENV)-release/bin/uv venv --quiet --clear --python $(PYTHON) $(VENV)-release/alone
 	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --require-hashes -r locks/run.txt
 	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --no-deps --build-constraints locks/build.txt .

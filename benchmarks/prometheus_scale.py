@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import Given
 from monitor.once import metrics_page
 from monitor.simulate import Fault, Scenario, write
 from monitor.system.clock import SystemClock
@@ -55,7 +55,7 @@ def one_run(directory: Path) -> list[str]:
     )
     with log.open("wb") as stream:
         write(scenario, stream)
-    page, *_ = metrics_page(configured(None, (), [str(log)]))
+    page, *_ = metrics_page(Given().configured([str(log)]))
     rows = [row for row in page.splitlines() if 'run="RUN"' in row]
     # what a run that is live and has met a hang has besides
     rows += [

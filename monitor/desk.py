@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from monitor.config import Config
 from monitor.core import Core
@@ -76,7 +76,7 @@ class Desk:
             transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
         )  # fmt: skip
         if not transition.quiet:
-            linked = msgspec.structs.replace(transition, links=dict(self._links(transition)))
+            linked = replace(transition, links=dict(self._links(transition)))
             receivers = self.deliveries.receivers(transition) if to is None else to
             self.core.outbox.owe(linked, receivers, now)
             self.saving.at_once()

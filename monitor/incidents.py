@@ -10,10 +10,10 @@ quietly: it is shown, nobody is notified. When the window is over, a digest tell
 what has ended by then is a resolved transition without a firing one. Crashes are never kept back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -49,23 +49,20 @@ class MessageLimit(Struct, frozen=True):
 _LIMIT = MessageLimit()
 
 
-class Transition(Struct, frozen=True):
-    """A change of judgement: what notifiers send and what `replay` prints."""
+class Told(Struct):
+    """What an incident and each message about it say."""
 
-    run: str
     incident: str
-    status: Literal["firing", "resolved"]
     severity: Severity
-    time: float
-    """Unix seconds."""
     summary: str
     iteration: int | None = None
+    """The last one known then."""
     onset_iteration: int | None = None
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
     since: float | None = None
-    """Unix seconds: when the incident began."""
+    """When the incident began."""
     gpus: int | None = None
     """Of the run, where its log tells."""
     job: str = ""
@@ -74,48 +71,38 @@ class Transition(Struct, frozen=True):
     """Of its launcher, where one is configured."""
     checkpoint: int | None = None
     """The last one that was saved whole."""
+
+
+_TOLD = Told.__struct_fields__
+_JSON = (
+    "run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence",
+)  # fmt: skip
+
+
+class Transition(Told, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can do it
+    """A change of judgement: what notifiers send and what `replay` prints. Times are Unix seconds."""
+
+    run: str
+    status: Literal["firing", "resolved"]
+    time: float
     links: dict[str, str] = field(default_factory=dict)
     """`page` and `runbook`: addresses that the daemon knows."""
 
     def to_json(self) -> dict[str, Any]:
         """The object of `replay --json`; absent values are left out."""
-        fields = {
-            "run": self.run,
-            "incident": self.incident,
-            "status": self.status,
-            "severity": self.severity,
-            "iteration": self.iteration,
-            "onset_iteration": self.onset_iteration,
-            "time": datetime.fromtimestamp(self.time, UTC).isoformat(),
-            "phase": self.phase,
-            "summary": self.summary,
-            "evidence": self.evidence,
-        }
-        return stated(fields)
+        time = datetime.fromtimestamp(self.time, UTC).isoformat()
+        return stated({name: getattr(self, name) for name in _JSON} | {"time": time})
 
 
-class Incident(Struct):
-    """One open incident."""
+class Incident(Told, kw_only=True):
+    """One open incident. Times are instants."""
 
-    incident: str
-    severity: Severity
     since: float
-    summary: str
-    onset_iteration: int | None
-    phase: str
     notified_at: float
-    evidence: dict[str, Any] = field(default_factory=dict)
-    quiet: bool = False
     kept_back: bool = False
     """Quiet because of the limit, not by its verdict."""
     opened_at: float = 0.0
-    iteration: int | None = None
-    """The last one known as it opened."""
     attempt: int = 0
-    gpus: int | None = None
-    job: str = ""
-    pid_file: str = ""
-    checkpoint: int | None = None
 
 
 class Messages(Struct):
@@ -135,6 +122,25 @@ class Messages(Struct):
     kept_since: float = 0.0
     last_kept: Incident | None = None
     """The last incident that was kept back, once it has ended."""
+
+    def alike(self, rank: int, now: float, window: float) -> int:
+        """How many as bad were sent within the window."""
+        self.sent = [item for item in self.sent if now - item[0] < window]
+        return sum(rank <= sent for _, sent in self.sent)
+
+    def just_ended(self, now: float, window: float, launch: int) -> bool:
+        """Did one end within the window, in this launch?"""
+        return self.ended_at is not None and now - self.ended_at < window and self.ended_attempt == launch
+
+    def forget_kept(self) -> None:
+        """What was kept back is told, or known."""
+        self.kept_back, self.last_kept = 0, None
+
+    def note_sent(self, incident: Incident, now: float) -> None:
+        """A firing message goes out now; a digest goes with it."""
+        self.sent.append((now, RANK[incident.severity]))
+        self.last_at = now
+        self.forget_kept()
 
 
 class Ended(Struct):
@@ -161,10 +167,11 @@ class IncidentBook(Struct):
 
     def digest_at(self, limit: MessageLimit) -> float | None:
         """When the next digest is due; None where nothing is kept back."""
-        due = [self._due(kind, limit) for kind, messages in self.messages.items() if messages.kept_back]
+        due = [self.due(kind, limit) for kind, messages in self.messages.items() if messages.kept_back]
         return min(due, default=None)
 
-    def _due(self, kind: str, limit: MessageLimit) -> float:
+    def due(self, kind: str, limit: MessageLimit) -> float:
+        """When that of this kind is."""
         messages, known = self.messages[kind], self.open.get(kind)
         at = messages.last_at + limit.window
         if known is not None and known.kept_back and RANK[known.severity] == _CRITICAL:
@@ -189,56 +196,19 @@ def judge(
     unknown = {kind for kind, verdict in other.items() if verdict.status == "unknown"}
     for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
+    tick = _Tick(book, state, now, limit)
     out: list[Transition] = []
     firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}
     for kind, verdict in firing.items():
-        known = book.open.get(kind)
-        if known is not None and _began_anew(known, verdict):
-            out.append(_resolve(book, state, kind, now))
-            known = None
-        if known is None and now - book.pending.setdefault(kind, now) < hold.get(kind, 0.0):
-            continue
-        book.pending.pop(kind, None)
-        if known is None:
-            out.append(_transition(state, "firing", _begin(book, state, verdict, now, limit), now))
-        elif _goes_on(book, state, known, verdict, now, repeat_interval, limit):
-            out.append(_transition(state, "firing", known, now))
+        out += tick.fires(verdict, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         clear = other.get(kind)
-        out.append(_resolve(book, state, kind, now, _superseded(kind, firing, book), clear.summary if clear else ""))
-    out += _digests(book, state, now, limit)
+        out.append(tick.resolve(kind, _superseded(kind, firing, book), clear.summary if clear else ""))
+    if book.messages:
+        out += tick.digests()
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
-
-
-def _begin(book: IncidentBook, state: RunState, verdict: Verdict, now: float, limit: MessageLimit) -> Incident:
-    incident = book.open[verdict.incident] = _opened(state, verdict, now)
-    if not verdict.quiet:
-        _notify(book, state, incident, now, limit)
-    return incident
-
-
-def _began_anew(known: Incident, verdict: Verdict) -> bool:
-    """Whether the trouble had ended and began anew between two ticks."""
-    return verdict.since is not None and verdict.since > known.since
-
-
-def _goes_on(
-    book: IncidentBook, state: RunState, known: Incident, verdict: Verdict, now: float, repeat_interval: float,
-    limit: MessageLimit,
-) -> bool:  # fmt: skip
-    """An incident that is open still fires. Whether it is told again: worse, louder than before, or as a reminder."""
-    worse = RANK[verdict.severity] > RANK[known.severity]
-    known.severity = verdict.severity if worse else known.severity
-    known.summary, known.evidence = verdict.summary, verdict.evidence
-    begins = known.quiet and not known.kept_back and not verdict.quiet  # what was only shown until now
-    if not verdict.quiet and (worse or begins):
-        _notify(book, state, known, now, limit, anew=begins)
-    told = worse or begins or (not known.quiet and now - known.notified_at >= repeat_interval)
-    if told:
-        known.notified_at = now
-    return told
 
 
 def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) -> Transition:
@@ -265,65 +235,110 @@ def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) ->
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
 
 
-def _notify(
-    book: IncidentBook, state: RunState, incident: Incident, now: float, limit: MessageLimit, *, anew: bool = True
-) -> None:
-    """People are to hear of this incident, unless as much of its kind was sent already. `anew`: it begins now."""
-    kind, rank = incident.incident, RANK[incident.severity]
-    incident.quiet = incident.kept_back = False
-    if kind in _UNLIMITED or limit.messages == 0:
-        book.counts[kind] = book.counts.get(kind, 0) + anew
-        return
-    messages = book.messages.setdefault(kind, Messages())
-    messages.sent = [item for item in messages.sent if now - item[0] < limit.window]
-    alike = sum(rank <= sent for _, sent in messages.sent)
-    reopens = (
-        kind in _LEVELS
-        and messages.ended_at is not None
-        and now - messages.ended_at < limit.window
-        and messages.ended_attempt == state.launch.number
-        and (alike > 0 or rank <= messages.ended_rank)
-    )
-    book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
-    if anew and (reopens or alike >= limit.messages):
-        if not messages.kept_back:
-            messages.kept_since = now
+class _Tick(NamedTuple):
+    """One judgement of one run."""
+
+    book: IncidentBook
+    state: RunState
+    now: float
+    limit: MessageLimit
+
+    def fires(self, verdict: Verdict, hold: float, repeat_interval: float) -> Iterator[Transition]:
+        """A kind fires: what is told of it."""
+        kind, book, now = verdict.incident, self.book, self.now
+        known = book.open.get(kind)
+        if known is not None and verdict.since is not None and verdict.since > known.since:
+            yield self.resolve(kind)  # it had ended and began anew between two ticks
+            known = None
+        if known is None and now - book.pending.setdefault(kind, now) < hold:
+            return
+        book.pending.pop(kind, None)
+        if known is None:
+            known = book.open[kind] = _opened(self.state, verdict, now)
+            if not verdict.quiet:
+                self._notify(known)
+        elif not self._told_again(known, verdict, repeat_interval):
+            return
+        yield _transition(self.state, "firing", known, now)
+
+    def _told_again(self, known: Incident, verdict: Verdict, repeat_interval: float) -> bool:
+        """An incident that is open still fires: is it told again, worse, louder than before, or as a reminder?"""
+        worse = RANK[verdict.severity] > RANK[known.severity]
+        known.severity = verdict.severity if worse else known.severity
+        known.summary, known.evidence = verdict.summary, verdict.evidence
+        begins = known.quiet and not known.kept_back and not verdict.quiet  # what was only shown until now
+        if not verdict.quiet and (worse or begins):
+            self._notify(known, anew=begins)
+        told = worse or begins or (not known.quiet and self.now - known.notified_at >= repeat_interval)
+        if told:
+            known.notified_at = self.now
+        return told
+
+    def _notify(self, incident: Incident, *, anew: bool = True) -> None:
+        """People are to hear of it, unless as much of its kind was sent already. `anew`: it begins now."""
+        book, now, limit = self.book, self.now, self.limit
+        kind, rank = incident.incident, RANK[incident.severity]
+        incident.quiet = incident.kept_back = False
+        if kind in _UNLIMITED or limit.messages == 0:
+            book.counts[kind] = book.counts.get(kind, 0) + anew
+            return
+        messages = book.messages.setdefault(kind, Messages())
+        alike = messages.alike(rank, now, limit.window)
+        level = kind in _LEVELS and messages.just_ended(now, limit.window, self.state.launch.number)
+        reopens = level and (alike > 0 or rank <= messages.ended_rank)
+        book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
+        if not anew or not (reopens or alike >= limit.messages):
+            messages.note_sent(incident, now)
+            return
+        messages.kept_since = messages.kept_since if messages.kept_back else now
         messages.kept_back += 1
         incident.quiet = incident.kept_back = True
-        return
-    if not anew and incident.kept_back and alike:
-        incident.quiet = True
-        return
-    _sent(messages, incident, now)
 
+    def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
+        """The incident has ended: how, and how long it lasted. `end` is what its detector says of that."""
+        book, state, now = self.book, self.state, self.now
+        incident = book.open.pop(kind)
+        messages = book.messages.get(kind)
+        lasted = max(0.0, now - incident.since)
+        if messages is not None:
+            messages.ended_at, messages.ended_attempt = now, state.launch.number
+            if incident.kept_back:
+                messages.last_kept = incident
+            elif not incident.quiet:
+                messages.ended_rank, messages.last_at = RANK[incident.severity], now
+        if by is None and not incident.quiet:
+            book.ended[kind] = Ended(incident.severity, incident.since, now)
+        incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
+        how = f"superseded by {by} after {duration(lasted)}"
+        if by is None:
+            how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
+        return _transition(state, "resolved", replace(incident, summary=how), now)
 
-def _sent(messages: Messages, incident: Incident, now: float) -> None:
-    """A firing message goes out now; a digest goes with it."""
-    messages.sent.append((now, RANK[incident.severity]))
-    messages.last_at = now
-    messages.kept_back, messages.last_kept = 0, None
+    def digests(self) -> Iterator[Transition]:
+        """What was kept back, of each kind whose time has come."""
+        at = self.book.digest_at(self.limit)
+        if at is not None and self.now >= at:
+            for kind, messages in self.book.messages.items():
+                if messages.kept_back and self.now >= self.book.due(kind, self.limit):
+                    yield from self._digest(self.book.open.get(kind), messages)
 
-
-def _resolve(
-    book: IncidentBook, state: RunState, kind: str, now: float, by: str | None = None, end: str = ""
-) -> Transition:
-    """The incident has ended: how, and how long it lasted. `end` is what its detector says of that."""
-    incident = book.open.pop(kind)
-    messages = book.messages.get(kind)
-    lasted = max(0.0, now - incident.since)
-    if messages is not None:
-        messages.ended_at, messages.ended_attempt = now, state.launch.number
-        if incident.kept_back:
-            messages.last_kept = incident
-        elif not incident.quiet:
-            messages.ended_rank, messages.last_at = RANK[incident.severity], now
-    if by is None and not incident.quiet:
-        book.ended[kind] = Ended(incident.severity, incident.since, now)
-    incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
-    how = f"superseded by {by} after {duration(lasted)}"
-    if by is None:
-        how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
-    return _transition(state, "resolved", replace(incident, summary=how), now)
+    def _digest(self, known: Incident | None, messages: Messages) -> Iterator[Transition]:
+        many, ended, now = messages.kept_back, messages.last_kept, self.now
+        times = f"{many} {'time' if many == 1 else 'times'}"
+        counted = f"{times} in {duration(now - messages.kept_since)} without a message"
+        if known is not None and known.kept_back:
+            known.quiet, known.kept_back, known.notified_at = False, False, now
+            shown = replace(known, summary=f"{known.summary}; began {counted}")
+            messages.note_sent(known, now)
+        elif known is None and ended is not None:
+            shown = replace(ended, quiet=False, summary=f"came and went {counted}, the last time: {ended.summary}")
+            messages.last_at = now
+            messages.forget_kept()
+        else:  # one that was notified is open: whoever was told of it knows
+            messages.forget_kept()
+            return
+        shown.evidence = {**shown.evidence, "kept_back": many}
+        yield _transition(self.state, "firing" if known is not None else "resolved", shown, now)
 
 
 def _end(state: RunState, incident: Incident) -> str:
@@ -339,77 +354,35 @@ def _end(state: RunState, incident: Incident) -> str:
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
-def _digests(book: IncidentBook, state: RunState, now: float, limit: MessageLimit) -> list[Transition]:
-    """What was kept back, of each kind whose time has come."""
-    out: list[Transition] = []
-    at = book.digest_at(limit) if book.messages else None
-    if at is None or now < at:
-        return out
-    for kind, messages in book.messages.items():
-        known, ended, many = book.open.get(kind), messages.last_kept, messages.kept_back
-        if not many or now < book._due(kind, limit):
-            continue
-        counted = (
-            f"{many} {'time' if many == 1 else 'times'} in {duration(now - messages.kept_since)} without a message"
-        )
-        if known is not None and known.kept_back:
-            known.quiet, known.kept_back, known.notified_at = False, False, now
-            shown = replace(known, summary=f"{known.summary}; began {counted}")
-            _sent(messages, known, now)
-        elif known is None and ended is not None:
-            shown = replace(ended, quiet=False, summary=f"came and went {counted}, the last time: {ended.summary}")
-            messages.kept_back, messages.last_kept, messages.last_at = 0, None, now
-        else:  # one that was notified is open: whoever was told of it knows
-            messages.kept_back, messages.last_kept = 0, None
-            continue
-        shown.evidence = {**shown.evidence, "kept_back": many}
-        out.append(_transition(state, "firing" if known is not None else "resolved", shown, now))
-    return out
-
-
 def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
-    launch = state.launch
     return Incident(
-        incident=verdict.incident,
-        severity=verdict.severity,
-        since=verdict.since if verdict.since is not None else now,
-        summary=verdict.summary,
+        verdict.incident,
+        verdict.severity,
+        verdict.summary,
         onset_iteration=verdict.onset_iteration,
-        phase=launch.phase,
-        notified_at=now,
+        phase=state.launch.phase,
         evidence=verdict.evidence,
         quiet=verdict.quiet,
+        since=verdict.since if verdict.since is not None else now,
+        notified_at=now,
         opened_at=now,
-        iteration=launch.latest.iteration,
-        attempt=launch.number,
-        gpus=launch.topology.world_size,
-        job=_job(state),
-        pid_file=state.pid_file,
-        checkpoint=state.past.checkpoints.last_iteration,
+        attempt=state.launch.number,
+        **_of_the_run(state),
     )
 
 
-def _job(state: RunState) -> str:
-    return "" if state.job is None else state.job.array_id or state.job.id
+def _of_the_run(state: RunState) -> dict[str, Any]:
+    """What a message says of the run as it is now."""
+    return {
+        "iteration": state.launch.latest.iteration,
+        "gpus": state.launch.topology.world_size,
+        "job": "" if state.job is None else state.job.array_id or state.job.id,
+        "pid_file": state.pid_file,
+        "checkpoint": state.past.checkpoints.last_iteration,
+    }
 
 
 def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
-    launch = state.launch
-    return Transition(
-        run=state.name,
-        incident=incident.incident,
-        status=status,
-        severity=incident.severity,
-        time=now + state.wall_offset,
-        summary=incident.summary,
-        iteration=launch.latest.iteration,
-        onset_iteration=incident.onset_iteration,
-        phase=incident.phase,
-        evidence=incident.evidence,
-        quiet=incident.quiet,
-        since=state.unix(incident.since),
-        gpus=launch.topology.world_size,
-        job=_job(state),
-        pid_file=state.pid_file,
-        checkpoint=state.past.checkpoints.last_iteration,
-    )
+    told = {name: getattr(incident, name) for name in _TOLD} | _of_the_run(state)
+    told["since"] = state.unix(incident.since)
+    return Transition(run=state.name, status=status, time=now + state.wall_offset, **told)

@@ -88,6 +88,7 @@ def owner(
             return Owner("", "yes", f"a container {container} prints {row.operator}")
         if row.by == "label":
             name = _KEY.sub(lambda key: told.get(plain(key[1]), ""), row.owner or "")
+            name = form.sub("", name) if form is not None else name
             why = f"the labels of {row.operator}"
         elif complete and pod:
             return Owner(f"{namespace}/{pod}", "yes", "a pod without a label of an owner")
@@ -98,11 +99,8 @@ def owner(
             name, why = found[1], f"the pod's name, as {row.operator}"
             if row.sure == "no":
                 why = f"the pod's name ({row.operator}), which does not tell its owner: label it megatron-monitor/run"
-        if row.by == "label" and form is not None:
-            name = form.sub("", name)
-        if not name:
-            continue
-        return Owner("/".join(part for part in (namespace, name) if part), row.sure, why)
+        if name:
+            return Owner("/".join(filter(None, (namespace, name))), row.sure, why)
     return None
 
 

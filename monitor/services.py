@@ -15,8 +15,7 @@ from monitor.config import Config, host_and_port
 from monitor.incidents import Transition
 from monitor.intake.door import Door
 from monitor.outputs import Outputs
-from monitor.serve.auth import Auth
-from monitor.serve.hosts import Hosts, is_loopback
+from monitor.serve.auth import Auth, Hosts, is_loopback
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, may_listen

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -141,21 +142,25 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     first, *others = snapshots
     if not others:
         return first
+
+    def each(name: str) -> list[Any]:
+        return [getattr(one, name) for one in snapshots]
+
     runs: dict[str, RunSnapshot] = {}
-    for run in (run for one in snapshots for run in one.runs):
+    for run in chain(*each("runs")):
         runs.setdefault(run.run, run)
-    ended = {run.run: run for one in snapshots for run in one.ended if run.run not in runs}
+    ended = {run.run: run for run in chain(*each("ended")) if run.run not in runs}
     return replace(
         first,
         runs=tuple(run for _, run in sorted(runs.items())),
-        monitor=_together(item for one in snapshots for item in one.monitor.items()),
-        incidents=tuple(incident for run in (*runs.values(), *ended.values()) for incident in run.page["incidents"]),
+        monitor=_together(item for told in each("monitor") for item in told.items()),
+        incidents=tuple(chain(*(run.page["incidents"] for run in (*runs.values(), *ended.values())))),
         ended=tuple(ended.values()),
-        ready=all(one.ready for one in snapshots),
-        behind_seconds=max(one.behind_seconds for one in snapshots),
-        nodes=tuple(node for one in snapshots for node in one.nodes),
-        nodes_in_all=sum(one.nodes_in_all for one in snapshots),
-        launches=sum(one.launches for one in snapshots),
+        ready=all(each("ready")),
+        behind_seconds=max(each("behind_seconds")),
+        nodes=tuple(chain(*each("nodes"))),
+        nodes_in_all=sum(each("nodes_in_all")),
+        launches=sum(each("launches")),
     )
 
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pkgutil import get_data
 
-from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
-from parsers.declared.schema import Dialect
+from parsers.declared.schema import Dialect, built_in
 from parsers.engine.forms import rules_in
 from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import stamps

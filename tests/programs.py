@@ -20,6 +20,8 @@ TETHERED = ("setpriv", "--pdeathsig", "KILL")
 _INSTALLED = os.environ.get("MEGATRON_MONITOR_PROGRAM")
 MONITOR = (_INSTALLED,) if _INSTALLED else (sys.executable, "-m", "monitor")
 """The program: an installed one where the environment names it (.ci/wheel), else the tree's."""
+PYTHON = str(Path(_INSTALLED).with_name("python")) if _INSTALLED else sys.executable
+"""What runs it."""
 now = time.monotonic  # noqa: TID251 - real programs run on the real clock
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from click.shell_completion import get_completion_class
 
 from monitor.audit import CHECKS, GONE, IGNORABLE
@@ -18,10 +17,11 @@ from monitor.run.phases import RUN_STATES, Phase
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.simulate import FAULTS
-from parsers.declared.builtin import built_in
+from parsers.declared.schema import built_in
 from parsers.declared.targets import UNITS
 from parsers.events import ANSI, Failure
 from parsers.registry import MODULES
+from tests.conftest import loaded
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -122,7 +122,7 @@ def nav_of(section: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-SITE = nav_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+SITE = nav_of(loaded((ROOT / "mkdocs.yml").read_text())["nav"])
 
 
 def headings(path: Path) -> list[str]:

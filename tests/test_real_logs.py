@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import Given
 from monitor.core import Core
 from monitor.model.flops import FORMULAS, prints_as
 from monitor.once import read_all
@@ -25,7 +25,7 @@ def core() -> Core:
         wall=SystemClock().wall() + 86400
     )  # a fresh copy's files are of today: nothing may depend on it
     found, _ = read_all(
-        configured(None, (), [f"{REAL_LOGS}/*/*.out", f"{REAL_LOGS}/*/*.log", f"{REAL_LOGS}/*/*.err"]), later
+        Given().configured([f"{REAL_LOGS}/*/*.out", f"{REAL_LOGS}/*/*.log", f"{REAL_LOGS}/*/*.err"]), later
     )
     return found
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parsers.declared.builtin import built_in
-from parsers.declared.schema import Dialect
+from parsers.declared.schema import Dialect, built_in
 from tests.conftest import loaded
 
 FILES = Path(__file__).parents[1] / "parsers" / "trainers"

@@ -9,8 +9,7 @@ from pathlib import Path
 from deploy.source.manifests import alerts, helm, kubernetes, site
 from deploy.source.relay import written
 from deploy.source.rules import RULES
-from deploy.source.selection import problem
-from deploy.source.settings import Settings
+from deploy.source.selection import Settings, problem
 
 
 def main() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from deploy.source.rules import files, groups
-from deploy.source.selection import Selection
-from deploy.source.settings import Settings
+from deploy.source.selection import Selection, Settings
 
 _HEAD = "# Written by `python -m deploy.source`.\n"
 _ROOT = Path(__file__).parents[2]

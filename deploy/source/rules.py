@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from deploy.source.selection import SCOPE, Selection
-from deploy.source.settings import Settings
+from deploy.source.selection import SCOPE, Selection, Settings
 
 RULES = Path(__file__).parents[1] / "prometheus" / "rules"
 _FAST = 5

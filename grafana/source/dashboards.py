@@ -5,7 +5,7 @@ from copy import deepcopy
 from itertools import count
 from typing import Any
 
-from deploy.source.settings import Settings
+from deploy.source.selection import Settings
 from grafana.source.panels import named, panel
 from grafana.source.queries import Queries
 from grafana.source.schema import Annotation, Board, Section, Sections, Variable, kinds, read, shared, within

@@ -7,7 +7,7 @@ from typing import Any
 from monitor.breakdown.advice import advice_for
 from monitor.breakdown.attribution import Attribution
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
-from parsers.declared.builtin import built_in
+from parsers.declared.schema import built_in
 from parsers.dialects import BY_NAME
 
 _PART = {

@@ -4,8 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -24,40 +25,49 @@ from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
-config_option = click.option(
-    "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="Configuration file (YAML)."
-)
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
 )
 
 
-def load_config(
-    config_file: Path | None, overrides: Sequence[str], paths: Sequence[str], name: str | None = None
-) -> Config:
-    """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names, as one
-    run if it is given a name.
+class Given(NamedTuple):
+    """What the command line says of the configuration: a file, and keys on top of it."""
 
-    Raises ConfigError with every problem.
-    """
-    config = load(config_file if config_file is not None else "", overrides)
-    if paths:
-        absolute = tuple(STDIN if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
-        config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute, name=name)))
-        if config_file is None and not any(key.startswith("run_retention=") for key in overrides):
-            # whoever names a log by hand wants to see it, however long ago it ended
-            config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
-    return config
+    file: Path | None = None
+    overrides: tuple[str, ...] = ()
+
+    def load(self, paths: Sequence[str], name: str | None = None) -> Config:
+        """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names, as
+        one run if it is given a name.
+
+        Raises ConfigError with every problem.
+        """
+        config = load(self.file if self.file is not None else "", self.overrides)
+        if paths:
+            absolute = tuple(STDIN if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
+            config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute, name=name)))
+            if self.file is None and not any(key.startswith("run_retention=") for key in self.overrides):
+                # whoever names a log by hand wants to see it, however long ago it ended
+                config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
+        return config
+
+    def configured(self, paths: Sequence[str], name: str | None = None) -> Config:
+        """As load; prints every problem and exits with 2 if there is one."""
+        try:
+            return self.load(paths, name)
+        except ConfigError as error:
+            fail(error, code=2)
 
 
-def configured(
-    config_file: Path | None, overrides: Sequence[str], paths: Sequence[str], name: str | None = None
-) -> Config:
-    """As load_config; prints every problem and exits with 2 if there is one."""
-    try:
-        return load_config(config_file, overrides, paths, name)
-    except ConfigError as error:
-        fail(error, code=2)
+def with_config(command: Callable[..., None]) -> Callable[..., None]:
+    """--config and --set, which the command takes as `given`."""
+
+    @wraps(command)
+    def called(config_file: Path | None, overrides: tuple[str, ...], **others: Any) -> None:
+        command(given=Given(config_file, overrides), **others)
+
+    file = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--config", "config_file", type=file, help="Configuration file (YAML).")(set_option(called))
 
 
 def say(text: str) -> None:

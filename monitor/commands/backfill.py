@@ -11,22 +11,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from monitor.backfill import Moment, Reading, UndatedError, history
-from monitor.commands.arguments import (
-    POSITIVE_DURATION,
-    by_run,
-    config_option,
-    configured,
-    say,
-    set_option,
-    spooled,
-    written_at,
-)
+from monitor.backfill import Moment, Reading, Spool, UndatedError, history
+from monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
 from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.reading import dated_events
-from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent
 
 
@@ -69,11 +59,10 @@ def _label(text: str) -> tuple[str, str]:
 )
 @click.option("--start", help="When logs that print no times began: ISO 8601 (in --timezone) or Unix seconds.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label more, such as job=megatron.")
-@config_option
-@set_option
+@with_config
 def backfill(
     paths: tuple[str, ...], output: Path | None, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
-    config_file: Path | None, overrides: tuple[str, ...],
+    given: Given,
 ) -> None:  # fmt: skip
     r"""Write the history of finished logs as OpenMetrics with time stamps, for `promtool tsdb create-blocks-from`.
 
@@ -88,7 +77,7 @@ def backfill(
     extra = dict(_label(text) for text in labels)
     began = _instant(start, zone) if start is not None else None
     with spooled(paths) as files, tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
-        config = configured(config_file, overrides, files)
+        config = given.configured(files)
         spool = Spool(Path(folder), extra)
         complete, runs = True, by_run(files, config)
         with progress(file for logs in runs.values() for file in logs):

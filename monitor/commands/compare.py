@@ -1,12 +1,11 @@
 """`compare`: two runs beside each other."""
 
 import json
-from pathlib import Path
 from typing import TextIO
 
 import click
 
-from monitor.commands.arguments import config_option, set_option
+from monitor.commands.arguments import Given, with_config
 from monitor.commands.reading import only_run
 from monitor.reports import comparison, html
 
@@ -18,10 +17,9 @@ from monitor.reports import comparison, html
               help="How it is written; html draws loss and pace.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="JSON instead of text.")
 @click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
-@config_option
-@set_option
+@with_config
 def compare(
-    a: str, b: str, form: str, output: TextIO, config_file: Path | None, overrides: tuple[str, ...]
+    a: str, b: str, form: str, output: TextIO, given: Given
 ) -> None:  # fmt: skip
     r"""Compare the runs of two logs: is it the same configuration, what differs, and how sure the difference is.
 
@@ -32,7 +30,7 @@ def compare(
       megatron-monitor compare /logs/monday.log /logs/tuesday.log
       megatron-monitor compare /logs/monday.log /logs/tuesday.log --format html -o both.html
     """
-    one, other = (only_run(path, config_file, overrides)[1] for path in (a, b))
+    one, other = (only_run(path, given)[1] for path in (a, b))
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)

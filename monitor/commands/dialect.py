@@ -7,7 +7,7 @@ import click
 
 from monitor.commands.arguments import fail
 from monitor.reports.dialects import proposed
-from parsers.declared.builtin import built_in
+from parsers.declared.schema import built_in
 
 _LINES = 20_000  # a training shows its step lines long before
 _MOST = 64 * 1024  # bytes of a line that are read at once

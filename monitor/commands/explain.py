@@ -3,12 +3,11 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
 from monitor import identity
-from monitor.commands.arguments import config_option, configured, set_option
+from monitor.commands.arguments import Given, with_config
 from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.reading import own_rules
@@ -21,9 +20,8 @@ from parsers.registry import RULES
 @click.command()
 @click.argument("line", nargs=-1)
 @click.option("--path", multiple=True, help="A log: which run and job it belongs to, and why. May be repeated.")
-@config_option
-@set_option
-def explain(line: tuple[str, ...], path: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...]) -> None:
+@with_config
+def explain(line: tuple[str, ...], path: tuple[str, ...], given: Given) -> None:
     r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
@@ -31,7 +29,7 @@ def explain(line: tuple[str, ...], path: tuple[str, ...], config_file: Path | No
       megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
       megatron-monitor explain --config config.yaml --path /logs/tr11/slurm-77.out
     """
-    config = configured(config_file, overrides, ())
+    config = given.configured(())
     for one in path:
         for answer in belonging(absolute(one), config):
             click.echo(answer)

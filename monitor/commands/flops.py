@@ -7,7 +7,7 @@ from typing import Any
 import click
 from msgspec.structs import fields, replace
 
-from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE
+from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given
 from monitor.commands.reading import only_run
 from monitor.model import gpus
 from monitor.model.topology import Topology
@@ -79,7 +79,7 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
 def _question(given: dict[str, Any]) -> Question:
     base, row = Topology(), Row(run="", outcome="")
     if given["source"]:
-        state, row = only_run(given["source"], None, ())
+        state, row = only_run(given["source"], Given())
         base = state.launch.topology
     topology, named = _asked(base, given)
     changed = bool(named - {"gpu_name", "dtype"}) or given["seconds"] is not None

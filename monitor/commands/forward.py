@@ -106,7 +106,7 @@ def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) ->
 
 
 def _topic(to: str, properties: tuple[str, ...]) -> "Target":
-    from monitor.config.kafka import KafkaSettings
+    from monitor.config.intake import KafkaSettings
 
     brokers, _, topic = to.removeprefix("kafka://").partition("/")
     if not (brokers and topic):

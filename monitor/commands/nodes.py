@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, spooled, warn
+from monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
 from monitor.config import Config
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import of_parts
@@ -34,11 +34,10 @@ _SHOWN = 40  # rows where nobody asks for all: those with the least likely recor
               "which every launch failed count too.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every node, not only those to which something happened.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@config_option
-@set_option
+@with_config
 def nodes(
     paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool,
-    config_file: Path | None, overrides: tuple[str, ...],
+    given: Given,
 ) -> None:  # fmt: skip
     r"""Show each node's record against what chance gives if all nodes are alike; --exclude: whom to leave out.
 
@@ -52,7 +51,7 @@ def nodes(
       bad=$(megatron-monitor nodes --exclude); sbatch ${bad:+--exclude=$bad} train.sbatch
     """
     with spooled(paths) as files:
-        config = configured(config_file, overrides, files)
+        config = given.configured(files)
         ledger = _of_logs(config) if files or config.runs else _of_daemon(config)
     found = standings(ledger, pool=pool)
     if exclude:

@@ -3,13 +3,12 @@
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 import click
 import msgspec
 
-from monitor.commands.arguments import config_option, configured, files_of, run_of, say, set_option
+from monitor.commands.arguments import Given, files_of, run_of, say, with_config
 from monitor.reading import chunks_of, full_reader, own_rules
 from monitor.scalars import one_line
 from parsers.events import IterationLogged, LogEvent, to_fields
@@ -18,11 +17,10 @@ from parsers.events import IterationLogged, LogEvent, to_fields
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
-@config_option
-@set_option
-def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overrides: tuple[str, ...]) -> None:
+@with_config
+def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
     """Print the events of PATH (files, directories, globs; - is standard input) as they stand, copies included."""
-    config = configured(config_file, overrides, paths)
+    config = given.configured(paths)
     failed = False
     for path in files_of(paths):
         try:

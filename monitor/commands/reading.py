@@ -1,20 +1,17 @@
 """Finished logs as report rows: what `report`, `compare` and `flops --log` start from."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import click
 
 from monitor.archive.tasks import read_runs
-from monitor.commands.arguments import configured, spooled, warn
+from monitor.commands.arguments import Given, spooled, warn
 from monitor.reports.rows import Options, Row
 from monitor.run.state import RunState
 
 
-def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> tuple[RunState, Row]:
+def only_run(path: str, given: Given) -> tuple[RunState, Row]:
     """The one run that the path holds; a usage error with their names if it holds another number."""
     with spooled((path,)) as files:
-        config = configured(config_file, overrides, files)
+        config = given.configured(files)
         _, runs, problems = read_runs(config, Options(config.gpu_peak_tflops))
     if len(runs) == 1:
         return runs[0]

@@ -4,12 +4,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, by_run, config_option, configured, fail, say, set_option, written_at
+from monitor.commands.arguments import DURATION, Given, by_run, fail, say, with_config, written_at
 from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.detectors.base import RANK, duration
@@ -33,17 +32,16 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @click.option(
     "--fail-on", type=click.Choice([*reversed(RANK)]), help="Exit 1 if an incident as severe or worse is told."
 )
-@config_option
-@set_option
+@with_config
 def replay(
     paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None,
-    config_file: Path | None, overrides: tuple[str, ...],
+    given: Given,
 ) -> None:  # fmt: skip
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
-    config = configured(config_file, overrides, paths)
+    config = given.configured(paths)
     judge = Judge(config, repeats=False)
     seen = failed = False
     untold = ""

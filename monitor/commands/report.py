@@ -11,10 +11,21 @@ from typing import Any, TextIO, TypeAlias
 
 import click
 
-from monitor.archive import row_file
 from monitor.archive import tasks as readers
-from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
-from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
+from monitor.archive.tasks import (
+    Done,
+    Reading,
+    RowFile,
+    Task,
+    groups_of,
+    lines_of,
+    merged,
+    read_task,
+    tasks_of,
+    together,
+    write,
+)
+from monitor.commands.arguments import COUNT, POSITIVE, Given, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
 from monitor.core.sources import watches
 from monitor.follow.discovery import find
@@ -50,13 +61,12 @@ Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
               help="Rows as JSON lines into FILE; files whose rows it has, unchanged, are not read again.")  # fmt: skip
 @click.option("--workers", type=POSITIVE, help="Processes that read; a core each where there is much to read.")
 @click.option("--ray", metavar="ADDRESS", help="Read by the tasks of this Ray cluster (`auto`: the one we are in).")
-@config_option
-@set_option
+@with_config
 def report(
     paths: tuple[str, ...], form: str, output: Path | None, sort: str, group_by: str | None, baseline: str | None,
     iterations: int | None, tokens: int | None, formula: str | None, peak: float | None, gpus_per_node: int | None,
     at_hand: int | None, extra: bool, resume: Path | None, workers: int | None, ray: str | None,
-    config_file: Path | None, overrides: tuple[str, ...],
+    given: Given,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
@@ -70,7 +80,7 @@ def report(
     """
     out = sys.stdout
     with spooled(paths) as files, redirect_stdout(sys.stderr):  # Ray prints to it
-        config = configured(config_file, overrides, files)
+        config = given.configured(files)
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
         read = partial(read_task, config=config, options=options, slim=form != "html")
         read_all: Readers = partial(_read, read=read, workers=workers, ray=ray)
@@ -139,17 +149,17 @@ def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew
     some, done = False, list[Done]()
     if not isinstance(to, Path):
         for task, reading in read_all(tasks_of(groups)):
-            row_file.write(to, row_file.lines_of(task, reading))
+            write(to, lines_of(task, reading))
             warn(*reading.problems)
             some = some or bool(reading.rows)
         return some
     if anew:
         to.unlink(missing_ok=True)
-    file = row_file.RowFile(to)
+    file = RowFile(to)
     left = file.without(groups)
     with file.append() as stream:
         for task, reading in read_all(tasks_of(left)):
-            row_file.write(stream, row_file.lines_of(task, reading))
+            write(stream, lines_of(task, reading))
             warn(*reading.problems)
             done.append((task, Reading(jobs=reading.jobs)))
     for several in merged(done):

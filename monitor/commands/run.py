@@ -3,11 +3,10 @@
 import logging
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import config_option, configured, fail, load_config, say, set_option, spooled
+from monitor.commands.arguments import Given, fail, say, spooled, with_config
 from monitor.config import Config
 from monitor.scalars import one_line
 
@@ -16,13 +15,12 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH_OR_GLOB]...")
-@config_option
-@set_option
+@with_config
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
 def run(
-    paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, name: str | None,
+    paths: tuple[str, ...], given: Given, listen: str | None, name: str | None,
     once: bool,
 ) -> None:  # fmt: skip
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
@@ -35,16 +33,14 @@ def run(
       kubectl logs -f train-worker-0 | megatron-monitor run -
     """
     if listen is not None:
-        overrides = (*overrides, f"listen={listen}")
+        given = given._replace(overrides=(*given.overrides, f"listen={listen}"))
     name = _run_name(name) if name is not None else None
     with spooled(paths) if once else nullcontext(paths) as files:
-        _run(config_file, overrides, files, name, once=once)
+        _run(given, files, name, once=once)
 
 
-def _run(
-    config_file: Path | None, overrides: tuple[str, ...], paths: tuple[str, ...], name: str | None, *, once: bool
-) -> None:
-    config = configured(config_file, overrides, paths, name)
+def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) -> None:
+    config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
@@ -58,7 +54,7 @@ def _run(
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
-        serve(config, lambda: load_config(config_file, overrides, paths, name))
+        serve(config, lambda: given.load(paths, name))
     except StartError as error:
         fail(error)
 

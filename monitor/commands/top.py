@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from monitor.archive.tasks import read_runs
-from monitor.commands.arguments import config_option, configured, fail, set_option, warn
+from monitor.commands.arguments import Given, fail, warn, with_config
 from monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from monitor.commands.top_screen import in_order, opened, page, plain, room_of, screen
 from monitor.config import Config
@@ -123,15 +123,14 @@ Look = Callable[[float], View]
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[PATH|URL]...")
-@config_option
-@set_option
+@with_config
 @click.option(
     "--plain", "as_lines", is_flag=True, help="Aligned columns for pipes: numbers without units, - for unknown."
 )
 @click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
 @click.option("--every", type=click.FloatRange(0.2), default=None, help="Seconds between two looks.  [default: 2]")
 def top(
-    targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], as_lines: bool, once: bool,
+    targets: tuple[str, ...], given: Given, as_lines: bool, once: bool,
     every: float | None,
 ) -> None:  # fmt: skip
     r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. ? shows keys.
@@ -147,7 +146,7 @@ def top(
     terminal = sys.stdout.isatty()
     once = once or (not terminal and every is None)
     try:
-        with _source(targets, config_file, overrides, once) as (look, where):
+        with _source(targets, given, once) as (look, where):
             if once:
                 _print(look(0.0), where, as_lines or not terminal)
             elif as_lines or not terminal:
@@ -174,24 +173,22 @@ def _print(view: View, where: str, as_lines: bool) -> None:
 
 
 @contextmanager
-def _source(
-    targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], once: bool
-) -> Iterator[tuple[Look, str]]:
+def _source(targets: tuple[str, ...], given: Given, once: bool) -> Iterator[tuple[Look, str]]:
     addresses = [target for target in targets if _is_address(target)]
-    if addresses and (len(targets) > 1 or config_file is not None or overrides):
+    if addresses and (len(targets) > 1 or given != Given()):
         raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
-    if addresses or (not targets and config_file is None):
+    if addresses or (not targets and given.file is None):
         address = addresses[0] if addresses else DEFAULT
         yield _daemon(address), without_password(address)
         return
-    config = configured(config_file, overrides, targets)
+    config = given.configured(targets)
     if once:
         yield _finished(config), "read to the end"
         return
     live = LiveCore(config)
     live.start()
     try:
-        yield lambda seconds: _view(live.look(seconds or 1.0)), ", ".join(targets) or str(config_file)
+        yield lambda seconds: _view(live.look(seconds or 1.0)), ", ".join(targets) or str(given.file)
     finally:
         live.stop(2.0)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from monitor import scalars
-from monitor.config.intake import IntakeSettings
-from monitor.config.kafka import KafkaSettings
+from monitor.config.intake import IntakeSettings, KafkaSettings
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
 from monitor.scalars import FilePath, Name
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
@@ -158,7 +158,7 @@ class Web(Struct, frozen=True, kw_only=True):
     """User -> bcrypt hash of the password."""
     allowed_hosts: tuple[scalars.HostPattern, ...] = ()
     """Names, as globs, under which browsers and Prometheus may ask; addresses and localhost always may. None: any name
-    where others are let in, no other one on a loopback address (monitor/serve/hosts.py).
+    where others are let in, no other one on a loopback address (monitor/serve/auth.py).
     """
 
 
@@ -238,7 +238,7 @@ class Config(Struct, frozen=True, kw_only=True):
         """What the values together have wrong."""
         known = {notifier.name for notifier in self.notifiers}
         for policy in self.policies:
-            for name in (name for action in policy.actions for name in getattr(action, "to", ())):
+            for name in chain(*(getattr(action, "to", ()) for action in policy.actions)):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
         if self.intake.listen is None and not self.kafka.bootstrap:

@@ -58,7 +58,7 @@ from monitor.nodes.record import Ledger
 from monitor.run import derived, dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.run.job import proofs
-from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm import JobAnswered, JobQuestion
 from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
 from monitor.units import LONGEST_SECONDS
 

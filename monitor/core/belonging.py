@@ -94,17 +94,14 @@ class Belonging:
 
     def _tells(self, source: Source) -> None:
         streams = self._telling.setdefault(source.run, {})
-        if source.name not in streams:
-            streams[source.name] = None
-            if len(streams) > _TELLING:
-                del streams[next(iter(streams))]
+        streams.setdefault(source.name)
+        if len(streams) > _TELLING:
+            del streams[next(iter(streams))]
 
     def _rivals(self, source: Source) -> Iterator[Source]:
         """The other streams of its run that tell steps or arguments."""
-        for name in tuple(self._telling.get(source.run, ())):
-            other = self._watched.sources.get(name)
-            if other is not None and other is not source:
-                yield other
+        others = (self._watched.sources.get(name) for name in tuple(self._telling.get(source.run, ())))
+        return (other for other in others if other is not None and other is not source)
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
@@ -346,20 +343,17 @@ class Belonging:
                 member.label = f"{label}-{len(near) + 1}"
                 name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
-        opening = [((entry,), at) for entry, at in source.opening]
-        due = self._settle(source)
+        due: Due = [*(((entry,), at) for entry, at in source.opening), *self._settle(source)]
         self.jobs.changed(before)
-        return [*opening, *due]
+        return due
 
     def _warn(self, source: Source, other: Source) -> None:
         member = source.member
         if member.pattern not in self._warned:
-            self._warned.add(member.pattern)
-            _log.warning(
-                "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
-                "each is a run of its own",
-                member.pattern, member.base, member.why, other.name, source.name,
-            )  # fmt: skip
+            words = "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
+            words += "each is a run of its own"
+            _log.warning(words, member.pattern, member.base, member.why, other.name, source.name)
+        self._warned.add(member.pattern)
 
     def _settle(self, source: Source) -> Due:
         """Its lines are of the run that it has."""
@@ -379,10 +373,9 @@ class Belonging:
             return
         self._telling.get(before, {}).pop(source.name, None)
         self._watched.sources.move(source, run)
-        if not self._watched.sources.of_run(before):
-            left = self._watched.runs.get(before)
-            if left is not None and not left.book.open:
-                del self._watched.runs[before]
+        left = self._watched.runs.get(before)
+        if left is not None and not left.book.open and not self._watched.sources.of_run(before):
+            del self._watched.runs[before]
         self._watched.save_soon = True
         for log in (before, run):
             self._watched.touch(log)
@@ -403,9 +396,5 @@ class Belonging:
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Of those that wait: what can be decided now."""
-        found: list[tuple[Source, Due]] = []
-        for name in list(self._waiting):
-            source = self._watched.sources.get(name)
-            if source is not None and (due := self.look(source, now)):
-                found.append((source, due))
-        return found
+        waiting = [source for name in self._waiting if (source := self._watched.sources.get(name)) is not None]
+        return [(source, due) for source in waiting if (due := self.look(source, now))]

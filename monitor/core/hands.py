@@ -13,6 +13,7 @@ the next launch begins (record.py). Where it does not, the run's state says so: 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -224,26 +225,24 @@ class Hands:
 
     def _plan(self, run: Run, now: float) -> None:
         state, lines = run.state, list[str]()
-        for policy in self._policies:
-            for incident in list(run.book.open.values()):
-                planned = self._planned(policy, run, incident, now)
-                if planned is None:
-                    continue
-                made, since = planned
-                if not self.kept:
-                    made = replace(made, why_not="there is no state directory that would remember it")
-                asks = any(step.action != "notify" for step in made.steps)
-                # Slurm is asked once a minute: an answer from before the trouble says nothing of it.
-                stale = asks and not is_fresh(state, since, now, self._slurm)
-                lines.append(describe(made, now, "Slurm has told of the job" if stale else ""))
-                self.wanted.add(state.name)
-                if made.why_not or state.name not in self._watched or now < made.at or stale:
-                    continue
-                self.record.last += 1
-                course = course_of(made, state, self.record.last, now)
-                self.record.courses.append(course)
-                self.changed = True
-                self._forget(now)
+        for policy, incident in product(self._policies, list(run.book.open.values())):
+            planned = self._planned(policy, run, incident, now)
+            if planned is None:
+                continue
+            made, since = planned
+            if not self.kept:
+                made = replace(made, why_not="there is no state directory that would remember it")
+            asks = any(step.action != "notify" for step in made.steps)
+            # Slurm is asked once a minute: an answer from before the trouble says nothing of it.
+            stale = asks and not is_fresh(state, since, now, self._slurm)
+            lines.append(describe(made, now, "Slurm has told of the job" if stale else ""))
+            self.wanted.add(state.name)
+            if made.why_not or state.name not in self._watched or now < made.at or stale:
+                continue
+            self.record.last += 1
+            self.record.courses.append(course_of(made, state, self.record.last, now))
+            self.changed = True
+            self._forget(now)
         past = [course for course in self.record.courses if course.run == state.name]
         lines += [_told(course) for course in reversed(past[-_SHOWN:])]
         if lines != run.actions:
@@ -284,10 +283,7 @@ class Hands:
         """The step to begin now; None while one is under way, and when nothing is left."""
         if any(step.status == "begun" for step in course.steps):
             return None
-        broken = any(
-            step.action in ENDING and step.commands and step.status in ("failed", "unknown", "skipped")
-            for step in course.steps
-        )
+        broken = any(step.status in ("failed", "unknown", "skipped") for step in course.ending)
         if run is None and not course.ended:
             return None  # a reload: its files are opened anew
         why = "what came before was not done" if broken else self._over(course, run)
@@ -361,8 +357,7 @@ def _order(course: Course, index: int) -> Order:
     action, timeout, directory, check, job = "look", None, None, True, course.job
     commands: list[list[str]] = []
     if index == ASK:
-        ending = [step for step in course.steps if step.action in ENDING and step.commands]
-        action, commands = ending[-1].action, [test for step in ending for test in step.tests]
+        action, commands = course.ending[-1].action, [test for step in course.ending for test in step.tests]
     elif index == LOOK:
         job = course.new_job
     else:

@@ -20,8 +20,7 @@ from monitor.identity import candidate, differs, key_of
 from monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
-from monitor.slurm.messages import JobAnswered, JobQuestion
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
 
 _log = logging.getLogger(__name__)
 
@@ -66,15 +65,9 @@ class Jobs:
             return []
         self._looked_at = now
         due: list[JobQuestion] = []
-        for name in [name for name in self._asked if name not in runs]:
-            del self._asked[name]
+        self._asked = {name: asked for name, asked in self._asked.items() if name in runs}
         for name, run in runs.items():
-            asked = self._asked.get(name)
-            if asked is not None and (asked.waiting or 0.0 <= now - asked.at < self._settings.interval):
-                continue
-            if run.archived or not (run.state.live and run.state.proven):
-                continue
-            if name not in wanted and self._is_settled(run, asked):
+            if not self._is_due(run, self._asked.get(name), name in wanted, now):
                 continue
             asked = self._asked.setdefault(name, _Asked(now))
             before, asked.at = asked.candidate, now
@@ -90,6 +83,13 @@ class Jobs:
                 due.append(JobQuestion(name, asked.other.id, beside=True))
         return due
 
+    def _is_due(self, run: Run, asked: _Asked | None, wanted: bool, now: float) -> bool:
+        if asked is not None and (asked.waiting or 0.0 <= now - asked.at < self._settings.interval):
+            return False
+        if run.archived or not (run.state.live and run.state.proven):
+            return False
+        return wanted or not self._is_settled(run, asked)
+
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
         asked = self._asked.get(run.state.name)
@@ -100,20 +100,24 @@ class Jobs:
         asked.waiting = False
         if answer.question.launch not in (None, run.state.launch.number):
             return "refused"  # a launch has begun since: the answer is about the one before
+        late = answer.question.account and _is_late(run.state.job, answer.job)
         if answer.question.account:
-            late = _is_late(run.state.job, answer.job)
             asked.account = late and asked.accounted != answer.question.job  # once more
             asked.accounted = answer.question.job
-            if late:
-                return "answered"
+        if late:
+            return "answered"
         if answer.job is None:
             return self._failed(run, asked, answer, now)
         self._speaks()
         job = _merged(run.state.job, answer.job) if answer.question.account else answer.job
-        why = refusal(run.state, job, asked.candidate, _owners(run, sources))
+        return self._take_job(run, asked, asked.candidate, job, _owners(run, sources), now)
+
+    def _take_job(self, run: Run, asked: _Asked, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
+        """It is believed, or why not is said."""
+        why = refusal(run.state, job, of, owners)
         if why is not None:
             run.state.job = None
-            self._say(run, asked, f"job {asked.candidate.id} is not believed: {why}")
+            self._say(run, asked, f"job {of.id} is not believed: {why}")
             return "refused"
         asked.problem, job.asked_at, run.state.job = "", now, job
         asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
@@ -156,11 +160,11 @@ class Jobs:
         believed goes before a number in a name, where both are written at the same time. And another one, which is not
         known to be `over`, of a file with steps that is written at the same time, or of the same file.
         """
-        found: list[tuple[float, Candidate, Source]] = []
-        for source in (sources[name] for name in run.state.sources if name in sources):
-            one = candidate(source.member, source.path, self._settings.job_from)
-            if one is not None:
-                found.append((source.mtime, one, source))
+        found = [
+            (source.mtime, one, source)
+            for source in _files(run, sources)
+            if (one := candidate(source.member, source.path, self._settings.job_from)) is not None
+        ]
         newest = max((mtime for mtime, _, _ in found), default=0.0)
         found.sort(key=lambda one: (one[1].proven and newest - one[0] < TOGETHER, one[0]))
         if not found:
@@ -220,10 +224,17 @@ def _merged(known: Job | None, told: Job) -> Job:
     )  # fmt: skip
 
 
+def _files(run: Run, sources: Mapping[str, Source]) -> list[Source]:
+    return [sources[name] for name in run.state.sources if name in sources]
+
+
 def _owners(run: Run, sources: Mapping[str, Source]) -> frozenset[int]:
     """User ids of the run's files, as far as their file systems tell."""
-    known: Iterable[Source] = (sources[name] for name in run.state.sources if name in sources)
-    return frozenset(source.owner for source in known if source.owner is not None)
+    return frozenset(source.owner for source in _files(run, sources) if source.owner is not None)
+
+
+def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
+    return [followed[name] for run in runs for name in followed.of_run(run)]
 
 
 class Proof:
@@ -245,20 +256,19 @@ class Proof:
 
     def facts(self, run: Run, followed: Sources, config: Config) -> Facts:
         """Of the files that tell steps, or of all where none does, those count that were written last."""
-        job, sources = run.state.job, [followed[name] for name in followed.of_run(run.log)]
+        job, sources = run.state.job or Job("", ""), _streams(followed, [run.log])
         tell = [source for source in sources if source.has_steps or source.member.steps] or sources
         newest = max((source.mtime for source in tell), default=0.0)
-        ids = {job.id, job.array_id} - {""} if job is not None else set()
-        outputs = {job.output, job.errors} - {""} if job is not None else set()
+        ids, outputs = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}
         site = config.slurm.job_from
         mates = self._mates(run, ids)
-        streams = [followed[name] for mate in mates for name in followed.of_run(mate)]
-        lately = [source.path for source in tell if newest - source.mtime < TOGETHER]
+        lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
+        numbers = {key_of(path, site).id for path in lately} if site is not None else set()
         return Facts(
-            proven=any(path in outputs or (site is not None and key_of(path, site).id in ids) for path in lately),
+            proven=not (lately.isdisjoint(outputs) and numbers.isdisjoint(ids)),
             owners=frozenset(source.owner for source in sources),
-            others=[self._runs[name].state for name in sorted(mates) if name in self._runs],
-            undecided=any(source.waiting for source in (*sources, *streams)),
+            others=[self._runs[name].state for name in sorted(mates & self._runs.keys())],
+            undecided=any(source.waiting for source in (*sources, *_streams(followed, mates))),
             beside=run.state.beside,
             own_job=self.own_job,
         )

@@ -14,6 +14,7 @@ those of the core.
 """
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Final, Literal, NamedTuple
@@ -123,17 +124,17 @@ class Outbox:
         """What the receiver is to be asked to take now; nothing while it still has the batch before, or while it is
         away. `last`: there is no later, so that no pause is kept.
         """
-        lane = self._lanes.get(name)
-        if lane is None or lane.handed or not lane.waiting or (now < lane.due and not last):
+        lane, until = self._lanes.get(name), math.inf if last else now
+        if lane is None or lane.handed or not lane.waiting or until < lane.due:
             return []
         self._condense(lane, now)
         blocked: set[tuple[str, str]] = set()
         chosen: list[Owed] = []
         for owed in lane.waiting.values():
-            if owed.number > self.saved and now - owed.since < self.patience and not last:
+            if owed.number > self.saved and until - owed.since < self.patience:
                 break
             key = owed.message.run, owed.message.incident
-            if key in blocked or (now < owed.due and not last):
+            if key in blocked or until < owed.due:
                 blocked.add(key)  # what ends an incident never overtakes what began it
                 continue
             chosen.append(owed)
@@ -238,14 +239,14 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
     ended, known, trouble = 0, False, ""
     for owed in group:
         if owed.message.status == "firing":
-            known = known or owed.known
+            known |= owed.known
             heard = owed.known or (firing is not None and firing.known)
             trouble = f": {owed.message.summary}"
             # It grew worse, or was repeated: the newest says it all, in the place of the first.
             firing = owed if firing is None else replace(owed, number=firing.number, since=firing.since, known=heard)
         else:
             ended += sum(owed.ended.values()) or firing is not None
-            known = known or owed.known or not (owed.ended or firing)
+            known |= owed.known or not (owed.ended or firing)
             firing, end = None, owed
     kept = []
     if end is not None:

@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from monitor.audit.checks import RANK as RANK
+from monitor.audit.checks import Severity as Severity
 from monitor.nodes.collectives import operation_name
 from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from monitor.run.phases import ENDED
@@ -14,8 +16,6 @@ from monitor.run.steps.step import Step
 from parsers.events import Event
 
 T = TypeVar("T")
-Severity = Literal["info", "warning", "critical"]
-RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
 
 
 class Verdict(Struct, frozen=True):

@@ -159,7 +159,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
         if not memory.pending:
             break  # no step begins a save
         if step.counted:
-            changed = _wait(state, memory, step, settings) or changed
+            changed |= _wait(state, memory, step, settings)
     return changed
 
 
@@ -194,13 +194,9 @@ def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFa
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
     """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
-    launch = state.launch
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
-    if failed is None and launch.phase == "crashed":
-        open_saves = [save for save in memory.pending if save.attempt == launch.number]
-        # a program that never reported success: its saves never complete in the log
-        if open_saves and (memory.completed or not all(save.lines for save in open_saves)):
-            failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
+    if failed is None:
+        failed, reason, in_a_row = _ended_inside(state, memory), "the run ended inside: it may be partial", 1
     if failed is None:
         return Verdict(_NAME)
     complete = state.past.checkpoints.last_iteration
@@ -217,6 +213,15 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
         "at_risk_seconds": round(risk, 1),
     }
     return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
+
+
+def _ended_inside(state: RunState, memory: Memory) -> int | None:
+    """The iteration, 0 where unknown, of a save that the run's end has cut off; None if none was."""
+    launch = state.launch
+    saves = [save for save in memory.pending if save.attempt == launch.number] if launch.phase == "crashed" else []
+    # a program that never reported success: its saves never complete in the log
+    cut = saves and (memory.completed or not all(save.lines for save in saves))
+    return saves[-1].iteration or 0 if cut else None
 
 
 DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)

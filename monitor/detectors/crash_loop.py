@@ -4,6 +4,8 @@ tr1, a 13B before BLOOM, got the node with the ECC error again in its next job a
 (docs/incident-record.md, "Crashes", C3).
 """
 
+from operator import attrgetter
+
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, firing
@@ -40,18 +42,18 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
     if len(row) < min(settings.crashes, settings.crashes_same_node):
         return Verdict(_NAME)
     last = row[-settings.crashes_same_node :]
-    common = sorted(set.intersection(*(set(end.nodes) for end in last)))
+    common = sorted(set(last[0].nodes).intersection(*map(attrgetter("nodes"), last)))
     # the nodes are those that failed, not all that took part
     named = common if len(common) <= 8 and all(end.culprit for end in last) else []
     if len(row) < settings.crashes and not named:
         return Verdict(_NAME)
     evidence = {
         "crashes": len(row),
-        "failures": [end.failure for end in row],
-        "messages": [end.message for end in row],
+        "failures": list(map(attrgetter("failure"), row)),
+        "messages": list(map(attrgetter("message"), row)),
         "common_nodes": named,
         "nodes": named,
-        "iterations": [end.iterations for end in row],
+        "iterations": list(map(attrgetter("iterations"), row)),
     }
     return firing(_NAME, "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at)
 

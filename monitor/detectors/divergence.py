@@ -92,7 +92,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
             current.clear()
             memory.blocks.append((step.iteration, level, step.samples, state.past.checkpoints.last_iteration))
             del memory.blocks[: -settings.blocks]
-            changed = _judge(memory, step.at, settings) or changed
+            changed |= _judge(memory, step.at, settings)
     return changed
 
 

@@ -15,7 +15,7 @@ from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
-from monitor.statistics.scale_search import ScaleSearch
+from monitor.statistics.series import ScaleSearch
 from parsers.events import LossScaleExhausted, OverflowSkipped
 
 _NAME = "loss_scale_collapse"
@@ -95,7 +95,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
                 memory.norms.append(step.grad_norm)
             memory.highest = max(memory.highest, level)
             continue
-        changed = _seen(memory, step, level, lines, first == iteration, settings) or changed
+        changed |= _seen(memory, step, level, lines, first == iteration, settings)
     return changed
 
 
@@ -118,11 +118,11 @@ def _seen(
     if searching:
         memory.block_from = iteration
         return changed
-    changed = _slow(memory, step, level, lines, settings) or changed
+    changed |= _slow(memory, step, level, lines, settings)
     if fall > 0:
-        changed = _fallen(memory, step.at, iteration, step.interval, fall, settings) or changed
+        changed |= _fallen(memory, step.at, iteration, step.interval, fall, settings)
     if memory.reason:
-        changed = _calmed(memory, iteration, level, settings) or changed
+        changed |= _calmed(memory, iteration, level, settings)
     return changed
 
 

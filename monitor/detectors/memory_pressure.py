@@ -97,7 +97,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Mem
             memory.seconds += (step.printed_seconds or 0.0) * step.interval
             if memory.fresh:
                 memory.fresh, looked = False, True
-                changed = _take(state, memory, settings) or changed
+                changed |= _take(state, memory, settings)
         if step.memory_bytes is not None:
             memory.fresh = True
     if looked:

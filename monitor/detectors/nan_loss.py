@@ -79,15 +79,15 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
     for step in steps:
         loss = step.loss
         if step.reported and source == "iteration":
-            changed = _line(memory, step, checkpoint, settings) or changed
+            changed |= _line(memory, step, checkpoint, settings)
         elif loss is None:
             continue
         elif step.reported and source == "trainer":
-            changed = _trainers(memory, step, loss, settings) or changed
+            changed |= _trainers(memory, step, loss, settings)
         else:
             memory.engine = _form(loss)
             if step.reported:
-                changed = _enter(memory, step, memory.engine) or changed
+                changed |= _enter(memory, step, memory.engine)
     return changed
 
 

@@ -14,7 +14,7 @@ from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing
 from monitor.run.records import plus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
-from monitor.statistics.scale_search import ScaleSearch
+from monitor.statistics.series import ScaleSearch
 from monitor.units import Ratio
 from parsers.events import OverflowSkipped
 
@@ -89,7 +89,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
         repeated = lines and _norm(memory, step.grad_norm, explained)
         searching = memory.search.going_on(step.finished, first == step.iteration, bad)
         if (bad or repeated or memory.firing) and _seen(memory, step.iteration, skipped, fell or repeated, searching):
-            changed = _weigh(state, memory, step.at, step.iteration, step.interval, settings) or changed
+            changed |= _weigh(state, memory, step.at, step.iteration, step.interval, settings)
     return changed
 
 

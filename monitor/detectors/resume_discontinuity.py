@@ -159,14 +159,14 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Res
             memory.rate = rate
         if step.counted:
             if memory.attempt != attempt:
-                changed = _resumed(state, memory, step, settings) or changed
+                changed |= _resumed(state, memory, step, settings)
             elif memory.found:
-                changed = _later(memory, step, rate if lines else memory.rate, settings) or changed
+                changed |= _later(memory, step, rate if lines else memory.rate, settings)
             if memory.schedule is None:
                 memory.schedule, memory.total = launch.topology.schedule, launch.train_iterations
         if rate is not None and iteration and memory.rate_awaited and memory.attempt == attempt:
             memory.rate_awaited = False
-            changed = _first_rate(memory, step, settings) or changed
+            changed |= _first_rate(memory, step, settings)
         if step.counted if lines else rate is not None and iteration:
             memory.past.add(iteration, rate, step.batch_size, step.samples)
     return changed

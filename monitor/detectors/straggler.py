@@ -77,7 +77,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Str
             continue
         memory.lines += 1
         if memory.lines > _WARM_UP:
-            changed = _take(state, memory, timed, step.at, settings) or changed
+            changed |= _take(state, memory, timed, step.at, settings)
     return changed
 
 

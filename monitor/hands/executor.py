@@ -19,10 +19,9 @@ from monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
 from monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from monitor.run.job import OVER, WAITING
 from monitor.run.records import Job
+from monitor.slurm import JobQuestion, SlurmSettings
 from monitor.slurm.client import VARIABLES, look_up, program
-from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run
-from monitor.slurm.settings import SlurmSettings
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 

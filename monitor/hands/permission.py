@@ -14,8 +14,9 @@ from monitor.run.job import OVER
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
 from monitor.run.state import RunState
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 
+UNREADABLE: Final = "a file of the run cannot be read"
 _NOBODY: Final = 65534  # what a file server makes of owners that it does not know
 _FRESH: Final = 2.0
 """Intervals between two questions to Slurm, and the time of one call, after which an answer is old."""
@@ -44,23 +45,22 @@ def may_act(state: RunState, incident: Incident, facts: Facts) -> str:
     """Why the run's job is left alone; empty: it may be touched."""
     job = state.job
     if state.lost or state.unreadable:
-        return "a file of the run cannot be read"
+        return UNREADABLE
     if job is None:
         return "the run's Slurm job is not known"
-    number = job.array_id or job.id
-    if job.components:
-        return "the job is one of several that run as one"
-    if facts.own_job == job.id:
-        return f"the monitor itself runs in job {number}"
-    if not facts.proven:
-        output = job.output or "not told"
-        return f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the log's path"
-    if job.uid is None or job.uid == _NOBODY or facts.owners != {job.uid}:
-        found = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in facts.owners))
-        return f"the log's owner ({found or 'unknown'}) is not known to be that of job {number} (uid {job.uid})"
-    if facts.beside:
-        return f"job {facts.beside} writes into this run, too"
-    return _moves(incident, facts) or _another_launch(state, incident, job, number)
+    number, output = job.array_id or job.id, job.output or "not told"
+    owners = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in facts.owners)) or "unknown"
+    refused = (
+        (job.components, "the job is one of several that run as one"),
+        (facts.own_job == job.id, f"the monitor itself runs in job {number}"),
+        (not facts.proven, f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the "
+                           "log's path"),
+        (job.uid == _NOBODY or facts.owners != {job.uid} or None in facts.owners,
+         f"the log's owner ({owners}) is not known to be that of job {number} (uid {job.uid})"),
+        (facts.beside, f"job {facts.beside} writes into this run, too"),
+    )  # fmt: skip
+    why_not = next((why for wrong, why in refused if wrong), "")
+    return why_not or _moves(incident, facts) or _another_launch(state, incident, job, number)
 
 
 def _moves(incident: Incident, facts: Facts) -> str:

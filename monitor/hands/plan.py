@@ -12,10 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from monitor.detectors.base import RANK, duration
-from monitor.hands.permission import Facts, may_act
+from monitor.hands.permission import UNREADABLE, Facts, may_act
 from monitor.hands.record import Course, Record, Step, shown
 from monitor.hands.settings import (
-    ENDS,
     RESTARTS,
     Action,
     Cancel,
@@ -26,6 +25,7 @@ from monitor.hands.settings import (
     Requeue,
     Resubmit,
     Signal,
+    restarts,
 )
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
@@ -93,8 +93,7 @@ def choice(policy: Policy, state: RunState, record: Record, before: int) -> tupl
     """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
     is known to have made without a new checkpoint.
     """
-    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
-    gave_up = restarts and max(before, _attempts(policy, state, record)) >= policy.attempts
+    gave_up = bool(restarts(policy.actions)) and max(before, _attempts(policy, state, record)) >= policy.attempts
     return _last_actions(policy.actions) if gave_up else policy.actions, gave_up
 
 
@@ -142,9 +141,12 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     if _today(policy, own, now) >= policy.per_day:
         return f"policies have acted {policy.per_day} times in 24 hours"
     if all(isinstance(action, Notify) for action in policy.actions):
-        return "a file of the run cannot be read" if state.lost or state.unreadable else ""
-    if why_not := may_act(state, incident, facts):
-        return why_not
+        return UNREADABLE if state.lost or state.unreadable else ""
+    return may_act(state, incident, facts) or _dealt_with(policy, state, own)
+
+
+def _dealt_with(policy: Policy, state: RunState, own: Sequence[Course]) -> str:
+    """Whether the job does not ask for it, or a policy has acted in this launch of it."""
     job = state.job
     assert job is not None  # may_act has asked
     if policy.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
@@ -156,8 +158,7 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
 
 def _today(policy: Policy, own: Sequence[Course], now: float) -> int:
     """How often it has acted in 24 hours; who ends or restarts counts with all others that do."""
-    acts = any(isinstance(action, (*RESTARTS, *ENDS)) for action in policy.actions)
-    done = [course for course in own if course.policy == policy.name or (acts and course.acts)]
+    done = [course for course in own if course.policy == policy.name or (policy.acts and course.acts)]
     return sum(now - course.planned_at < _DAY for course in done)
 
 
@@ -184,26 +185,26 @@ def _step(action: Action, policy: Policy, state: RunState, incident: Incident, a
         return Step("notify", to=list(action.to))
     job = state.job
     assert job is not None  # _forbidden has asked
-    number, over = _id(job), job.state in OVER
-    if isinstance(action, DumpStacks | Signal | Cancel) and over:
-        tag = str(action.__struct_config__.tag)
+    if isinstance(action, Drain):
+        return _drain(policy, job, incident)
+    if isinstance(action, DumpStacks | Signal | Cancel):
+        return _while_it_runs(action, job)
+    nodes = _suspects(policy, job, incident) if action.exclude else ""
+    if isinstance(action, Requeue):
+        return _requeue(job, nodes)
+    if job.state not in OVER and not any(isinstance(one, Cancel) for one in actions):
+        return f"job {_id(job)} is running: without cancel, resubmit would wait for its end"
+    return _resubmit(action, job, nodes or job.excluded)
+
+
+def _while_it_runs(action: DumpStacks | Signal | Cancel, job: Job) -> Step | str:
+    tag = str(action.__struct_config__.tag)
+    if job.state in OVER:
         return Step(tag, status="skipped", outcome="the job has ended")
-    nodes = _suspects(policy, job, incident) if isinstance(action, RESTARTS) and action.exclude else ""
-    match action:
-        case DumpStacks():
-            return _dump(action, job)
-        case Signal():
-            return Step("signal", [["scancel", f"--signal={action.signal}", number]])
-        case Cancel():
-            return Step("cancel", [["scancel", number]])
-        case Requeue():
-            return _requeue(job, nodes)
-        case Resubmit():
-            if not over and not any(isinstance(one, Cancel) for one in actions):
-                return f"job {number} is running: without cancel, resubmit would wait for its end"
-            return _resubmit(action, job, nodes or job.excluded)
-        case Drain():
-            return _drain(policy, job, incident)
+    if isinstance(action, DumpStacks):
+        return _dump(action, job)
+    signal = [f"--signal={action.signal}"] if isinstance(action, Signal) else []
+    return Step(tag, [["scancel", *signal, _id(job)]])
 
 
 def _dump(action: DumpStacks, job: Job) -> Step | str:

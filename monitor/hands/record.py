@@ -98,6 +98,11 @@ class Course(Struct):
         return self.asked == "begun" or any(step.status in ("waiting", "begun") for step in self.steps)
 
     @property
+    def ending(self) -> list[Step]:
+        """Its steps with commands that end the job, or begin one."""
+        return [step for step in self.steps if step.action in ENDING and step.commands]
+
+    @property
     def restarts(self) -> bool:
         """Did it start the job anew, or try to? A dry run would have."""
         tried = ("begun", "done", "failed", "unknown", "dry_run")
@@ -118,9 +123,8 @@ class Course(Struct):
         """Why the launch that it was to bring does not come; empty where it may."""
         if self.dry_run or self.open or self.begun:
             return ""
-        steps = [step for step in self.steps if step.action in ENDING and step.commands]
-        touched = [step for step in steps if step.status != "skipped"]
-        wrong = [step for step in steps if step.status != "done"]
+        touched = [step for step in self.ending if step.status != "skipped"]
+        wrong = [step for step in self.ending if step.status != "done"]
         if touched and wrong:
             return f"{wrong[-1].action} {wrong[-1].status} ({wrong[-1].outcome})"
         if touched and self.gave_up:

@@ -1,5 +1,6 @@
 """The keys of `policies:`: when what is done. Each default errs towards doing nothing."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
@@ -71,6 +72,11 @@ RESTARTS = (Requeue, Resubmit)
 ENDS = (Cancel, Requeue)
 
 
+def restarts(actions: Sequence[Action]) -> list[Requeue | Resubmit]:
+    """Those that start the job anew."""
+    return [action for action in actions if isinstance(action, RESTARTS)]
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """On an incident: these actions, in this order."""
 
@@ -99,16 +105,21 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_excluded: Annotated[int, Meta(ge=0)] = 2
     """Nodes that are left out at most: where the evidence names more, none of them is the cause."""
 
+    @property
+    def acts(self) -> bool:
+        """Does it end the job, or start it anew?"""
+        return any(isinstance(action, (*RESTARTS, *ENDS)) for action in self.actions)
+
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
         kinds = [type(action) for action in self.actions]
         for kind in get_args(Action):
             if kinds.count(kind) > 1 and kind is not Notify:
                 yield "actions", f"{kind.__struct_config__.tag} stands there twice"
-        if Requeue in kinds and (Cancel in kinds or Resubmit in kinds):
+        if Requeue in kinds and not {Cancel, Resubmit}.isdisjoint(kinds):
             yield "actions", "requeue ends and restarts the job by itself: leave out cancel and resubmit"
         if Cancel in kinds and Resubmit in kinds and kinds.index(Cancel) > kinds.index(Resubmit):
             yield "actions", "cancel stands behind resubmit, which waits for the end of the job"
         last = [place for place, kind in enumerate(kinds) if kind in ENDS]
-        if last and any(kind in (DumpStacks, Signal) for kind in kinds[last[0] :]):
+        if last and not {DumpStacks, Signal}.isdisjoint(kinds[last[0] :]):
             yield "actions", "dump_stacks and signal need the job running: they stand before what ends it"

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from monitor.detectors.base import RANK, duration
 from monitor.hands.plan import choice, matches, named_nodes
 from monitor.hands.record import Record
-from monitor.hands.settings import ENDS, RESTARTS, Policy, Requeue
+from monitor.hands.settings import Policy, Requeue, restarts
 from monitor.incidents import Incident
 from monitor.run.nodes import expand_some, listed_nodes
 from monitor.run.state import RunState
@@ -80,7 +80,7 @@ def _of_incidents(
     state: RunState, found: Sequence[Incident], policies: Sequence[Policy], record: Record, now: float
 ) -> Verdict | None:
     """By what stands, the worst first; None if that asks for nothing."""
-    acting = [one for one in policies if any(isinstance(action, (*RESTARTS, *ENDS)) for action in one.actions)]
+    acting = [one for one in policies if one.acts]
     for incident in found:
         if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
             return _told(state, incident, "stop", incident.summary)
@@ -108,12 +108,11 @@ def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now
     if gave_up:
         why = f"it came {before + 1} times without a new checkpoint" if before else "no restart brought a checkpoint"
         return _told(state, incident, "stop", f"{why}: {incident.summary}")
-    if not any(isinstance(action, RESTARTS) for action in actions):
+    if not (again := restarts(actions)):
         return _told(state, incident, "stop", incident.summary)
     own = {*listed_nodes(state), *(expand_some(state.job.nodes) if state.job is not None else ())}
     own = own or {*incident.evidence.get("nodes", ()), incident.evidence.get("node")}  # no list: whom the log names
-    exclude = any(isinstance(action, RESTARTS) and action.exclude for action in actions)
-    nodes = sorted(named_nodes(policy, incident, own)) if exclude else []
+    nodes = sorted(named_nodes(policy, incident, own)) if any(action.exclude for action in again) else []
     return _told(state, incident, "restart", incident.summary, nodes)
 
 

@@ -128,10 +128,7 @@ class Member:
         """Take what came within `wait` seconds, and let every shard have its turn."""
         try:
             for message in self._consumer.consume(_BATCH, wait):
-                if (error := message.error()) is not None:
-                    self._ended(message) if error.code() == KafkaError._PARTITION_EOF else self._error(error)
-                elif (shard := self._shards.get(message.partition() or 0)) is not None and shard.open:
-                    self._hand(shard, message)
+                self._receive(message)
         except KafkaException as error:
             self._error(error.args[0])
         now = self._clock.monotonic()
@@ -169,6 +166,13 @@ class Member:
             self._consumer.resume([place])
             _log.info("kafka: partition %d goes on at record %d, epoch %d", partition, shard.next, shard.record.epoch)
 
+    def _receive(self, message: Message) -> None:
+        shard = self._shards.get(message.partition() or 0)
+        if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
+            self._error(error)
+        elif shard is not None and shard.open:
+            self._ended(shard, message) if error is not None else self._hand(shard, message)
+
     def _hand(self, shard: Shard, message: Message) -> None:
         offset, (kind, stamp) = message.offset() or 0, message.timestamp()
         if offset > shard.next:
@@ -183,11 +187,8 @@ class Member:
             self._consumer.pause([TopicPartition(self._topic, shard.partition)])
             _log.error("kafka: %s", shard.refused)
 
-    def _ended(self, message: Message) -> None:
+    def _ended(self, shard: Shard, message: Message) -> None:
         """All that lies in the partition was handed on."""
-        shard = self._shards.get(message.partition() or 0)
-        if shard is None or not shard.open:
-            return
         if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
             self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
             self._anew(shard.partition)

@@ -43,14 +43,11 @@ def expected_seconds(top: Topology, batch_size: int | None, sequence_length: int
     name, counts = top.gpu_name, parameters(top)
     if counts is None:
         return None
+    layout = top.world_size, top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size, batch_size
     for row in _rows():
         if (
             (name is None or row.gpu in name)
-            and row.gpus == top.world_size
-            and row.tensor_parallel == top.tensor_parallel_size
-            and row.pipeline_parallel == top.pipeline_parallel_size
-            and row.micro_batch == top.micro_batch_size
-            and row.global_batch == batch_size
+            and (row.gpus, row.tensor_parallel, row.pipeline_parallel, row.micro_batch, row.global_batch) == layout
             and row.sequence in (None, sequence_length)
             and row.layers in (None, top.layers)
             and row.hidden in (None, top.hidden_size)

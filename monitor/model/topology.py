@@ -130,7 +130,7 @@ _PRECISIONS = (
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
 _BATCH = frozenset({"global_batch_size", "micro_batch_size", "gradient_accumulation_steps"})
-_MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
+_LEAST = {"zero_stage": 0, "eval_iters": 0}  # of the others 1
 NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
 """Variables by which job scripts name the model's size, in billions."""
 _LARGEST_NOMINAL = 1e5  # billions
@@ -138,14 +138,12 @@ _LARGEST_NOMINAL = 1e5  # billions
 
 def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
-    read = _READ.get(type(event))
-    told = read(event) if read is not None else {}
-    if isinstance(event, events.SizesTold) and event.default:
-        told = {name: value for name, value in told.items() if name not in topology.told}
+    read = _READ.get(type(event), lambda _: {})
+    known = topology.told if isinstance(event, events.SizesTold) and event.default else ()
     if topology.own_batch and isinstance(event, events.ModelSettingLogged) and event.name in _BATCH:
         return None
-    told = {name: value for name, value in told.items() if value is not None}
-    if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
+    told = {name: value for name, value in read(event).items() if value is not None and name not in known}
+    if all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
         return None
     others = topology.told - _BATCH if told.get("own_batch") and not topology.own_batch else topology.told
     kept = {name: getattr(topology, name) for name in others}
@@ -156,7 +154,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
-    told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
+    told |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
     told["own_batch"] = True if "global_batch_size" in told else None
     if _flag(values, "group_query_attention") is False:
         told.pop("query_groups", None)
@@ -164,16 +162,16 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     told["activation_checkpointing"] = _checkpointing(values)
     told["glu"] = _glu(values)
     told["output_gate"] = _flag(values, "attention_output_gate")
-    if any(value is not None for value in told.values()):
+    if {*told.values()} - {None}:
         told.update(arguments.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
     told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
         told["rampup"] = tuple(ramp)
-    stage = _parsed(values.get("zero_optimization")) or {}
-    if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
-        told.setdefault("zero_stage", stage["stage"])
+    match _parsed(values.get("zero_optimization")):
+        case {"stage": int(stage)}:
+            told.setdefault("zero_stage", stage)
     if GPT_NEOX.argument in values:
         told["dialect"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one

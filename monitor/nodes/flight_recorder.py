@@ -110,24 +110,21 @@ def diagnose(dumps: Iterable[Dump]) -> Diagnosis:
             members.setdefault(name, ranks)
         dump.groups = {}  # 16,384 dumps of 16,384 ranks each would be gigabytes
     reports = [report for dump in known.values() for report in dump.reports]
-    everybody = {rank for ranks in members.values() for rank in ranks}
+    everybody = set[int]().union(*members.values())
     world = len(everybody) or None
     found = missing(reports, world, members)
     absent = tuple(sorted(everybody - set(known)))[:_RANKS]
     if found is None:
         return Diagnosis(len(known), None, {}, [], absent, world)
-    stacks = {rank: _stack(known[rank], found.group_key) for rank in found.ranks if rank in known}
-    waits = next((dump for dump in known.values() if dump.rank not in found.ranks and _waits(dump, found)), None)
-    waiting_stack = _stack(waits, found.group_key) if waits is not None else []
-    return Diagnosis(len(known), found, {r: s for r, s in stacks.items() if s}, waiting_stack, absent, world)
+    key = found.group_key
+    stacks = {rank: stack for rank in found.ranks if rank in known and (stack := known[rank].stacks.get(key))}
+    others = (dump for rank, dump in known.items() if rank not in found.ranks and _waits(dump, found))
+    waiting_stack = next((dump.stacks.get(key, []) for dump in others), [])
+    return Diagnosis(len(known), found, stacks, waiting_stack, absent, world)
 
 
 def _waits(dump: Dump, found: Missing) -> bool:
     return any(report.group == found.group_key and report.work == found.work for report in dump.reports)
-
-
-def _stack(dump: Dump, group: str) -> list[str]:
-    return dump.stacks.get(group, [])
 
 
 def _plain(data: bytes) -> Any:

@@ -20,7 +20,6 @@ _WRITTEN: Final = frozenset(
     {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"}
 )
 _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
-_TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class NotPlainError(ValueError):
@@ -58,11 +57,6 @@ def _read(data: bytes) -> Any:
             stack.append(_CONSTANTS[name])
         elif name in _EMPTY:
             stack.append(_EMPTY[name]())
-        elif name in _TUPLES:
-            count = _TUPLES[name]
-            if len(stack) < count or _MARK in stack[-count:]:
-                raise NotPlainError("a tuple of what is not there")
-            stack[-count:] = [tuple(stack[-count:])]
         elif name not in _SKIPPED and name != "STOP":
             _fill(stack, opcode, place)
     return stack.pop()
@@ -79,6 +73,11 @@ def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -
             stack[-1].extend(items)
         case "TUPLE":
             stack.append(tuple(_since_mark(stack)))
+        case "TUPLE1" | "TUPLE2" | "TUPLE3":
+            count = int(opcode.name[-1])
+            if len(stack) < count or _MARK in stack[-count:]:
+                raise NotPlainError("a tuple of what is not there")
+            stack[-count:] = [tuple(stack[-count:])]
         case "SETITEM":
             value, key = stack.pop(), stack.pop()
             stack[-1][_key(key)] = value

@@ -72,29 +72,29 @@ def facts(message: Transition) -> dict[str, Any]:
 def body(message: Transition, evidence: dict[str, Any]) -> str:
     """The summary, then one fact a line, the evidence last."""
     known = facts(message)
+    if "cost_gpu_hours" in known:
+        known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
     lines = [message.summary, ""]
     if message.since is not None:
         day = datetime.fromtimestamp(message.since, UTC)
         stands = duration(max(0.0, message.time - message.since))
         lines.append(f"since: {day:%Y-%m-%d} {_clock(message.since)}, {stands} ago")
-    lines += [f"phase: {message.phase}"] if message.phase else []
-    if "cost_gpu_hours" in known:
-        known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
-    lines += [f"{words}: {known[name]}" for name, words in _FACTS.items() if name in known]
-    lines += [f"last line: {known['line'][:_LINE]}"] if "line" in known else []
-    lines += [f"{name}: {known[name + '_url']}" for name in ("page", "runbook") if f"{name}_url" in known]
-    if message.iteration is not None:
-        lines.append(f"iteration: {message.iteration}")
-    if message.status == "firing" and message.onset_iteration not in (None, message.iteration):
-        lines.append(f"since iteration: {message.onset_iteration}")
-    shown = evidence if message.status == "firing" else {name: evidence[name] for name in _OF_ENDS if name in evidence}
+    fires = message.status == "firing"
+    told: dict[str, Any] = {"phase": message.phase}
+    told |= {words: known.get(name) for name, words in _FACTS.items()}
+    told |= {"last line": known.get("line", "")[:_LINE], "page": known.get("page_url")}
+    told |= {"runbook": known.get("runbook_url"), "iteration": message.iteration}
+    if fires and message.onset_iteration != message.iteration:
+        told["since iteration"] = message.onset_iteration
+    lines += [f"{words}: {value}" for words, value in told.items() if value not in (None, "")]
+    shown = evidence if fires else {name: evidence[name] for name in _OF_ENDS if name in evidence}
     lines += [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name not in _SHOWN]
-    return "\n".join("".join(char if char.isprintable() else " " for char in _harmless(line)) for line in lines)
+    return "\n".join(map(_harmless, lines))
 
 
 def _harmless(text: str) -> str:
     """A log's line calls nobody: what chats take for a mention (`<!channel>`, `@here`) is none with a space in it."""
-    return _MENTION.sub(r"\1 ", text)
+    return "".join(char if char.isprintable() else " " for char in _MENTION.sub(r"\1 ", text))
 
 
 def _cost(message: Transition) -> float | None:

@@ -182,7 +182,7 @@ def table(found: Benchmark, rows: Sequence[Row], extra: bool = False) -> Table:
     base = found.baseline
     shown = columns.shown(found.rows, base, extra)
     cells = (tuple(column.shows(row, base) for column in shown) for row in rows)
-    return Table(tuple(column.title for column in shown), tuple(cells))
+    return Table(tuple(column.title or "" for column in shown), tuple(cells))
 
 
 def as_markdown(found: Benchmark, extra: bool = False) -> str:
@@ -200,7 +200,7 @@ def as_markdown(found: Benchmark, extra: bool = False) -> str:
 def as_csv(found: Benchmark, _extra: bool = False) -> str:
     """Every figure at full precision, in base units; the group first where there is one."""
     grouped = any(name for name, _ in found.groups)
-    kept = [column for column in COLUMNS if column.csv]
+    kept = [column for column in COLUMNS if column.csv == "yes"]
     rows = []
     for name, members in found.groups:
         for row in members:

@@ -12,22 +12,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from monitor.audit import RANK, Severity, audit
+from monitor.audit import RANK, Finding, audit
 from monitor.model import flops
 from monitor.model import misprints as causes
 from monitor.model.arguments import PACKED
 from monitor.model.flops import FORMULAS, formulas_of, prints_as
 from monitor.model.topology import Topology
 from monitor.run.state import RunState
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A failed check, what the figures say, and how bad it is."""
-
-    check: str
-    text: str
-    severity: Severity = "warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +42,13 @@ _OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the 
 def findings(state: RunState, measured: Measured) -> list[Finding]:
     """Every check that failed, the worst first."""
     own = _tflops(state.launch.topology, measured, _work_varies(state))
-    others = [Finding(found.check, found.message, found.severity) for found in audit(state) if found.check not in _OWN]
+    others = [found for found in audit(state) if found.check not in _OWN]
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
 
 def noted(finding: Finding) -> bool:
     """Whether it belongs into the Notes column: what is wrong or wasteful, and a pipeline that waits."""
-    return finding.severity != "info" or finding.check == "K27" or "cannot be recomputed" in finding.text
+    return finding.severity != "info" or finding.check == "K27" or "cannot be recomputed" in finding.message
 
 
 def _work_varies(state: RunState) -> bool:
@@ -78,13 +69,13 @@ def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | N
         return None
     if packed := PACKED.intersection(topology.unusual):
         text = f"sequences are packed ({', '.join(sorted(packed))}): printed TFLOPs count what each line's held"
-        return Finding("K08", f"{text}, and cannot be recomputed", "info")
+        return Finding("K08", "info", f"{text}, and cannot be recomputed")
     if topology.unusual:
         text = f"TFLOPs cannot be recomputed with {', '.join(topology.unusual[:3])}"
-        return Finding("K08", text, "info")
+        return Finding("K08", "info", text)
     if varies:
         text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
-        return Finding("K08", f"{text} (packed, or of varying length), and cannot be recomputed", "info")
+        return Finding("K08", "info", f"{text} (packed, or of varying length), and cannot be recomputed")
     near = causes.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
@@ -92,7 +83,8 @@ def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | N
     if abs(near[1] / printed - 1) <= measured.rounding / seconds:
         return None  # the seconds are printed too coarsely to distinguish the formulas
     wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
-    return Finding("K12" if wrong else "K08", off + (f"; would fit {' or '.join(wrong[:3])}" if wrong else ""))
+    fit = f"; would fit {' or '.join(wrong[:3])}" if wrong else ""
+    return Finding("K12" if wrong else "K08", "warning", off + fit)
 
 
 _WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first

@@ -1,27 +1,17 @@
 """Every column of a report, in the order in which all formats show them. Pure.
 
-To add one: a row in COLUMNS. Its figure comes from a field of Row of the same name, or from `read`; what needs more of
-the run's state gets a field in rows.py first.
+To add one: a row in columns.csv. Its figure comes from a field of Row of the same name, or from `_READ`; what needs
+more of the run's state gets a field in rows.py first.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from monitor.model.tables import rows_of
 from monitor.reports import formulas
 from monitor.reports.rows import Row
 
 GIB = 2**30
-
-
-def text(value: Any) -> str:
-    """A count or a name."""
-    return str(value)
-
-
-def number(form: str) -> Callable[[Any], str]:
-    """As format() writes it by `form`."""
-    return lambda value: format(value, form)
 
 
 def size(count: int) -> str:
@@ -82,95 +72,47 @@ def _share(category: str) -> Callable[[Row, Row | None], float | None]:
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+_READ: dict[str, Callable[[Row, Row | None], Any]] = {
+    "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": _petaflops,
+    "pipeline_bubble": bubble, "compute_share": _share("compute"), "communication_share": _share("communication"),
+    "data_share": _share("data"),
+}  # fmt: skip
+"""Name of a column -> its value of (row, baseline); the others are the row's field of their name."""
+_SHOW: dict[str, Callable[[Any], str]] = {
+    "parameters": size, "seconds_per_iteration": _seconds, "iterations": lambda count: str(count or ""),
+    "notes": "; ".join,
+}  # fmt: skip
+"""Name of a column -> its value as a cell of Markdown and HTML, where no form of format() says it."""
+
+
+class Column(NamedTuple):
     """One figure of a run, what it is in each format, and whether `compare` looks at it."""
 
     name: str
     """Public: the key in JSON, the heading in CSV; both hold the value itself, in base units."""
-    title: str = ""
+    title: str | None
     """The heading in Markdown and HTML; none: not shown there."""
-    show: Callable[[Any], str] = text
-    """The value as a cell of Markdown and HTML."""
-    read: Callable[[Row, Row | None], Any] | None = None
-    """(row, baseline) -> the value; None: the row's field of this name."""
-    cell: Callable[[Row], str] | None = None
-    """The whole cell of Markdown and HTML, where it needs more than the value."""
-    shown: Literal["always", "known", "extra"] = "always"
+    form: str | None
+    """The value in Markdown and HTML, as format() takes it."""
+    shown: Literal["always", "known", "extra"]
     """In Markdown: always, where any row has it, or with --extra. HTML has room for all."""
-    compare: Literal["", "configuration", "figure", "count"] = ""
+    compare: Literal["configuration", "figure", "count"] | None
     """What `compare` does with it: must be equal in repeats, a ratio of two figures, or two counts side by side."""
-    csv: bool = True
+    csv: Literal["yes", "no"]
 
     def value(self, row: Row, base: Row | None = None) -> Any:
         """The figure, None where it is unknown."""
-        return self.read(row, base) if self.read is not None else getattr(row, self.name)
+        return _READ[self.name](row, base) if self.name in _READ else getattr(row, self.name)
 
     def shows(self, row: Row, base: Row | None) -> str:
         """The cell in Markdown and HTML, empty where nothing is known."""
-        if self.cell is not None:
-            return self.cell(row)
-        value = self.value(row, base)
-        return "" if value is None else self.show(value)
+        if self.name == "memory_bytes":
+            return _memory(row)
+        value, show = self.value(row, base), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
+        return "" if value is None else show(value)
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("run", "Run"),
-    Column("outcome"),
-    Column("nodes", "Nodes", compare="configuration"),
-    Column("gpus", "GPUs", compare="configuration"),
-    Column("parameters", "Size", size, compare="configuration"),
-    Column("data_parallel_size", "DP", compare="configuration"),
-    Column("tensor_parallel_size", "TP", compare="configuration"),
-    Column("pipeline_parallel_size", "PP", compare="configuration"),
-    Column("context_parallel_size", compare="configuration"),
-    Column("micro_batch_size", "MBS", compare="configuration"),
-    Column("gradient_accumulation_steps", compare="configuration"),
-    Column("global_batch_size", "GBS", compare="configuration"),
-    Column("sequence_length", compare="configuration"),
-    Column("memory_bytes", "Mem", cell=_memory, compare="figure"),
-    Column("memory_ends_bytes"),
-    Column("memory_others_bytes"),
-    Column("seconds_per_iteration", "Sec/it", _seconds, compare="figure"),
-    Column("seconds_low"),
-    Column("seconds_high"),
-    Column("steady_iterations"),
-    Column("tflops", "TFLOPs", number(".2f"), compare="figure"),
-    Column("tflops_source"),
-    Column("tflops_computed"),
-    Column("samples_per_second", "Samples/s", number(".3f"), compare="figure"),
-    Column("tokens_per_second", read=_tokens, compare="figure"),
-    Column("iterations", "Iterations", lambda count: str(count or ""), compare="count"),
-    Column("last_iteration"),
-    Column("train_iterations"),
-    Column("restarts", compare="count"),
-    Column("difference", "Diff", number("+.1%"), difference, shown="known"),
-    Column("scaling_efficiency", "Scaling", number(".1%"), efficiency, shown="known"),
-    Column("days", "Days", number(".2f"), shown="known"),
-    Column("mfu", "MFU", number(".1%"), shown="extra", compare="figure"),
-    Column("hfu"),
-    Column("petaflops", "PFLOPs", number(".3g"), _petaflops, shown="extra"),
-    Column("pipeline_bubble", "Bubble", number(".1%"), bubble, shown="extra", compare="figure"),
-    Column("idle_gpus", "Idle", shown="extra"),
-    Column("tflops_formula", "Formula", shown="extra"),
-    Column("compute_share", "Compute", number(".1%"), _share("compute"), shown="extra"),
-    Column("communication_share", "Comm", number(".1%"), _share("communication"), shown="extra"),
-    Column("data_share", "Data", number(".1%"), _share("data"), shown="extra"),
-    Column("breakdown", csv=False),
-    Column("layers", compare="configuration"),
-    Column("hidden_size", compare="configuration"),
-    Column("attention_heads", compare="configuration"),
-    Column("dtype", compare="configuration"),
-    Column("zero_stage", compare="configuration"),
-    Column("activation_checkpointing", compare="configuration"),
-    Column("gpu", compare="configuration"),
-    Column("dialect", compare="configuration"),
-    Column("notes", "Notes", "; ".join),
-    Column("environment", csv=False),
-    Column("software", csv=False),
-    Column("findings", csv=False),
-    Column("sources", csv=False),
-)
+COLUMNS = rows_of("monitor.reports", "columns.csv", Column)
 
 
 def shown(rows: Sequence[Row], base: Row | None, extra: bool) -> list[Column]:

@@ -87,7 +87,7 @@ def _count(last: Row, step: int, numbers: Sequence[int], epoch: int | None, epoc
     ends = [numbers[at - 1] for at in falls]
     planned = int(_text(last, step + 1)) if total else max(ends, default=0)
     complete = sum(end + _stride(numbers) >= planned for end in ends) >= _EXPLAINED * len(ends)
-    return Count(step, why, anew=complete and len(ends) >= (1 if total else 2))
+    return Count(step, why, anew=complete and len(ends) >= 2 - total)
 
 
 def is_total(row: Row, place: int) -> bool:

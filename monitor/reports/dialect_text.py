@@ -9,9 +9,8 @@ from itertools import pairwise
 from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
 from monitor.reports.dialect_steps import Count
-from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
-from parsers.declared.schema import Dialect, Form, LineSpec, Sample
+from parsers.declared.schema import Dialect, Form, LineSpec, Sample, built_in
 from parsers.engine.fields import clock
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Scanner
@@ -228,10 +227,10 @@ def _lines(
         "indent": f'"{proposal.indent}"'.replace("\t", "\\t") if proposal.form == "block" else "",
         "separator": f'"{proposal.separator}"'.replace("\n", "\\n") if proposal.form != "json" else "",
         "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
-        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]" if proposal.line.needs else "",
+        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]",
         "given": f"{{epoch_steps: {proposal.count.length}}}" if proposal.count.length is not None else "",
     }
-    yield from (f"    {key}: {value}" for key, value in keys.items() if value)
+    yield from (f"    {key}: {value}" for key, value in keys.items() if value not in ("", "[]"))
     for other in beside:
         more = "".join(f", {key}: true" for key in ("anywhere", "prefixed") if getattr(other.spec, key))
         yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{more}}}"

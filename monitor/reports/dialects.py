@@ -136,7 +136,6 @@ def _candidates(blocks: Iterable[tuple[str, list[str]]]) -> list[Shape]:
     for shape in shapes.values():
         if shape.blocks < len(shape.rows) - shape.cut:
             shape.below, shape.known = [], shape.alone
-    for shape in shapes.values():
         shape.count = count_of(shape.rows) if len(shape.rows) >= LEAST or shape.known >= _NAMES else None
     found = [shape for shape in shapes.values() if shape.count and len(shape.rows) >= _DRAWS * shape.bar]
     found.sort(key=lambda shape: -shape.known * (len(shape.rows) if len(shape.rows) >= LEAST else 0.5))

@@ -5,7 +5,7 @@ ratios from 0 to 1. `None` is what is not in the log.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
@@ -178,8 +178,8 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     _breakdown(row, state)
     notes += _remarks(row, vocabulary)
     found = findings(state, measured)
-    row.findings = [asdict(finding) for finding in found]
-    row.notes = notes + [finding.text for finding in found if noted(finding)]
+    row.findings = [{"check": one.check, "text": one.message, "severity": one.severity} for one in found]
+    row.notes = notes + [one.message for one in found if noted(one)]
     return row
 
 

@@ -2,7 +2,7 @@
 
 Comes in: an application (Request -> Reply), perhaps TLS and users. A request costs a thread only once it has arrived
 whole, so that silent clients cost a descriptor alone; when there are too many, the connection that has waited longest
-is closed. The TLS handshake runs in the connection's task. A body is read where the limits let it have one (bodies.py).
+is closed. The TLS handshake runs in the connection's task. A body is read where the limits let it have one.
 """
 
 import asyncio
@@ -18,10 +18,19 @@ from typing import Any
 
 import h11
 
-from monitor.serve.auth import Auth, TooManyGuessesError
-from monitor.serve.bodies import Bodies, TooLargeError, TooManyError
-from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
-from monitor.serve.hosts import Hosts
+from monitor.serve.auth import Auth, Hosts, TooManyGuessesError
+from monitor.serve.exchange import (
+    Application,
+    Bodies,
+    Limits,
+    Reply,
+    Request,
+    TooLargeError,
+    TooManyError,
+    request_of,
+    text_reply,
+    too_large,
+)
 from monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)

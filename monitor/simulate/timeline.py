@@ -167,15 +167,15 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
     run.loads, loads = [], run.loads
-    timed = scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0
-    parts = timers.parts_of(scenario, pure, extra, active, run.of_timers) if timed else None
-    loading = sum(loads) / len(loads) + (parts.data[1] - loads[-1] if parts is not None else 0.0)
+    loading, told = sum(loads) / len(loads), ""
+    if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
+        parts = timers.parts_of(scenario, pure, extra, active, run.of_timers)
+        loading, told = loading + (parts.data[1] - loads[-1]), timers.report(scenario, parts)
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
         loading if scenario.program.dialect is DEEPSPEED else 0.0,
     )  # fmt: skip
-    told = timers.report(scenario, parts) if parts is not None else ""
     text = say("step", scenario, run.at, step=step)
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     yield Emission(run.at, told + text if scenario.timers == "engine" else text + told, truth)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
 from monitor.slurm.process import Finished, run
 from monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
-from monitor.slurm.settings import SlurmSettings
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 

@@ -76,7 +76,8 @@ class Steps:
         if number is None:
             return 0
         last = self._last.get(kind)
-        if self.stepped and last is not None and 0 < last - number <= _COPY_BEHIND:
+        delta = number - last if self.stepped and last is not None else 0
+        if 0 < -delta <= _COPY_BEHIND:
             return 0
         self._last[kind] = number
         if number < (kind is not IterationLogged) or (self.stepped and self._is_beside(kind)):
@@ -85,7 +86,6 @@ class Steps:
             return self._told_again(event, number)
         self._untimed = number if _wants_time(event) else self._untimed
         self.counted = number
-        delta = number - last if self.stepped and last is not None else 0
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
         if delta <= 0:
             return self._first_steps(number, following)

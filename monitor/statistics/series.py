@@ -1,4 +1,6 @@
-"""A long series of readings in little room, and its slope by Theil and Sen. Pure, bounded, plain values."""
+"""A long series of readings in little room, its slope by Theil and Sen; whether a dynamic loss scale has found its
+level. Pure, bounded, plain values.
+"""
 
 from msgspec import Struct, field
 
@@ -56,3 +58,29 @@ class Series(Struct):
         slope = self.slope()
         rest = [value - slope * time for time, value in zip(self.times, self.values, strict=True)]
         return deviation(rest, median(rest))
+
+
+_CLEAN = 20  # iterations in a row without an overflow: the search has ended
+_LONGEST = 60  # iterations of a launch in which a search may last: from 2^32 to 1 with hysteresis it takes 33
+
+
+class ScaleSearch(Struct):
+    """The search of one launch: a loss scaler starts far too high (2^16 to 2^32) and halves at each step until one
+    succeeds. That is normal at the start of a run, and after a restart that did not load the scaler's state.
+    """
+
+    last_overflow: int = 0
+    """Iterations that the launch had finished then."""
+    over: bool = False
+
+    def going_on(self, finished: int, first_line: bool, overflow: bool) -> bool:
+        """Whether the scaler still searches after `finished` iterations of its launch. `first_line`: it is the launch's
+        first report, which may stand for a hundred steps. `overflow`: this report shows one.
+        """
+        if self.over:
+            return False
+        if overflow:
+            self.last_overflow = finished
+        if not first_line and (finished - self.last_overflow >= _CLEAN or finished > _LONGEST):
+            self.over = True
+        return not self.over

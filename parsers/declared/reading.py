@@ -51,6 +51,10 @@ _TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     "generating": (GenerationMoved, {}),
     "evaluating": (EvaluationProgressed, {"done": 0, "total": 0}),
     "saved": (CheckpointSaved, {**_OF_STEP, "seconds": None}),
+    "evaluation": (ValidationLogged, {"iteration": None, "dataset": "validation", "losses": {}}),
+    "failure": (FailureSeen, {"failure": "unknown", "message": "", "pattern": None}),
+    "progress": (CustomProgressLogged, {"name": ""}),
+    **{part: (PartBegan, {"part": part}) for part in get_args(Part)},
 }
 """What a line means -> its event, and the event's fields: the line's own where it has them."""
 _THEN: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
@@ -58,7 +62,6 @@ _THEN: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
     "saving": lambda origin: CheckpointSaveStarted(**origin),
     "rollout": lambda origin: PartBegan(part="rollout", implied=True, **origin),
 }
-_STEP_PARTS: Final[frozenset[str]] = frozenset(get_args(Part))
 _REPEATED: Final = "x across cluster]"
 """Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
@@ -215,21 +218,16 @@ class Reading:
         spec, step, means = self.spec, _step_of(values), self.spec.means
         if means in _TELLS:
             kind, fields = _TELLS[means]
-            given = {"iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds")}
-            given |= {name: values[name] for name in ("done", "total") if name in values and means == "evaluating"}
+            if kind is PartBegan and _REPEATED in line.text:
+                return
+            given: dict[str, Any] = {
+                "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
+                "name": spec.name or self._dialect, "dataset": spec.name or "validation", "pattern": spec.name or None,
+                "failure": spec.failure, "message": line.text.strip()[:500],
+                "losses": ({"lm loss": values["lm_loss"]} if "lm_loss" in values else {}) | losses,
+            }  # fmt: skip
+            given |= values if means == "evaluating" else {}
             yield kind(**{name: given.get(name, fixed) for name, fixed in fields.items()}, **origin)
-        elif means == "evaluation":
-            if "lm_loss" in values:
-                losses = {"lm loss": values["lm_loss"], **losses}
-            yield ValidationLogged(iteration=step, dataset=spec.name or "validation", losses=losses, **origin)
-        elif means == "failure":
-            message = line.text.strip()[:500]
-            yield FailureSeen(failure=spec.failure, message=message, pattern=spec.name or None, **origin)
-        elif means in _STEP_PARTS:
-            if _REPEATED not in line.text:
-                yield PartBegan(part=means, **origin)  # type: ignore[arg-type]
-        elif means == "progress":
-            yield CustomProgressLogged(name=spec.name or self._dialect, **origin)
         elif means == "settings":
             sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
             if sizes:

@@ -5,8 +5,11 @@ A class has `problems()`, which yields (key, message) for what its values togeth
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import get_data
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from parsers.declared.marks import Mark
@@ -95,15 +98,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What the values together have wrong."""
-        try:
-            mark = Mark(self.line)
-        except ValueError as error:
-            yield "line", str(error)
-        else:
-            if len(mark.anchor.strip()) < _LEAST_TEXT:
-                yield "line", "needs a piece of text of at least three characters that every such line holds"
-            elif self.anywhere and len(mark.lead.strip()) < _LEAST_TEXT:
-                yield "line", "may stand anywhere: it must begin with at least three characters of text"
+        yield from self._problems_of_mark()
         yield from _problems_of_fields(self.fields)
         yield from ((f"given.{name}", f"{name!r} is no count") for name in self.given if name not in _GIVEN)
         if not self.assign.strip() and (not self.assign or not self.separator.strip()) and self.form != "json":
@@ -115,6 +110,17 @@ class LineSpec(Struct, frozen=True, kw_only=True):
                 yield name, f"has more than {_MOST_NAMES} names"
         if self.form == "block" and not self.indent:
             yield "indent", "is empty: every line would belong to the block"
+
+    def _problems_of_mark(self) -> Iterator[tuple[str, str]]:
+        try:
+            mark = Mark(self.line)
+        except ValueError as error:
+            yield "line", str(error)
+            return
+        if len(mark.anchor.strip()) < _LEAST_TEXT:
+            yield "line", "needs a piece of text of at least three characters that every such line holds"
+        elif self.anywhere and len(mark.lead.strip()) < _LEAST_TEXT:
+            yield "line", "may stand anywhere: it must begin with at least three characters of text"
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -176,3 +182,16 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             converter(target)
         except ValueError as error:
             yield f"fields.{name}", str(error)
+
+
+@cache
+def built_in() -> tuple[Dialect, ...]:
+    """All of them, by name."""
+    data = get_data("parsers.trainers", "built_in.json")
+    assert data is not None
+    return decoded(data)
+
+
+def decoded(data: bytes) -> tuple[Dialect, ...]:
+    """Dialects from their JSON."""
+    return msgspec.json.decode(data, type=tuple[Dialect, ...])

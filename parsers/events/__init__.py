@@ -8,10 +8,8 @@ an event, so that everything may import it.
 from typing import Any
 
 from parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
-from parsers.events.checkpoints import *
 from parsers.events.ends import *
 from parsers.events.loop import *
-from parsers.events.others import *
 from parsers.events.reports import *
 from parsers.events.setup import *
 

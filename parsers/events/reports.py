@@ -1,4 +1,6 @@
-"""What is reported beside the iterations: memory, timers, throughput, stragglers, overflows."""
+"""What is reported beside the iterations: memory, timers, throughput, stragglers, overflows, saves and
+loads; a site's own lines, and lines that did not parse.
+"""
 
 from typing import ClassVar, Literal
 
@@ -76,3 +78,93 @@ class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False):
     """`Current loss scale already at minimum - cannot decrease scale anymore.` The program stops."""
 
     kind: ClassVar[str] = "loss_scale_exhausted"
+
+
+class CheckpointSaveStarted(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "checkpoint_save_started"
+
+    iteration: int | None = None
+    path: str | None = None
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "checkpoint_saved"
+
+    iteration: int | None = None
+    path: str | None = None
+    seconds: float | None = None
+
+
+class CheckpointSaveScheduled(Event, frozen=True, kw_only=True, gc=False):
+    """An asynchronous save was handed over: its success may come many iterations later."""
+
+    kind: ClassVar[str] = "checkpoint_save_scheduled"
+
+    iteration: int | None = None
+    path: str | None = None
+
+
+class CheckpointFileWritten(Event, frozen=True, kw_only=True, gc=False):
+    """DeepSpeed writing or having written one file of a checkpoint: progress while saving."""
+
+    kind: ClassVar[str] = "checkpoint_file"
+
+    iteration: int | None = None
+    path: str | None = None
+    finished: bool = False
+
+
+class CheckpointLoadStarted(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "checkpoint_load_started"
+
+    iteration: int | None = None
+    path: str | None = None
+
+
+class CheckpointLoaded(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "checkpoint_loaded"
+
+    iteration: int | None = None
+    path: str | None = None
+
+
+class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False):
+    """The run starts from random weights."""
+
+    kind: ClassVar[str] = "checkpoint_not_found"
+
+    path: str | None = None
+
+
+class CustomValueLogged(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "custom_value"
+    proves_training: ClassVar[bool] = False
+
+    name: str
+    value: float
+
+
+class CustomProgressLogged(Event, frozen=True, kw_only=True, gc=False):
+    kind: ClassVar[str] = "custom_progress"
+    proves_training: ClassVar[bool] = False
+
+    name: str
+
+
+class Malformed(Event, frozen=True, kw_only=True, gc=False):
+    """A line that begins like a known one and does not parse: how we learn that upstream changed its format."""
+
+    kind: ClassVar[str] = "malformed"
+    proves_training: ClassVar[bool] = False
+
+    rule: str
+    text: str
+
+
+class LineDiscarded(Event, frozen=True, kw_only=True, gc=False):
+    """A line longer than the bound was thrown away up to its end."""
+
+    kind: ClassVar[str] = "line_discarded"
+    proves_training: ClassVar[bool] = False
+
+    bytes: int

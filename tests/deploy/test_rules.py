@@ -15,7 +15,7 @@ import yaml
 from deploy.source.manifests import alerts, dashboards, site
 from deploy.source.relay import written
 from deploy.source.rules import files
-from deploy.source.settings import Settings
+from deploy.source.selection import Settings
 from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES

@@ -1,5 +1,6 @@
 """The real daemon as a process on loopback, ended by its fixture."""
 
+import functools
 import os
 import re
 import signal
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.programs import MONITOR, TETHERED, slack, wait
+from tests.e2e.forks import Forge, Process
+from tests.programs import MONITOR, PYTHON, TETHERED, slack, wait
 
 
 class RunningDaemon:
     """A daemon that listens; `metric` reads its page."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Process, address: str) -> None:
         self.process = process
         self.address = address
 
@@ -67,17 +69,34 @@ class RunningDaemon:
 Start = Callable[..., RunningDaemon]
 
 
+Begin = Callable[[list[str], dict[str, str], Path], subprocess.Popen[bytes] | Process]
+
+
+@functools.cache
+def forge() -> Forge:
+    """Where most daemons of this process come from: forged.py, which has imported everything."""
+    return Forge(Path(__file__).with_name("forged.py"), PYTHON, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> Process:
+    log.touch()
+    return forge().start(arguments, environment, log)
+
+
+def _commanded(arguments: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("w") as stream:
+        return subprocess.Popen([*TETHERED, *MONITOR, *arguments], stderr=stream, stdout=stream, env=environment)
+
+
 @contextmanager
-def daemons(directory: Path) -> Iterator[Start]:
+def daemons(directory: Path, make: Begin = _forked) -> Iterator[Start]:
     """Start daemons with `start(*arguments)`; state below `directory`, a free port each; they are killed at the end."""
-    running: list[subprocess.Popen[str]] = []
+    running: list[subprocess.Popen[bytes] | Process] = []
 
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
-        command = [*TETHERED, *MONITOR, "run", "--listen", listen, *arguments]
         environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1"}
         log = directory / f"daemon-{len(running)}.log"
-        with log.open("w") as stream:
-            process = subprocess.Popen(command, stderr=stream, stdout=stream, text=True, env=environment)
+        process = make(["run", "--listen", listen, *arguments], environment, log)
         running.append(process)
         return RunningDaemon(process, _address(process, log))
 
@@ -91,12 +110,19 @@ def daemons(directory: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Daemons of one test."""
+    """Daemons of one test, forked."""
     with daemons(tmp_path) as begin:
         yield begin
 
 
-def _address(process: subprocess.Popen[str], log: Path) -> str:
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Start]:
+    """Daemons of one test, by the command as people give it."""
+    with daemons(tmp_path, _commanded) as begin:
+        yield begin
+
+
+def _address(process: subprocess.Popen[bytes] | Process, log: Path) -> str:
     def listens() -> bool:
         assert process.poll() is None, log.read_text()
         return "listening on http://" in log.read_text()

@@ -134,16 +134,16 @@ def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path
         assert daemon.wait(lambda number=number: daemon.metric("megatron_iteration") == number) < slack(1.5)  # type: ignore[misc]
 
 
-def test_a_daemon_that_was_down_tells_the_hang_it_missed(start: Start, training: Writer) -> None:
+def test_a_daemon_that_was_down_tells_the_hang_it_missed(installed: Start, training: Writer) -> None:
     """Progress is remembered over a restart: what hung before or while the daemon was down is told at once."""
     port = free_port()
     arguments = ("--set", "detectors.hang.minimum=2s", str(training.path))
-    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
+    daemon = installed(*arguments, listen=f"127.0.0.1:{port}")
     daemon.wait(lambda: training.number >= 12 and daemon.metric("megatron_iteration") == training.number)
     training.stop()
     daemon.wait(lambda: run_state(daemon, "hung"))
     assert daemon.terminate() == 0
-    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
+    daemon = installed(*arguments, listen=f"127.0.0.1:{port}")
     daemon.wait(lambda: run_state(daemon, "hung"), timeout=4.0)
     assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
 
@@ -185,13 +185,13 @@ def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: 
     assert [(one["incident"], one["status"]) for one in once] == [("hang", "firing"), ("hang", "resolved")]
 
 
-def test_dead_logs_are_history(start: Start, tmp_path: Path) -> None:
+def test_dead_logs_are_history(installed: Start, tmp_path: Path) -> None:
     """A log that was dead when first seen is shown and raises nothing; a log that is no training makes no series."""
     old = tmp_path / "old.log"
     old.write_text("".join(line(n) for n in range(1, 30)))
     os.utime(old, (1_600_000_000, 1_600_000_000))
     (tmp_path / "notes.txt").write_text("nothing to see here\n" * 100)
-    daemon = start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"), str(tmp_path / "none" / "*.out"))
+    daemon = installed("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"), str(tmp_path / "none" / "*.out"))
     daemon.wait(lambda: daemon.status("/-/ready") == 200 and daemon.metric("megatron_iteration") == 29)
     assert run_state(daemon, "lost")
     assert daemon.metric("megatron_incident") is None
@@ -201,9 +201,9 @@ def test_dead_logs_are_history(start: Start, tmp_path: Path) -> None:
     assert re.findall("no file matches (.*) yet", said.read_text()) == [str(tmp_path / "none" / "*.out")]
 
 
-def test_pages_answer(start: Start, training: Writer) -> None:
+def test_pages_answer(installed: Start, training: Writer) -> None:
     """The page, the run's page, health, the API; anything else is 404."""
-    daemon = start(str(training.path))
+    daemon = installed(str(training.path))
     daemon.wait(lambda: run_state(daemon, "training"))
     assert "train" in daemon.get("/")
     assert "iteration" in daemon.get("/runs/train")
@@ -213,9 +213,9 @@ def test_pages_answer(start: Start, training: Writer) -> None:
     assert run["state"] == "training"
 
 
-def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
+def test_a_taken_port_is_one_clear_line(installed: Start, training: Writer) -> None:
     """Exit 1 and one line that says what to do."""
-    daemon = start(str(training.path))
+    daemon = installed(str(training.path))
     done = subprocess.run(
         [*MONITOR, "run", "--listen", daemon.address, str(training.path)],
         capture_output=True, text=True, timeout=60,

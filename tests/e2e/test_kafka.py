@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from monitor.config.kafka import KafkaSettings
+from monitor.config.intake import KafkaSettings
 from monitor.kafka.producing import Topic
 from monitor.kafka.state import Reader, StateRecord
 from tests.kafka_broker import broker, loki, produce

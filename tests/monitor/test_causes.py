@@ -70,7 +70,7 @@ def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
         ("critical", {}, "one slow GPU or node"),
         ("info", {"ratio": 0.8}, "find out what changed"),
     ):
-        told = Transition("r", "slowdown", "firing", severity, 0.0, "x", evidence=evidence)  # type: ignore[arg-type]
+        told = Transition("slowdown", severity, "x", evidence=evidence, run="r", status="firing", time=0.0)  # type: ignore[arg-type]
         assert advice in cause_of(told).advice
 
 

@@ -236,12 +236,12 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 
 def test_paths_by_hand_keep_their_runs() -> None:
     """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
-    from monitor.commands.arguments import load_config
+    from monitor.commands.arguments import Given
     from monitor.units import LONGEST_SECONDS
 
-    assert load_config(None, (), ["a.log"]).run_retention == LONGEST_SECONDS
-    assert load_config(None, ("run_retention=5m",), ["a.log"]).run_retention == 300.0
-    assert load_config(None, (), []).run_retention == 3600.0
+    assert Given().load(["a.log"]).run_retention == LONGEST_SECONDS
+    assert Given(overrides=("run_retention=5m",)).load(["a.log"]).run_retention == 300.0
+    assert Given().load([]).run_retention == 3600.0
 
 
 def test_a_replay_fails_on_what_is_severe(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.archive.tasks import read_runs
 from monitor.backfill import history
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import Given
 from monitor.config import Config, Watch, default_config
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -149,7 +149,7 @@ def reported(folder: Path, *texts: str) -> dict[str, Row]:
     names = [folder / f"run.{end}" for end in ("out", "err")][: len(texts)]
     for name, text in zip(names, texts, strict=True):
         name.write_text(text)
-    config = configured(None, (), [str(name) for name in names])
+    config = Given().configured([str(name) for name in names])
     return {row.run: row for _, row in read_runs(config, Options(), ManualClock(wall=NOW + 1e8))[1]}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from monitor.archive.tasks import read_runs
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import Given
 from monitor.config import default_config
 from monitor.incidents import Transition
 from monitor.judgement import Judge
@@ -202,7 +202,7 @@ def test_two_files_of_one_job() -> None:
     crash = [item for item in told if item.incident == "crash"]
     assert [item.evidence["failure"] for item in crash] == ["host_oom"]
     files = [str(FIELD_LOGS / f"neox_3982836.{end}") for end in ("err", "out")]
-    ((state, _),) = read_runs(configured(None, (), files), Options())[1]
+    ((state, _),) = read_runs(Given().configured(files), Options())[1]
     assert (state.name, state.launch.phase, state.iterations_total, state.restarts) == (
         "neox_3982836",
         "crashed",

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader
+from tests.conftest import loaded
 
 
 def read(text: str) -> list[IterationLogged]:
@@ -20,5 +19,5 @@ def events(text: str) -> list[Any]:
     return [entry.event for entry in [*reader.feed(text.encode()), *reader.flush()]]
 
 
-FORMS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+FORMS: dict[str, dict[str, Any]] = loaded(Path(__file__).with_suffix(".yaml").read_text())
 """Emitter -> its line as `text`, and what it `gives`."""

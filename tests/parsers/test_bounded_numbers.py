@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import Given
 from monitor.once import read_all
 from monitor.prometheus_text import TextFormat
 from monitor.run.fold import fold
@@ -162,7 +162,7 @@ def test_a_page_is_made_of_them(tmp_path: Path) -> None:
         for number, line in enumerate(LINES):
             stream.write(ITERATIONS[0].replace("30/", f"{30 + number}/") + "\n")
             stream.writelines(text[:6000] + "\n" for text in variants(line))
-    core, _ = read_all(configured(None, (), [str(log)]))
+    core, _ = read_all(Given().configured([str(log)]))
     (page,) = (run.page for run in core.snapshot(1.0).runs)
     assert page["run"] == "run"
     TextFormat().page(core.snapshot(1.0))

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from parsers.events import to_fields
 from parsers.reader import SourceReader
+from tests.conftest import loaded
 
-_SPEAKERS = yaml.safe_load(Path(__file__).with_name("speakers.yaml").read_text())
+_SPEAKERS = loaded(Path(__file__).with_name("speakers.yaml").read_text())
 CASES: list[tuple[str, list[dict[str, Any]]]] = [(case["line"], case["gives"]) for case in _SPEAKERS["cases"]]
 
 

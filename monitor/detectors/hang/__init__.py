@@ -8,7 +8,7 @@ runs that have ended, and for archived logs (`state.live`).
 from typing import Any
 
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence
+from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence, stated
 from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
@@ -68,47 +68,41 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
     hung = silence >= allowed.seconds
     iteration = launch.latest.iteration
-    where = launch.phase + _told_with(state)
-    if iteration is not None:
-        where += f" after iteration {iteration}"
+    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
     evidence: dict[str, Any] = {
         "phase": launch.phase,
         "silence_seconds": round(silence, 3),
-        **({"unheard_seconds": round(state.unheard, 3)} if state.unheard else {}),
+        "unheard_seconds": round(state.unheard, 3) or None,
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
         "last_line": launch.last_line,
         **job_evidence(state),
+        "expected_gap_seconds": None if allowed.expected is None else round(allowed.expected, 4),
+        "cuda_launch_blocking": blocking,
     }
-    if allowed.expected is not None:
-        evidence["expected_gap_seconds"] = round(allowed.expected, 4)
-    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
-    if blocking is not None:
-        evidence["cuda_launch_blocking"] = blocking
+    evidence = stated(evidence)
     summary = (
-        f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
+        f"{'hung' if hung else 'late'} in {_where(state)}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
     if state.no_heartbeat:
         summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
-        pace = slowdown.before_hang(state)
-        if pace:
-            summary += f"; before it {pace}"
-            evidence["pace_before"] = pace
         evidence["advice"] = _advice(state, blocking)
     severity: Severity = "critical" if hung else "warning"
     since -= state.unheard
     return firing("hang", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 
-def _told_with(state: RunState) -> str:
-    """The other parts of a step that it may be in: those that no line tells apart from the phase."""
+def _where(state: RunState) -> str:
+    """The phase, the parts of a step that no line tells apart from it, the iteration."""
     launch = state.launch
     others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
-    return f" (no line tells {', '.join(others)} apart)" if others else ""
+    apart = f" (no line tells {', '.join(others)} apart)" if others else ""
+    after = "" if launch.latest.iteration is None else f" after iteration {launch.latest.iteration}"
+    return launch.phase + apart + after
 
 
 def _cut(state: RunState, at: float) -> Verdict:
@@ -125,7 +119,7 @@ def _cut(state: RunState, at: float) -> Verdict:
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
-    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
+    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended, the pace."""
     launch = state.launch
     found = ""
     if launch.watchdog_ranks:
@@ -143,6 +137,9 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
         found += (
             f"; before it {failure.failure}{rank}: {failure.message[:120]}; it may have crashed without ending the job"
         )
+    if pace := slowdown.before_hang(state):
+        found += f"; before it {pace}"
+        evidence["pace_before"] = pace
     return found
 
 

@@ -176,12 +176,12 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             continue
         printed, norm = step.loss, step.grad_norm
         if memory.attempt != number:
-            changed = resume(memory, number, step.iteration, settings) or changed
+            changed |= resume(memory, number, step.iteration, settings)
         loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
         # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
         norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
         if memory.spike is not None or memory.resume_left:  # these lines may be off: nothing is learned from them
-            changed = _off(state, memory, step, loss, norm, settings) or changed
+            changed |= _off(state, memory, step, loss, norm, settings)
             continue
         level = memory.loss_level
         loss_excess = 0.0 if loss is None or level is None else loss - level

@@ -127,9 +127,9 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     for place, step in enumerate(steps):
         if step.outside is not None:
             took, outside = step.outside, memory.outside
-            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for) or changed
+            changed |= outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for)
         if step.timed is not None and place > begin:
-            changed = _follow(state, memory, steps[begin:place], settings) or changed
+            changed |= _follow(state, memory, steps[begin:place], settings)
             begin = place
     return _follow(state, memory, steps[begin:] if begin else steps, settings) or changed
 
@@ -160,13 +160,13 @@ def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: Sl
             continue
         size = step.batch_size or batch_usual, step.sequence_length or length_usual
         if size != sizes:
-            changed = _take(state, memory, taken, times, settings) or changed
+            changed |= _take(state, memory, taken, times, settings)
             taken, times = [], []
             memory.sizes = sizes = size
-            changed = _change_key(memory, f"{size[0]}/{size[1]}") or changed
+            changed |= _change_key(memory, f"{size[0]}/{size[1]}")
         taken.append(step)
         times.append(log(seconds))
-    changed = _take(state, memory, taken, times, settings) or changed
+    changed |= _take(state, memory, taken, times, settings)
     return _explain(state, memory, timed) or changed
 
 
@@ -211,11 +211,11 @@ def _take(
             continue  # nearly all steps of a healthy run end here
         step = steps[at - 1]
         if not known:
-            changed = begin_segment(state, memory, track, step, settings) or changed
+            changed |= begin_segment(state, memory, track, step, settings)
         else:
             if track.seen % levels.MARK_EVERY == 0:
                 renew_segment(memory, track)
-            changed = watch(memory, track, step, at - begun, grows, settings) or changed
+            changed |= watch(memory, track, step, at - begun, grows, settings)
         memory.reference = track.value
     return changed
 

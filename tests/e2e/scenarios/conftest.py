@@ -11,7 +11,7 @@ pytest.register_assert_rewrite(
 )
 
 from tests.conftest import SUMMARY  # noqa: E402
-from tests.e2e.scenarios.harness import FAST, TOTALS, Daemon, Lab  # noqa: E402
+from tests.e2e.scenarios.harness import FAST, TOTALS, Daemon, Lab, forge  # noqa: E402
 from tests.e2e.scenarios.registry import MODES, Case  # noqa: E402
 from tests.programs import now  # noqa: E402
 
@@ -25,6 +25,7 @@ class Theatre:
         self.directory = directory
         self.cases = cases
         self.stages: dict[str, Daemon] = {}
+        forge()  # by the thread that lives longest
         for mode in MODES:
             if any(case.mode == mode for case in cases):
                 self.stages[mode] = self._stage(mode)

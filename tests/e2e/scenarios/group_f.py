@@ -218,7 +218,7 @@ def sd_notify(lab: Lab) -> None:
         try:
             path = _configured(lab, _config(lab))
             env = {"NOTIFY_SOCKET": str(short), "WATCHDOG_USEC": "1500000"}
-            daemon = lab.start("--config", str(path), options={"env": env})
+            daemon = lab.start("--config", str(path), environment=env)
 
             heard: list[str] = []
 

@@ -6,11 +6,11 @@ line by line: a unit read twice shows. Every unit written and every unit counted
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.forks import Forge
 from tests.lines import line
-from tests.programs import TETHERED, now, slack
+from tests.programs import now, slack
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 # The follower's patience, shortened alike so that the suite is: the order of what it waits for stays.
 PATIENCE = {
@@ -33,6 +34,12 @@ PATIENCE = {
 }  # fmt: skip
 TOTALS: Counter[str] = Counter()
 """written, counted, lost, doubled, faults, inputs: for the table."""
+
+
+@functools.cache
+def forge() -> Forge:
+    """Where all daemons of this process come from: launcher.py, which has imported everything."""
+    return Forge(Path(__file__).with_name("launcher.py"), sys.executable, ENVIRONMENT)
 
 
 def iteration_line(number: int) -> str:
@@ -54,24 +61,12 @@ class Daemon:
         self.control_file = directory / "control.json"
         self._lock = threading.Lock()
         self.control: dict[str, Any] = {"patience": PATIENCE, **control}
-        options = self.control.pop("options", {})
+        more = self.control.pop("environment", {})
         self._write_control()
         self.log = directory / f"daemon-{len(list(directory.glob('daemon-*.log')))}.log"
-        command = [*TETHERED, sys.executable, str(LAUNCHER), str(self.control_file), "run", *arguments]
-        environment = {
-            **os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": str(Path(__file__).parents[3]), **options.pop("env", {}),
-        }  # fmt: skip
-        with self.log.open("w") as stream:
-            self.process = subprocess.Popen(
-                command,
-                stdout=stream,
-                stderr=stream,
-                text=True,
-                env=environment,
-                cwd=Path(__file__).parents[3],
-                **options,
-            )
+        self.log.touch()
+        environment = {**ENVIRONMENT, "XDG_STATE_HOME": str(directory / "state"), **more}
+        self.process = forge().start([str(self.control_file), "run", *arguments], environment, self.log)
         self.address = ""
 
     def started(self, timeout: float = 30.0) -> Daemon:

@@ -1,4 +1,4 @@
-"""The real daemon with the system calls of its follower in our hands: `launcher.py CONTROL run ...`.
+"""The real daemon with the system calls of its follower in our hands: `CONTROL run ...`, each a fork (../forks.py).
 
 CONTROL is a JSON file, read again whenever it changes:
 `mounts`: {path: type} shown instead of /proc/self/mountinfo (at the start only);
@@ -6,7 +6,7 @@ CONTROL is a JSON file, read again whenever it changes:
 scandir, `path` a part of the path. `error` is an errno's name; `hang` blocks until the fault is gone.
 `deaf`: events of directories never arrive; `no_inotify`: their observer cannot start. `patience`: FollowSettings by name.
 `kill_at`: SIGKILL before this change of the state's directory; `state_error`: these fail while `state_error_file`
-exists; `no_locks`: flock is not supported. `clock`: seconds that the wall clock is off.
+exists; `no_locks`: flock is not supported. `descriptors`: so many may be open. `clock`: seconds that the wall clock is off.
 Each overflow line is counted, also one that says what another has said: so a unit that is read twice shows.
 Nothing else of the daemon is touched.
 """
@@ -14,6 +14,7 @@ Nothing else of the daemon is touched.
 import errno
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,12 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from monitor import daemon, live, saving, store
+from monitor.cli import main as command
+from monitor.commands import run  # noqa: F401 - what is imported here is not imported by each fork
 from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
 from monitor.run.steps.copies import Overflows
 from monitor.system import clock
+from tests.e2e.forks import forked
 
 
 class Control:
@@ -166,7 +170,8 @@ def _mounts() -> Mounts:
 
 def main() -> None:
     """Replace, then be the command."""
-    sys.argv = ["megatron-monitor", *sys.argv[2:]]
+    if CONTROL.get("descriptors"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (CONTROL.get("descriptors"),) * 2)
     follower.OsLayer = FaultyOs  # type: ignore[misc]
     if CONTROL.get("mounts"):
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
@@ -193,11 +198,11 @@ def main() -> None:
     if CONTROL.get("clock") is not None:
         daemon.SystemClock = SkewedClock  # type: ignore[misc]
     Overflows.take_line = lambda *_: True  # type: ignore[method-assign,assignment]
-    from monitor.cli import main as command
-
     command()
 
 
 if __name__ == "__main__":
-    CONTROL = Control(Path(sys.argv[1]))
+    control, *sys.argv[1:] = forked(int(sys.argv[1]))
+    sys.argv[0] = "megatron-monitor"
+    CONTROL = Control(Path(control))
     main()

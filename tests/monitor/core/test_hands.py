@@ -10,7 +10,7 @@ from monitor.core.hands import Message
 from monitor.hands.record import ASK, LOOK, Course, Order, StepDone
 from monitor.run.records import Job
 from monitor.saving import Saving
-from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
 from monitor.system.clock import SystemClock
 from tests.lines import line

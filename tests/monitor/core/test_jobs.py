@@ -1,7 +1,7 @@
 """A run that is a Slurm job: what Slurm is asked, what is believed, and what it decides that the log cannot."""
 
 from monitor.notifiers.words import facts
-from monitor.slurm.messages import JobAnswered
+from monitor.slurm import JobAnswered
 from monitor.slurm.replies import read_account, read_show
 from tests.lines import line
 from tests.monitor.slurm.site import NOW, PATH, Site, shown

@@ -17,7 +17,7 @@ def message(
 ) -> Transition:
     """A transition at an instant."""
     told: Literal["firing", "resolved"] = "firing" if status == FIRING else "resolved"
-    return Transition(run, kind, told, severity, AT + now, f"{status} at {now:g}")
+    return Transition(kind, severity, f"{status} at {now:g}", run=run, status=told, time=AT + now)
 
 
 def outbox(*messages: Transition, now: float = 0.0, saved: bool = True) -> Outbox:

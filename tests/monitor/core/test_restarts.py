@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from monitor.hands.record import ASK, Order, StepDone
+from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
 from monitor.slurm.client import look_up_all
-from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import read_account, read_show
-from monitor.slurm.settings import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy

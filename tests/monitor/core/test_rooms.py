@@ -87,7 +87,7 @@ def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
     living = runs.begin("living", NOW)
     living.state.live = True
     assert runs.full
-    runs["older"].book.open["hang"] = Incident("hang", "critical", 1.0, "", None, "training", 1.0)
+    runs["older"].book.open["hang"] = Incident("hang", "critical", "", since=1.0, notified_at=1.0)
     assert runs.make_room(lambda name: name == "oldest") is old
     assert not runs.full
     assert runs.make_room(lambda name: name in ("oldest", "older")) is None
@@ -117,7 +117,7 @@ def test_what_is_over_expires_and_what_is_open_stays() -> None:
     assert runs.expired(over, NOW + 101)
     assert not runs.expired(training, NOW + DAY)
     training.archived = True
-    training.book.open["source_lost"] = Incident("source_lost", "critical", 1.0, "", None, "training", 1.0)
+    training.book.open["source_lost"] = Incident("source_lost", "critical", "", since=1.0, notified_at=1.0)
     assert not runs.expired(training, NOW + DAY)
     training.book.open.clear()
     assert runs.expired(training, NOW + DAY)

@@ -9,7 +9,7 @@ import pytest
 from monitor.hands import executor as rules
 from monitor.hands.executor import Executor, LaterError
 from monitor.hands.record import ASK, LOOK, Order, StepDone
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
 from tests.programs import wait

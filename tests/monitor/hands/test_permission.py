@@ -9,7 +9,7 @@ from monitor.hands.permission import Facts, is_fresh, may_act
 from monitor.incidents import Incident
 from monitor.run.records import Job
 from monitor.run.state import RunState
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 
 SINCE = 1000.0
 KNOWN = Facts(proven=True, owners=frozenset({1000}))

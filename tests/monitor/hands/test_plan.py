@@ -11,7 +11,7 @@ from monitor.hands.settings import Action, Cancel, Drain, DumpStacks, Notify, Po
 from monitor.incidents import Incident
 from monitor.run.records import Job
 from monitor.run.state import RunState
-from monitor.slurm.settings import SlurmSettings
+from monitor.slurm import SlurmSettings
 
 DAY = 86400.0
 NOW = 10 * DAY

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from monitor.intake.labels import carrier_of, is_heartbeat, known, run_of, written
+from tests.conftest import loaded
 
 AGENTS = Path(__file__).parents[3] / "deploy" / "agents"
 POD = {"namespace": "ml", "pod": "gpt-0-abcde", "container": "trainer", "node_name": "n7"}
-COLLECTOR = yaml.safe_load((AGENTS / "otel-collector.yaml").read_text())
+COLLECTOR = loaded((AGENTS / "otel-collector.yaml").read_text())
 OWNERS = [one["key"] for one in COLLECTOR["processors"]["k8sattributes"]["extract"]["labels"]]
 
 
@@ -25,7 +25,7 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
         (names, pattern) = re.findall(r'source_labels = \[(.*)\]\n +regex         = "(.*)"', text)[0]
         joined = ";".join(found.get(name, "") for name in re.findall(r'"(\w+)"', names))
         return {**found, "carrier": "n7"} if re.fullmatch(pattern, joined) else {}
-    config = COLLECTOR if agent == "otel-collector.yaml" else yaml.safe_load((AGENTS / agent).read_text())
+    config = COLLECTOR if agent == "otel-collector.yaml" else loaded((AGENTS / agent).read_text())
     if agent == "fluent-bit.yaml":
         pairs = (pair.strip().partition("=") for pair in config["pipeline"]["outputs"][0]["labels"].split(","))
         told = {"namespace_name": "ml", "pod_name": "gpt-0-abcde", "container_name": container, owner: "gpt"}
@@ -60,19 +60,19 @@ def test_an_agent_names_the_run(agent: str, owner: str) -> None:
 
 def test_agents_send_heartbeats_and_try_again_without_a_limit() -> None:
     """Two by themselves, two by a container beside them."""
-    fluent = yaml.safe_load((AGENTS / "fluent-bit.yaml").read_text())["pipeline"]
+    fluent = loaded((AGENTS / "fluent-bit.yaml").read_text())["pipeline"]
     lines, beat = fluent["outputs"]
     assert (lines["retry_limit"], fluent["inputs"][0]["storage.type"]) == ("no_limits", "filesystem")
     assert is_heartbeat(known(dict(pair.strip().split("=") for pair in beat["labels"].split(","))))
     assert fluent["inputs"][1]["interval_sec"] == 5
-    vector = yaml.safe_load((AGENTS / "vector.yaml").read_text())
+    vector = loaded((AGENTS / "vector.yaml").read_text())
     assert is_heartbeat(known(vector["sinks"]["megatron_monitor_heartbeat"]["labels"]))
     assert vector["sources"]["beat"]["interval"] == 5.0
-    (container,) = yaml.safe_load((AGENTS / "heartbeat.yaml").read_text())
+    (container,) = loaded((AGENTS / "heartbeat.yaml").read_text())
     assert (container["name"], "sleep 5" in container["command"][-1]) == ("heartbeat", True)
     for agent in ("alloy.alloy", "otel-collector.yaml"):
         assert is_heartbeat(known(labels_of(agent, "none", "heartbeat")))
     assert labels_of("alloy.alloy", "none", "coredns") == {}
-    otel = yaml.safe_load((AGENTS / "otel-collector.yaml").read_text())["exporters"]["otlphttp/megatron_monitor"]
+    otel = loaded((AGENTS / "otel-collector.yaml").read_text())["exporters"]["otlphttp/megatron_monitor"]
     assert otel["retry_on_failure"]["max_elapsed_time"] == 0
     assert "max_backoff_retries = 0" in (AGENTS / "alloy.alloy").read_text()

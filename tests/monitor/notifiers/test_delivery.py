@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from monitor.config import load
 from monitor.core import Core
@@ -98,7 +98,7 @@ def loop() -> Iterator[Callable[..., Loop]]:
 
 def numbered(count: int, **changes: Any) -> list[Transition]:
     """Messages of as many runs."""
-    return [msgspec.structs.replace(HANG, run=f"r{number}", **changes) for number in range(count)]
+    return [replace(HANG, run=f"r{number}", **changes) for number in range(count)]
 
 
 def outcomes(loop: Loop, name: str = "a") -> dict[str, int]:
@@ -115,7 +115,7 @@ def test_everything_is_sent_in_order(loop: Make) -> None:
     """Messages reach every notifier that wants them, in the order in which they were owed; a quiet one nobody."""
     a, b = Recorder("a"), Recorder("b")
     one, messages = loop(a, b), numbered(5)
-    one.owe(*messages, msgspec.structs.replace(HANG, quiet=True))
+    one.owe(*messages, replace(HANG, quiet=True))
     one.turn()
     assert a.messages == b.messages == messages
     assert one.outbox.take_outcomes() == {

@@ -7,8 +7,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from monitor.config import ConfigError, load
 from monitor.incidents import Transition
@@ -37,14 +37,14 @@ from tests.monitor.notifiers.receiver import HANG, built, failure
 def test_filter(minimum: Any, runs: tuple[str, ...], changes: dict[str, Any], wanted: bool) -> None:
     """Severity and run decide; a quiet message goes to nobody, and who hears of trouble hears of its end."""
     notifier = Notifier(name="a", minimum_severity=minimum, runs=runs)
-    assert notifier.wants(msgspec.structs.replace(HANG, **changes)) is wanted
+    assert notifier.wants(replace(HANG, **changes)) is wanted
 
 
 def test_only_the_kinds_that_are_asked_for() -> None:
     """`incidents:` keeps a stack dump for hangs; a kind that does not exist is refused with its path."""
     notifier = built("type: command, command: [a], incidents: [hang]")
     assert notifier.wants(HANG)
-    assert not notifier.wants(msgspec.structs.replace(HANG, incident="crash"))
+    assert not notifier.wants(replace(HANG, incident="crash"))
     with pytest.raises(ConfigError, match=r"notifiers\.0\.incidents\.0: expected one of .*hang"):
         load("notifiers: [{type: command, name: x, command: [a], incidents: [hangs]}]")
 
@@ -72,7 +72,7 @@ def test_a_firing_incident_fires_at_its_severity_and_ends_the_others() -> None:
 
 def test_a_resolved_incident_ends_every_alert() -> None:
     """Nothing goes on firing."""
-    found = alerts(msgspec.structs.replace(HANG, status="resolved"))
+    found = alerts(replace(HANG, status="resolved"))
     assert {alert["endsAt"] for alert in found.values()} == {"2023-11-14T22:13:20+00:00"}
 
 
@@ -174,7 +174,7 @@ def test_apprise_is_told_in_words(
     urls.write_text("# chat\nslack://token\n\nmailto://x\n")
     notifier = built(f"type: apprise, url_file: {urls}")
     assert isinstance(notifier, Apprise)
-    notifier.send(msgspec.structs.replace(HANG, status=status))
+    notifier.send(replace(HANG, status=status))
     assert library.addresses == ["slack://token", "mailto://x"]
     (sent,) = library.sent
     assert (sent["title"], sent["notify_type"]) == (title, kind)

@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from monitor.config import load
 from monitor.notifiers import payload
@@ -33,7 +33,7 @@ def test_delivery(receiver: Receiver) -> None:
 def test_repetition_can_be_told(receiver: Receiver) -> None:
     """Two tries of one message carry one key, another message carries another."""
     notifier = webhook(f"url: '{receiver.url}'")
-    for message in (HANG, HANG, msgspec.structs.replace(HANG, status="resolved")):
+    for message in (HANG, HANG, replace(HANG, status="resolved")):
         notifier.send(message)
     first, second, other = (headers["Idempotency-Key"] for _, headers, _ in receiver.received)
     assert first == second != other

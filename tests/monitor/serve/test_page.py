@@ -110,6 +110,9 @@ def test_the_command_of_the_advice_is_the_jobs() -> None:
         ("slowdown", "", "/l/a.pid", None),
         ("nan_loss", "", "", None),
     ):
-        told = _cause(Incident(kind, "critical", NOW, "NaN", 7, "training", NOW, job=job, pid_file=pid_file), 64, None)
+        hung = Incident(
+            kind, "critical", "NaN", phase="training", since=NOW, notified_at=NOW, job=job, pid_file=pid_file
+        )
+        told = _cause(hung, 64, None)
         assert told["command"] == command
         assert (told["gpus"], told["runbook_url"], "summary" in told) == (64, None, False)

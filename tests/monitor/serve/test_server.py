@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.config import load
+from monitor.serve.auth import Hosts
 from monitor.serve.exchange import Reply, Request
-from monitor.serve.hosts import Hosts
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer
 from monitor.services import Services

@@ -3,7 +3,7 @@
 from typing import Any
 
 from monitor.incidents import Transition
-from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm import JobAnswered, JobQuestion
 from monitor.slurm.replies import read_show
 from tests.lines import line
 from tests.monitor.core.following import Following

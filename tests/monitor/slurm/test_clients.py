@@ -7,10 +7,9 @@ import pytest
 from monitor.hands.executor import Executor
 from monitor.hands.record import Order
 from monitor.simulate.slurm import install, read, write
+from monitor.slurm import JobQuestion, SlurmSettings
 from monitor.slurm.client import look_up
-from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import run
-from monitor.slurm.settings import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import shown
 

@@ -1,0 +1,19 @@
+"""The program as it is installed, or the tree's: `run ...`, each a fork (forks.py)."""
+
+import sys
+from pathlib import Path
+
+from megatron_monitor.__main__ import ROOT, main
+
+sys.path.insert(0, str(ROOT))
+from monitor import daemon  # noqa: F401 - what is imported here is not imported by each fork
+from monitor.commands import run  # noqa: F401
+
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.e2e.forks import forked
+
+sys.path.pop()
+
+if __name__ == "__main__":
+    sys.argv[1:] = forked(int(sys.argv[1]))
+    main()
