@@ -213,7 +213,7 @@ class Daemon:
 
     def _tell_unmatched(self) -> None:
         self._found_by = 0.0
-        for pattern in unmatched(self._core.config, self._core.sources):
+        for pattern in unmatched(self._core.config, self._core.sources.names):
             _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
 
     def _cores(self, now: float) -> list[tuple[Core, float]]:
@@ -279,7 +279,7 @@ class Daemon:
         cores = [core for core, _ in self._cores(0.0)]
         runs = [run for core in cores for run in core.runs.values() if run.state.proven]
         incidents = sum(len(run.book.open) for run in runs)
-        state = f"{len(runs)} runs, {sum(len(core.sources) for core in cores)} files, {incidents} open incidents"
+        state = f"{len(runs)} runs, {sum(len(core.sources.names) for core in cores)} files, {incidents} open incidents"
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _searched(self) -> bool:

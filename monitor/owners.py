@@ -107,7 +107,7 @@ def owner(
 @lru_cache(maxsize=64)  # asked for several times as a stream begins
 def pod_at(path: str) -> PodLog | None:
     """The pod whose log lies at `path`; None where the path names none."""
-    match = next((found for form in _PATHS if (found := form.search(path))), None)
+    match = next((found for form in _PATHS if (found := form.search(path))), None) if "_" in path else None
     return PodLog(**match.groupdict()) if match is not None else None
 
 

@@ -92,6 +92,11 @@ class SourceReader:
         """Whether a fact of several lines is gathered that would be told if nothing more came of it."""
         return any(_settles(gatherer) for _, gatherer in self._open)
 
+    @property
+    def told_nothing(self) -> bool:
+        """Whether no line was of use so far, and none is open."""
+        return not (self.matched_lines or self._open or self._splitter.raw_pending)
+
     def settle(self) -> list[LogEvent]:
         """Nothing has followed for a while: what stands complete at the end of the last whole line is told. Risk left:
         a buffer that was let go at a line's end within a block; what follows of that block is lost.
@@ -109,9 +114,8 @@ class SourceReader:
 
     def save(self) -> dict[str, Any]:
         """Everything a resume at `consumed_bytes` needs, as plain JSON values."""
-        return {
-            "offset": self.consumed_bytes,
-            "line": self._splitter.line,
+        place = {"offset": self.consumed_bytes, "line": self._splitter.line}
+        known = {
             "after_return": self._splitter.after_return,
             "matched_lines": self.matched_lines,
             "last_matched": self._last_matched,
@@ -119,6 +123,7 @@ class SourceReader:
             "open": [[name, msgspec.to_builtins(gatherer)] for name, gatherer in self._open],
             "unwrapper": self._unwrapper.save(),
         }
+        return place | {name: value for name, value in known.items() if value}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on where `save` was called. A gatherer that this version does not know is let go."""

@@ -12,6 +12,7 @@ detect-secrets 1.5.0 takes 1,400 us for a line that this takes 2 us for, and fin
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
@@ -55,6 +56,7 @@ def in_key(line: bytes) -> bytes:
     return _IN_KEY.sub(rb"\g<head>" + MASK.encode(), line)
 
 
+@lru_cache(maxsize=64)  # of one file it is asked for several times in a row
 def masked_path(path: str) -> str:
     """A path, or a run's name by one, with the secrets in its parts masked; what two of them differ in stays apart."""
     return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(path) else path

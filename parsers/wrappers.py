@@ -135,7 +135,8 @@ class Unwrapper(Struct):
     def save(self) -> dict[str, Any]:
         """What goes on after a resume."""
         parts = {name: masked(text) for name, text in self.parts.items()}
-        return {"parts": parts, "cut": self.cut, "ends": self.ends}
+        known = {"parts": parts or None, "cut": self.cut, "ends": self.ends}
+        return {name: value for name, value in known.items() if value is not None}
 
     def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
         """What has become whole by this record."""

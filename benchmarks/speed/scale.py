@@ -150,8 +150,8 @@ def files(sizes: Sizes) -> list[Row]:
             used, memory = cpu_of(one.process.pid), rss_of(one.process.pid)
             stop = _ended(one)
         figure = f"{ready:.1f} s, {used:.1f} s of processor, {memory:.0f} MB; stopped in {stop:.1f} s"
-        met = ready <= 20 and memory <= 300
-        rows.append(Row(f"{count:,} files that are no trainings, {what}", figure, "20 s, 300 MB", met))
+        met = used <= 20 and memory <= 300
+        rows.append(Row(f"{count:,} files that are no trainings, {what}", figure, "20 s of processor, 300 MB", met))
     return rows
 
 

@@ -11,7 +11,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     folding.py    events into the run that they belong to, or held until that is known
     watched.py    what these work on: the rooms below, and what happened
 
-    sources.py    the followed files: reader, proof of the place, read to the end or not
+    sources.py    the followed files: reader, proof of the place, read to the end or not; those that rest
     runs.py       the runs: begin, archive, lose, expire, make room
     schedule.py   which run is judged when
     counters.py   what the monitor counts of its own reading
@@ -34,6 +34,8 @@ fail alone (aside.py).
 import platform
 from collections.abc import Sequence
 from functools import partial
+
+from msgspec import msgpack
 
 from monitor import __version__
 from monitor.config import Config
@@ -253,7 +255,7 @@ class Core(Watched):
         )
 
     def _is_known(self, source: str) -> bool:
-        return source in self.sources or source in self.saved.sources
+        return source in self.sources.names or source in self.saved.sources
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""
@@ -294,6 +296,9 @@ class Core(Watched):
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {}
         for name in self.touched - {LEDGER, ENDED}:
+            if (rests := self.sources.at_rest(name)) is not None:
+                found[name] = self.aside.encoded(name, {"sources": dict([rests])})
+                continue
             one = self._of_log(name, now)
             found[name] = self.aside.encoded(name, one) if one is not None and (one.sources or one.runs) else None
         for name, value in ((LEDGER, self.ledger), (ENDED, self.ended.by_name)):
@@ -312,6 +317,10 @@ class Core(Watched):
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning."""
+        if (rests := self.sources.at_rest(log)) is not None:
+            kept = msgpack.decode(rests[1], type=SavedSource)
+            kept.saved_at = now
+            return OfLog({rests[0]: kept})
         sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None
@@ -319,9 +328,7 @@ class Core(Watched):
         try:
             for source in sources:
                 if not source.waiting:  # else none of its steps is in a run yet: it is read again
-                    reader, position = source.save()
-                    known = source.experiments.known(), source.member, source.put_out, source.new
-                    found.sources[source.name] = SavedSource(log, position, reader, now, *known)
+                    found.sources[source.name] = source.save(now)
             for run in runs:
                 if run.state.proven:
                     found.runs[run.state.name] = self.folding.complete(run)

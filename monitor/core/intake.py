@@ -67,7 +67,7 @@ class Intake:
             case Unheard():
                 self.hearing.unheard(message, now)
             case _:
-                source = self._watched.sources.get(message.source)
+                source = self._watched.sources.awake(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
                     self._of_source(source, message, now)
                 elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
@@ -120,7 +120,7 @@ class Intake:
 
     def _opened(self, message: Opened) -> None:
         saved = self._watched.saved.sources.pop(message.source, None)
-        before = self._watched.sources.get(message.source)
+        before = self._watched.sources.awake(message.source)
         # another file under the same path goes on with the same run, as it would live
         member, name = self._belonging.member(message.path, *_known_member(saved, before))
         if saved is not None:
@@ -128,18 +128,16 @@ class Intake:
             self._watched.runs.claim(self._watched.saved, saved.run, name)
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
-        reader = saved.reader if saved is not None and message.resumed else None
         spool = self._watched.config.intake.spool.directory
         ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         if saved is not None:
             self._was_away(name, saved.saved_at, lost=not message.resumed or ordered is not None)
-        opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
-        opened.new = bool(self.scanned) if saved is None else saved.new
-        opened.member, opened.resumed = member, saved is not None and message.resumed
+        opened = self._watched.sources.open(message, name, saved, known, ordered)
+        opened.new = opened.new or (saved is None and bool(self.scanned))
+        opened.member = member
         if not opened.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
-        opened.put_out = saved is not None and saved.put_out
         if ordered is not None:
             self._holding.add(opened.name)
         self._belonging.opened(opened)
@@ -154,7 +152,7 @@ class Intake:
                 run.state.unheard_before = run.dated = None
 
     def _drop(self, name: str) -> None:
-        source = self._watched.sources.get(name)
+        source = self._watched.sources.awake(name)
         if source is not None:
             self._watched.touch(source.run)
             self._watched.counters.add_lines(source)
@@ -277,10 +275,19 @@ class Intake:
             self._untrained += 1
             if self._untrained <= _NAMED:
                 _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
+        silent = now + self._watched.wall_offset - source.mtime
+        if silent >= self._watched.rest_seconds and source.told_nothing and self._is_alone(source.run):
+            self._watched.counters.add_lines(source)
+            self._watched.sources.rest(source, now)
+
+    def _is_alone(self, log: str) -> bool:
+        """Has that log one source, and no run?"""
+        others = self._watched.runs.of_log(log) or self._watched.saved.of_log(log).sources
+        return not others and len(self._watched.sources.of_run(log)) == 1
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""
-        source = self._watched.sources.get(message.source)
+        source = self._watched.sources.awake(message.source)
         saved = self._watched.saved.sources.get(message.source)
         log = source.run if source else self._belonging.member(message.source, *_known_member(saved, None))[1]
         name = self._watched.sources.current(log, source)

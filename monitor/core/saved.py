@@ -6,6 +6,7 @@ configuration gives the run.
 """
 
 from collections.abc import Iterable
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
-class SavedSource(Struct):
+class SavedSource(Struct, omit_defaults=True):
     """How far a source had been folded, with the proof of the place and the reader's context."""
 
     run: str
@@ -103,31 +104,37 @@ class Waiting:
 
     def __init__(self, saved: OfLog) -> None:
         self.sources, self.runs = saved.sources, saved.runs
-        self._of_log: dict[str, tuple[list[str], list[str]]] = {}
-        for name, source in self.sources.items():
-            self._of_log.setdefault(source.run, ([], []))[0].append(name)
-        for name, run in self.runs.items():
-            self._of_log.setdefault(run.state.experiment.log or name, ([], []))[1].append(name)
+        self._sources_of = _by_log((source.run, name) for name, source in self.sources.items())
+        self._runs_of = _by_log((run.state.experiment.log or name, name) for name, run in self.runs.items())
 
     @property
     def logs(self) -> Iterable[str]:
         """Those of which anything was saved."""
-        return self._of_log.keys()
+        return self._sources_of.keys() | self._runs_of.keys()
 
     def of_log(self, log: str) -> OfLog:
         """What still waits; no run whose sources are all gone."""
-        sources, runs = self._of_log.get(log, ((), ()))
-        waiting = {name: self.sources[name] for name in sources if name in self.sources}
-        return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs} if waiting else {})
+        waiting = {name: self.sources[name] for name in self._sources_of.get(log, ()) if name in self.sources}
+        if not waiting:
+            self._sources_of.pop(log, None)
+        runs = self._runs_of.get(log, ()) if waiting else ()
+        return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs})
 
     def take_runs(self, log: str) -> list[Judged]:
         """They are claimed."""
-        return [self.runs.pop(name) for name in self._of_log.get(log, ((), ()))[1] if name in self.runs]
+        return [self.runs.pop(name) for name in self._runs_of.get(log, ()) if name in self.runs]
 
     def expire(self, now: float) -> set[str]:
         """Drop what nobody has seen for long; the logs that it was of."""
         old = [name for name, one in self.sources.items() if now - one.saved_at >= _KEEP_SECONDS]
         return {self.sources.pop(name).run for name in old}
+
+
+def _by_log(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for log, name in pairs:
+        found[log] = (*found.get(log, ()), name)
+    return found
 
 
 def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
@@ -142,14 +149,19 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part does not fit: {error}")
         return saved
-    for log, part in parts.items():
+    for log in sorted(parts):
         try:
-            one = decoder.decode(part)
+            one = decoder.decode(parts.pop(log))  # neighbours lie together: they come and go together, too
         except msgspec.MsgspecError as error:
             problems.append(f"run={log!r} does not fit: {error}")
             continue
         saved.sources.update(one.sources)
         saved.runs.update(one.runs)
+        for source in one.sources.values():  # names are shared: there may be 100,000 sources
+            source.run = log if source.run == log else source.run
+            if (member := source.member) is not None:
+                member.base = log if member.base == log else member.base
+                member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
         source.saved_at = saved.unclaimed.get(name, saved.heard_at)
     return saved

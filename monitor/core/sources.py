@@ -1,16 +1,18 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field, msgpack
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
 from monitor.core.ordered import Ordered
+from monitor.core.saved import SavedSource
+from monitor.follow.content import ENOUGH_BYTES
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Opened, Position, Restarted
+from monitor.follow.messages import Data, Opened, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
 from monitor.identity.naming import experiment_name, watch_of
@@ -98,6 +100,13 @@ class Source(Struct):
         self.ordered.add(message.data, now)
         return ()
 
+    @property
+    def told_nothing(self) -> bool:
+        """Whether it is of no training and no job, as far as it was read."""
+        member = self.member
+        begun = member.key or member.steps or member.arguments is not None or self.ordered is not None
+        return self.reader.told_nothing and not begun and self.name == self.path and not self.failed
+
     def restart(self, rules: Own, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
@@ -106,19 +115,36 @@ class Source(Struct):
             self.ordered.begin_anew()
         self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
 
-    def save(self) -> tuple[dict[str, Any], Position]:
+    def save(self, now: float) -> SavedSource:
         """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
-        saved, waits = self.reader.save(), 0
+        reader, waits = self.reader.save(), 0
         if self.ordered is not None:
-            saved["ordered"], waits = self.ordered.save(), self.ordered.size
-        return saved, self.marker.position(saved["offset"] + waits)
+            reader["ordered"], waits = self.ordered.save(), self.ordered.size
+        position, known = self.marker.position(reader["offset"] + waits), self.experiments.known()
+        return SavedSource(self.run, position, reader, now, known, self.member, self.put_out, self.new)
+
+
+class AtRest(Struct, array_like=True):
+    """What is kept of a source that rests."""
+
+    saved: Raw
+    """As the state file has it."""
+    mtime: float
+    mount: str
+    owner: int | None
 
 
 class Sources(dict[str, Source]):
-    """By name. A run is catching up while one of its sources has not been read to its end."""
+    """By name. A run is catching up while one of its sources has not been read to its end. A file that is no training
+    rests until it moves, or another one of its name does: then it goes on as after a restart.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Own) -> None:
         super().__init__()
+        self.resting: dict[str, bytes] = {}
+        """Those that rest, by name: AtRest, encoded."""
+        self._rests: dict[str, str] = {}  # run -> its only source, which rests
+        self._rules = rules
         self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
         self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
@@ -127,27 +153,29 @@ class Sources(dict[str, Source]):
         self,
         message: Opened,
         run: str,
-        rules: Own,
-        saved: dict[str, Any] | None,
+        saved: SavedSource | None = None,
         known: Known | None = None,
         ordered: Ordered | None = None,
     ) -> Source:
-        """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed, and
-        `known` those that its lines before were of. `ordered`: it is pushed.
+        """Follow it from the message's offset on; `saved` is what was known of it, and `known` those that its lines
+        before were of. `ordered`: it is pushed.
         """
-        reader, marker = judged_reader(rules), Marker()
-        if saved is not None:
-            reader.restore(saved)
-            if ordered is not None and "ordered" in saved:
-                ordered.restore(saved["ordered"])
+        reader, marker = judged_reader(self._rules), Marker()
+        resumed = saved is not None and message.resumed
+        if saved is not None and resumed:
+            reader.restore(saved.reader)
+            if ordered is not None and "ordered" in saved.reader:
+                ordered.restore(saved.reader["ordered"])
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
             message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner, ordered=ordered,
+            owner=message.owner, ordered=ordered, resumed=resumed,
         )  # fmt: skip
+        if saved is not None:
+            source.new, source.put_out = saved.new, saved.put_out
         self[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
@@ -155,7 +183,37 @@ class Sources(dict[str, Source]):
         self._join(source)
         return source
 
+    def rest(self, source: Source, now: float) -> None:
+        """Until it moves, keep no more of it than a restart needs: where its first bytes prove that place."""
+        saved = source.save(now)
+        if saved.position.head_bytes >= min(ENOUGH_BYTES, saved.position.offset + 1):
+            kept = AtRest(Raw(msgpack.encode(saved)), source.mtime, source.mount, source.owner)
+            self.resting[source.name], self._rests[source.run] = msgpack.encode(kept), source.name
+            self.drop(source)
+
+    def awake(self, name: str) -> Source | None:
+        """The source of that name; one that rests goes on."""
+        if (kept := self.resting.pop(name, None)) is not None:
+            rested = msgpack.decode(kept, type=AtRest)
+            saved = msgpack.decode(rested.saved, type=SavedSource)
+            del self._rests[saved.run]
+            at = saved.position
+            found = Opened(
+                name, name, at, at.offset, rested.mtime, True, at.offset, at.device, at.inode,
+                owner=rested.owner, mount=rested.mount,
+            )  # fmt: skip
+            source = self.open(found, saved.run, saved)
+            source.member = saved.member or source.member
+            self.finish(source)
+        return self.get(name)
+
+    def at_rest(self, run: str) -> tuple[str, Raw] | None:
+        """The source of that run that rests, as the state file has it."""
+        name = self._rests.get(run)
+        return (name, msgpack.decode(self.resting[name], type=AtRest).saved) if name is not None else None
+
     def _join(self, source: Source) -> None:
+        self.awake(self._rests.get(source.run, ""))
         names = self._of_run.setdefault(source.run, source.name)
         if isinstance(names, set):
             names.add(source.name)
@@ -223,9 +281,14 @@ class Sources(dict[str, Source]):
         return [source for source in own if source.member.steps] or own
 
     @property
+    def names(self) -> Collection[str]:
+        """Of those that rest, too."""
+        return ChainMap[str, Any](self, self.resting)
+
+    @property
     def runs(self) -> Iterable[str]:
         """Those that have sources."""
-        return self._of_run
+        return (*self._of_run, *self._rests)
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""

@@ -9,7 +9,7 @@ import msgspec
 from monitor.config import Config
 from monitor.core.aside import Aside
 from monitor.core.runs import Run
-from monitor.core.sources import Source
+from monitor.core.sources import Sources
 from monitor.detectors import hang
 from monitor.hands.record import Record
 from monitor.hands.verdict import verdict_of
@@ -101,11 +101,9 @@ def view_of(
     )
 
 
-def count_sources(
-    counts: MonitorCounts, sources: Mapping[str, Source], unreadable: set[str], rules: Sequence[Rule]
-) -> None:
+def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str], rules: Sequence[Rule]) -> None:
     """Into `counts`: files by their state, bytes still to be read, patterns of a site that took too long."""
-    states = {"reading": 0, "following": 0, "unreadable": len(unreadable - sources.keys())}
+    states = {"reading": 0, "following": len(sources.resting), "unreadable": len(unreadable - sources.keys())}
     for name, source in sources.items():
         state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
         states[state] += 1

@@ -43,6 +43,8 @@ class Watched:
         self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
+        self.rest_seconds = float("inf")
+        """A file that was written so long ago, and is no training, rests."""
         self.saved = Waiting(OfLog())
         """What of the state file no source has claimed yet."""
         self.awaited = Counter[str]()
@@ -52,7 +54,7 @@ class Watched:
     def begin(self, config: Config, judge: Judge) -> None:
         """Nothing is followed, and nothing is known of any run."""
         self.config, self.rules, self.judge = config, own_rules(config), judge
-        self.sources, self.runs = Sources(), Runs(config, charts=self._charts)
+        self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
         self.schedule = Schedule(judge, self.touched)
         self._refused: set[str] = set()

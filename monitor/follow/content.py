@@ -56,7 +56,7 @@ def verify(os_layer: OsLayer, descriptor: int, mark: Fingerprint) -> Verified:
     """Does the open file hold, up to the mark's offset, what the mark was made of?"""
     head = os_layer.pread(descriptor, min(HEAD_BYTES, mark.offset), 0)
     start = max(0, mark.offset - TAIL_BYTES)
-    tail = os_layer.pread(descriptor, mark.offset - start, start) if mark.offset else b""
+    tail = os_layer.pread(descriptor, mark.offset - start, start) if start else head
     problem = ""
     if len(tail) < mark.offset - start:
         problem = f"shorter than the {mark.offset} bytes that were read"

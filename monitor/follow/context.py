@@ -5,8 +5,8 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -17,6 +17,8 @@ from monitor.follow.settings import FollowSettings
 
 _MOST = 65_536  # of all sources: bounds the memory, to some 30 MB
 _CANDIDATES = 64  # proofs that are tried at one file
+P = ParamSpec("P")
+R = TypeVar("R")
 _Key: TypeAlias = tuple[int, str, int, str]  # inode, head, offset, tail
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
@@ -241,8 +243,7 @@ class Context(Struct):
         """A fresh descriptor of the path. Raises Changed if it no longer names that file."""
         descriptor = self.descriptors.open(path)
         self.stats += 1
-        with self._closed_if_it_fails(descriptor):
-            status = self.os_layer.fstat(descriptor)
+        status = self._of(descriptor, self.os_layer.fstat, descriptor)
         if (status.st_dev, status.st_ino) != identity:
             self.descriptors.discard(descriptor)
             raise Changed
@@ -260,19 +261,16 @@ class Context(Struct):
 
     def pread(self, descriptor: int, count: int, offset: int) -> bytes:
         """Of a descriptor in no pool yet, so it is closed if the file cannot be read."""
-        with self._closed_if_it_fails(descriptor):
-            return self.os_layer.pread(descriptor, count, offset)
+        return self._of(descriptor, self.os_layer.pread, descriptor, count, offset)
 
     def verify(self, descriptor: int, mark: Fingerprint) -> Verified:
         """As `content.verify`; the descriptor is closed if the file cannot be read."""
-        with self._closed_if_it_fails(descriptor):
-            return verify(self.os_layer, descriptor, mark)
+        return self._of(descriptor, verify, self.os_layer, descriptor, mark)
 
-    @contextlib.contextmanager
-    def _closed_if_it_fails(self, descriptor: int) -> Iterator[None]:
-        """A descriptor in no pool yet, of which nobody would know any more."""
+    def _of(self, descriptor: int, ask: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+        """The answer. The descriptor is in no pool yet, and closed where there is none: nobody would know of it."""
         try:
-            yield
+            return ask(*args, **named)
         except OSError:
             self.descriptors.discard(descriptor)
             raise

@@ -203,13 +203,14 @@ class Walk(Struct):
             return
         entries.sort()  # which of two names of one file wins must not depend on the directory's order
         for entry in entries:
-            if excluded(job.exclude, prefix + entry.name, entry.name):
+            name, kind = entry.name, entry.kind
+            if job.exclude and excluded(job.exclude, prefix + name, name):
                 continue
-            below = job.pattern.after(states, entry.name, link=entry.kind == "link")
-            if entry.kind in ("directory", "link"):
-                odd.append((entry, below))
-            elif entry.kind == "file" and job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
-                yield Found(prefix + entry.name)
+            if kind == "file":
+                if job.pattern.accepts_file(states, name) and may_be_log(name, in_tree=job.in_tree):
+                    yield Found(prefix + name)
+            elif kind in ("directory", "link"):
+                odd.append((entry, job.pattern.after(states, name, link=kind == "link")))
         self._look_at_odd(job, prefix, states, odd)
         if self.listings is not None:
             self.listings.keep(key, status, began, odd)
@@ -221,9 +222,7 @@ class Walk(Struct):
             if entry.kind == "directory":
                 self._enter(job, path, entry.name, below)
                 continue
-            as_file = job.pattern.accepts(job.pattern.after(states, entry.name)) and may_be_log(
-                entry.name, in_tree=job.in_tree
-            )
+            as_file = job.pattern.accepts_file(states, entry.name) and may_be_log(entry.name, in_tree=job.in_tree)
             if not (as_file or job.deeper(below)) or self.known(path):
                 continue
             try:

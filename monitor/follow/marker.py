@@ -4,6 +4,8 @@ The loop commits the end of the last complete line, not what was read. The Marke
 an offset: the last 4 KiB, and the tails of the last line ends that lie before them. It never touches a file.
 """
 
+from msgspec import structs
+
 from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
 from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 
@@ -23,7 +25,7 @@ class Marker:
         """`fed_to`: the offset behind the last byte fed."""
         self._new: list[bytes] = []
         self._former: tuple[Fingerprint, ...] = ()
-        self._begin(0, b"", b"")
+        self._begin(0, b"", b"", None)
 
     def feed(self, message: Opened | Data | Restarted | Copied) -> None:
         """Take one message of the source."""
@@ -43,11 +45,11 @@ class Marker:
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
             self._former = message.position.former if message.position else self._former
-            self._begin(message.offset, message.head, message.tail)
+            self._begin(message.offset, message.head, message.tail, message.position)
         else:
             if message.former is not None:
                 self._leave(message.former)
-            self._begin(0, b"", b"")
+            self._begin(0, b"", b"", None)
 
     def position(self, offset: int) -> Position:
         """Proof for `offset`: the end of a recent line, or any place in the last 4 KiB.
@@ -55,17 +57,19 @@ class Marker:
         Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
         """
         self._merge_new()
-        tail = self._tail_at(offset)
-        head = self._head[:offset]
-        return Position(
-            self._device, self._inode, len(head), digest(head), offset, len(tail), digest(tail), self._former
-        )
+        known, head = self._known, self._head[:offset]
+        if known is not None and offset == known.offset:  # as it was proved
+            return structs.replace(known, device=self._device, inode=self._inode, former=self._former)
+        tail, first = self._tail_at(offset), (len(head), digest(head))
+        if known is not None and len(head) < known.head_bytes <= offset:
+            first = known.head_bytes, known.head_hash
+        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self._former)
 
     def _leave(self, former: Fingerprint) -> None:
         self._former = (*self._former, former)[-FORMER_FILES:]
 
-    def _begin(self, offset: int, head: bytes, tail: bytes) -> None:
-        self._head = head
+    def _begin(self, offset: int, head: bytes, tail: bytes, known: Position | None) -> None:
+        self._head, self._known = head, known
         self._window = tail
         self._end = self.fed_to = offset
         self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)

@@ -34,7 +34,7 @@ class Fingerprint(Struct, frozen=True):
     tail_hash: str
 
 
-class Position(Fingerprint, frozen=True):
+class Position(Fingerprint, frozen=True, omit_defaults=True):
     """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
 
     former: tuple[Fingerprint, ...] = ()

@@ -20,14 +20,17 @@ _MAGIC = re.compile(r"[*?[]")
 ANY_DEPTH = "**"
 _NEVER = re.compile(
     r"\.nfs[0-9a-fA-F]+$"  # a deleted file that some client still holds open on NFS
-    r"|events\.out\.tfevents\."  # TensorBoard
-    r"|.*\.(?:pt|pth|bin|safetensors|ckpt|distcp|idx|npy|npz|gz|bz2|xz|zst|lz4|zip|tar|tgz|7z|pkl|pickle|parquet|arrow"
-    r"|feather|h5|hdf5|so|o|a|pyc|whl|png|jpe?g|gif|pdf|mp4|sqlite3?|db|nsys-rep|qdrep|swp|core)$",
+    r"|events\.out\.tfevents\.",  # TensorBoard
+    re.IGNORECASE,
+)
+_NEVER_ENDING = re.compile(
+    r"pt|pth|bin|safetensors|ckpt|distcp|idx|npy|npz|gz|bz2|xz|zst|lz4|zip|tar|tgz|7z|pkl|pickle|parquet|arrow"
+    r"|feather|h5|hdf5|so|o|a|pyc|whl|png|jpe?g|gif|pdf|mp4|sqlite3?|db|nsys-rep|qdrep|swp|core",
     re.IGNORECASE,
 )
 _NOT_IN_A_TREE = re.compile(
-    r".*\.(?:py|ipynb|c|cc|cpp|cu|cuh|h|hpp|json|jsonl|ya?ml|toml|ini|cfg|md|rst|html?|css|js|sh|bash|slurm|sbatch|csv|tsv"
-    r"|lock|patch|diff|tex|model|vocab|merges)$",
+    r"py|ipynb|c|cc|cpp|cu|cuh|h|hpp|json|jsonl|ya?ml|toml|ini|cfg|md|rst|html?|css|js|sh|bash|slurm|sbatch|csv|tsv"
+    r"|lock|patch|diff|tex|model|vocab|merges",
     re.IGNORECASE,
 )
 _SKIPPED_DIRECTORIES = frozenset({".snapshot", "lost+found", "__pycache__", "node_modules", "site-packages"})
@@ -77,7 +80,7 @@ class Pattern(Struct, frozen=True):
 
     def start(self) -> States:
         """The state at the root directory."""
-        return self._closed({0})
+        return self.closed({0})
 
     def after(self, states: States, name: str, *, link: bool = False) -> States:
         """The state below a directory called `name`, or at a file of that name. `**` enters no link: loops."""
@@ -91,7 +94,7 @@ class Pattern(Struct, frozen=True):
                     found.add(state)
             elif _matches(part, name):
                 found.add(state + 1)
-        return self._closed(found)
+        return self.closed(found)
 
     def below(self, states: States, relative: str) -> States:
         """The state after several directories."""
@@ -104,12 +107,17 @@ class Pattern(Struct, frozen=True):
         """Is what led here a match?"""
         return len(self.parts) in states
 
+    def accepts_file(self, states: States, name: str) -> bool:
+        """Is a file of that name a match, in a directory with these states?"""
+        return _names(self, states).match(name) is not None
+
     def matches(self, path: str) -> bool:
         """Would a walk find a file with this absolute path?"""
         directory, _, name = path.rpartition("/")
-        return self.accepts(self.below(_entered(self, directory), name))
+        return _names(self, _entered(self, directory)).match(name) is not None
 
-    def _closed(self, states: set[int]) -> States:
+    def closed(self, states: set[int]) -> States:
+        """With what `**` lets pass."""
         closed = set(states)
         for state in states:
             if state < len(self.parts) and self.parts[state] == ANY_DEPTH:
@@ -120,6 +128,14 @@ class Pattern(Struct, frozen=True):
 @functools.lru_cache(maxsize=512)
 def _entered(pattern: Pattern, directory: str) -> States:
     return pattern.below(pattern.start(), directory)
+
+
+@functools.lru_cache(maxsize=512)
+def _names(pattern: Pattern, states: States) -> re.Pattern[str]:
+    """Those that lead from there to a match."""
+    ahead = [(pattern.parts[state], state) for state in states if state < len(pattern.parts)]
+    last = [part for part, at in ahead if pattern.accepts(pattern.closed({at + (part != ANY_DEPTH)}))]
+    return re.compile("|".join(_expression(part) for part in last) or "(?!)")
 
 
 @functools.lru_cache(maxsize=512)
@@ -139,19 +155,27 @@ def excluded(excludes: tuple[str, ...], path: str, name: str) -> bool:
 
 
 def _matches(part: str, name: str) -> bool:
-    if name.startswith(".") and not part.startswith("."):
-        return False
-    return part == name or (has_magic(part) and _compiled(part).match(name) is not None)
+    return part == name or _compiled(part).match(name) is not None
+
+
+def _expression(part: str) -> str:
+    hidden = "" if part.startswith(".") else r"(?!\.)"
+    literal = rf"{re.escape(part)}\Z|" if has_magic(part) else ""  # a name that looks like the pattern is one
+    return f"{literal}{hidden}{translate(part)}"
 
 
 @functools.lru_cache(maxsize=512)
 def _compiled(part: str) -> re.Pattern[str]:
-    return re.compile(translate(part))
+    return re.compile(_expression(part))
 
 
 def may_be_log(name: str, *, in_tree: bool) -> bool:
     """`in_tree`: a directory was given, so everything below it is offered: source code and data are no logs."""
-    return not (_NEVER.match(name) or (in_tree and _NOT_IN_A_TREE.match(name)))
+    _, dot, ending = name.rpartition(".")
+    if not dot:
+        return True
+    no_log = _NEVER.match(name) or _NEVER_ENDING.fullmatch(ending) or (in_tree and _NOT_IN_A_TREE.fullmatch(ending))
+    return not no_log
 
 
 def may_hold_logs(name: str) -> bool:

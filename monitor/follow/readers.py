@@ -72,21 +72,22 @@ class MountReader:
         if self._jobs != known:
             self._may_find = functools.lru_cache(_REMEMBERED_PATHS)(functools.partial(may_find, self._jobs))
 
-    def follow(self, path: str, *, literal: bool = False) -> None:
+    def follow(self, path: str, *, literal: bool = False) -> Source:
         """Look at this path from now on."""
         key = source_id(path)
-        if key not in self.sources:
+        source = self.sources.get(key)
+        if source is None:
             resume = self._shared.resume.pop(key, None)
             source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
             source.due_at = self._began
             self._schedule.put(source)
             self.waiting += 1
-        elif literal:
-            self.sources[key].literal = True
+        source.literal = source.literal or literal
+        return source
 
     def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
         """One pass: a slice of the walk, then each file that is due, or whose path was seen to change."""
-        yield from self._listen(clock)
+        yield from self._unheard(clock)
         self._began = begun = clock.monotonic()
         for path in changed:
             source = self.sources.get(source_id(path))
@@ -98,7 +99,7 @@ class MountReader:
             self._walk_due = begun
             self._hasten_all(begun)
         yield from self._discover(clock)
-        yield from self._listen(clock)
+        yield from self._unheard(clock)
         self._context.next_pass(len(self.sources))
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
@@ -116,10 +117,10 @@ class MountReader:
     def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         for message in self._poll_source(source, clock):
-            yield from self._listen(clock)
+            yield from self._unheard(clock)
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
-        yield from self._listen(clock)
+        yield from self._unheard(clock)
         self.hurried = self.hurried or source.more
         self._schedule.put(source)
 
@@ -139,14 +140,15 @@ class MountReader:
     def _hasten_all(self, now: float) -> None:
         self._schedule.hasten_all((one for one in self.sources.values() if one.due_at < float("inf")), now)
 
-    def _listen(self, clock: Clock) -> Iterator[Message]:
+    def _unheard(self, clock: Clock) -> Iterable[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
         now, looked = clock.monotonic(), self._looked
-        if looked is not None and now - looked > self._settings.lapse:
-            self._lapse = self._lapse[0] if self._lapse is not None else looked, now
-            self._hasten_all(now)
-            yield Unheard(self.mount.point, now - looked, clock.wall())
         self._looked = now
+        if looked is None or now - looked <= self._settings.lapse:
+            return ()
+        self._lapse = self._lapse[0] if self._lapse is not None else looked, now
+        self._hasten_all(now)
+        return (Unheard(self.mount.point, now - looked, clock.wall()),)
 
     def passed(self, now: float, pause: float) -> None:
         """A pass has ended, all that it gave was taken, and the next one is to begin after `pause` seconds."""
@@ -248,8 +250,9 @@ class MountReader:
                 yield self._scanned(self._walk, clock)
                 return
             if found is not None:
-                self._found.add(source_id(found.path))
-                self.follow(found.path, literal=found.literal)
+                source = self.follow(found.path, literal=found.literal)
+                if source.gone_since is not None or source.missing_since is not None:
+                    self._found.add(source.source)
 
     def _scanned(self, walk: Walk, clock: Clock) -> Message:
         now = clock.monotonic()

@@ -51,7 +51,7 @@ class Rotation:
     @property
     def under_way(self) -> bool:
         """Is the source between two files?"""
-        return self._moved_at is not None or self._cut_by is not None or self._tail.suspected_at is not None
+        return self._moved_at is not None or self._cut_by is not None
 
     def over(self) -> None:
         """The path names the file that is read."""

@@ -63,12 +63,23 @@ class Source:
         self._backoff = Backoff(context.settings, context.phase())
         self._tail = Tail(self.source, path, context, self._backoff)
         self._directory = LogDirectory(path, context)
-        self._rotation = Rotation(self.source, path, context, self._tail, self._directory)
+        self._rotation: Rotation | None = None
         self._resume = resume
         self._looked_at = float("-inf")
         self._binary: tuple[int, int] | None = None
         self._held_since: tuple[tuple[int, int], float] | None = None  # a file that is held back, and since when
         self._copy: _Copy | None = None
+
+    @property
+    def _turning(self) -> Rotation:
+        """From one file to the next: most paths never need it."""
+        if self._rotation is None:
+            self._rotation = Rotation(self.source, self.path, self._context, self._tail, self._directory)
+        return self._rotation
+
+    def _turned(self) -> None:
+        if self._rotation is not None:
+            self._rotation.over()
 
     @property
     def directory(self) -> str:
@@ -90,7 +101,8 @@ class Source:
         """As another source has to know it."""
         absent = self.missing_since is not None and self.gone_since is None
         unread = self._tail.content is None and self._resume is not None
-        settling = absent or self._rotation.under_way or unread
+        turning = self._rotation is not None and self._rotation.under_way
+        settling = absent or turning or unread or self._tail.suspected_at is not None
         return Standing(settling, self._looked_at, self.changed_at, self._tail.written, self._tail.content)
 
     @property
@@ -135,16 +147,17 @@ class Source:
             else:
                 yield from self._present(seen, now, at)
         except OSError as error:
-            self._rotation.failures += 1
+            self._turning.failures += 1
             self._context.count_error(error)
             if error.errno in (errno.ESTALE, errno.EBADF):
                 tail.close()
-            if self._rotation.failures >= self._settings.failures_reported and not self.unreadable:
+            if self._turning.failures >= self._settings.failures_reported and not self.unreadable:
                 self.unreadable = True
                 yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
-            self.due_at = now + self._backoff.after_failure(self._rotation.failures)
+            self.due_at = now + self._backoff.after_failure(self._turning.failures)
             return
-        self._rotation.failures = 0
+        if self._rotation is not None:
+            self._rotation.failures = 0
         if self.unreadable:
             self.unreadable = False
             yield Readable(self.source, at)
@@ -177,14 +190,14 @@ class Source:
             self._directory.remember()
             identity = seen.st_dev, seen.st_ino
             if identity != tail.content.identity:
-                yield from self._rotation.moved(seen, now, at)
+                yield from self._turning.moved(seen, now, at)
             if tail.content is not None and identity == tail.content.identity:
-                self._rotation.over()
+                self._turned()
                 cut = yield from tail.read_on(seen, now, at)
                 if self._backoff.grown:
-                    self._rotation.note_beside()
+                    self._turning.note_beside()
                 if cut is not None:
-                    yield from self._rotation.cut(cut, seen, now, at)
+                    yield from self._turning.cut(cut, seen, now, at)
         except Left as left:
             yield from self._leave_to_other_name(now, at, left.links)
             self.unsupported = "duplicate"
@@ -272,7 +285,7 @@ class Source:
         if self._tail.announced:
             yield Readable(self.source, at)
         if problem:
-            yield from self._rotation.switch("replaced", problem, begun, at, left=None)
+            yield from self._turning.switch("replaced", problem, begun, at, left=None)
         else:
             content.device = seen.st_dev
 
@@ -305,7 +318,7 @@ class Source:
             start = resumed_beside(self._context, self.source, self.path, self._resume)
             if start is not None:
                 yield from self._start(start)
-        links = yield from self._rotation.drain(now, at)
+        links = yield from self._turning.drain(now, at)
         if self._tail.more:
             return
         self._tail.soon = True
@@ -328,7 +341,7 @@ class Source:
         self.gone_since = now
         if tail.announced or self._resume is not None:
             yield Gone(self.source, at)
-        self._rotation.over()
+        self._turned()
         tail.forget_stamps()
 
     def _without_directory(self, now: float, at: float) -> Messages:
@@ -338,7 +351,7 @@ class Source:
         """
         tail, registry = self._tail, self._context.registry
         if tail.descriptor is not None:
-            yield from self._rotation.drain(now, at)
+            yield from self._turning.drain(now, at)
         elif not self._directory.missing:
             self._directory.missing = True
             if tail.content is not None:

@@ -139,7 +139,7 @@ def whole(context: Context, descriptor: int, seen: os.stat_result) -> Fingerprin
 def _originals(path: str) -> Iterator[SourceId]:
     """The logs that this file may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
     directory, _, name = path.rpartition("/")
-    above = directory.rpartition("/")[0]
+    above, plain = directory.rpartition("/")[0], source_id(path) == path
     for one in sorted(made_from(name)):
         for where in (directory, above):
-            yield source_id(f"{where}/{one}")
+            yield f"{where}/{one}" if plain else source_id(f"{where}/{one}")

@@ -59,7 +59,7 @@ class Key(NamedTuple):
 NO_KEY: Final = Key("", "")
 
 
-class Member(Struct):
+class Member(Struct, omit_defaults=True):
     """One stream, and what is known of it so far."""
 
     base: str

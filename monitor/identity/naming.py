@@ -34,6 +34,8 @@ _PAIRED = (
 )
 # main_log.1  main_log-20261121.gz: only believed where the file without it was named
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
+_TELLS = re.compile(r"std|err|\.e", re.IGNORECASE)
+"""A name without it is of neither stream, and of no pair."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -74,8 +76,7 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
     owner = owner_at(path)
     if owner is not None and owner.name:
         return _clean(owner.name)
-    rivals = {known for other in watches if not other.name for known in _normal(other.paths)}
-    return _clean(_default(path, led, rivals))
+    return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name])))
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:
@@ -128,20 +129,26 @@ def searched(pattern: str, path: str) -> str | None:
     return match["run"] if match else None
 
 
-def _default(path: str, led: Led, rivals: set[str]) -> str:
+def _default(path: str, led: Led, patterns: tuple[tuple[str, ...], ...]) -> str:
     pattern, below = led.pattern, led.below
     if below is None:  # not below the pattern, such as a link's target
         return _stem(posixpath.basename(path))
+    stem = _stem(below or posixpath.basename(pattern))
+    return "/".join([*_before(pattern, "" if below else stem, patterns), stem]).lstrip("/")
+
+
+@functools.lru_cache(maxsize=256)
+def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
+    """What stands before the names of what this pattern finds, or of the very file, which has this stem."""
+    rivals = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
+    if stem:
+        same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
+        return _distinguishing(posixpath.dirname(pattern), same)
     if rest is not None:
-        same = {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest}
-        return _distinguished(fixed, same, _stem(below))
-    if below:  # in a directory that was named
-        same = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
-        return _distinguished(pattern, same, _stem(below))
-    stem = _stem(posixpath.basename(pattern))
-    same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
-    return _distinguished(posixpath.dirname(pattern), same, stem)
+        return _distinguishing(fixed, {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest})
+    named = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
+    return _distinguishing(pattern, named)  # in a directory that was named
 
 
 def _below(path: str, pattern: str) -> str | None:
@@ -176,20 +183,21 @@ def _stem(name: str) -> str:
     folder, slash, base = name.rpartition("/")
     for _ in range(2):  # train.log.err
         base = _SUFFIX.sub("", base) or base
-    base = _STREAM.sub("", base)
-    for pattern, other in _PAIRED:
-        base = pattern.sub(other, base)
+    if _TELLS.search(base):
+        base = _STREAM.sub("", base)
+        for pattern, other in _PAIRED:
+            base = pattern.sub(other, base)
     return folder + slash + base
 
 
-def _distinguished(directory: str, directories: set[str], name: str) -> str:
-    """`name` after as many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
+def _distinguishing(directory: str, directories: set[str]) -> list[str]:
+    """As many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
     others = [other.split("/") for other in directories - {directory}]
     parts = directory.split("/")
     count = 0
     while count < len(parts) and any(other[len(other) - count :] == parts[len(parts) - count :] for other in others):
         count += 1
-    return "/".join([*parts[len(parts) - count :], name]).lstrip("/")
+    return parts[len(parts) - count :]
 
 
 @functools.lru_cache(maxsize=256)

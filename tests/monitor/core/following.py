@@ -32,10 +32,15 @@ class Following:
     def __init__(self, *settings: str, owner: int | None = 1000) -> None:
         """`owner`: the user id of the files."""
         self.settings, self.owner = settings, owner
-        self.core = Core(load("", list(settings)))
+        self.core = self._begun()
         self.now, self.told = NOW, list[Transition]()
         self.written: dict[str, bytes] = {}
         self.kept = Disk()
+
+    def _begun(self) -> Core:
+        core = Core(load("", list(self.settings)))
+        core.rest_seconds = float("-inf")  # what is no training rests at once
+        return core
 
     def open(self, path: str, backlog: str = "", age: float = 0.0) -> None:
         """A file is found, with what stands in it, last written `age` seconds ago."""
@@ -77,7 +82,7 @@ class Following:
     def killed(self) -> None:
         """It is killed by -9 and started: the next daemon has the state file, and reads on where that says."""
         saved = self.saved()
-        self.core = Core(load("", list(self.settings)))
+        self.core = self._begun()
         positions = self.core.restore(saved)
         for path, data in self.written.items():
             position = positions.get(path)

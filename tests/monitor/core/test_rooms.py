@@ -39,10 +39,10 @@ def config(**changes: object) -> Config:
 
 def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     """Two files of one run, one of another; a source that is dropped is not waited for."""
-    sources = Sources()
+    sources = Sources(Own())
     assert sources.ready
-    first, second = (sources.open(opened(name), "a", Own(), None) for name in ("/a.out", "/a.err"))
-    other = sources.open(opened("/b.log"), "b", Own(), None)
+    first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
+    other = sources.open(opened("/b.log"), "b")
     assert sources.of_run("a") == {"/a.out", "/a.err"}
     sources.finish(first)
     sources.finish(first)  # twice counts once
@@ -57,7 +57,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
 
 def test_a_hole_is_skipped_and_a_restart_reads_from_the_beginning() -> None:
     """Offsets of the reader follow those of the messages."""
-    source = Sources().open(opened("/a.log", offset=100), "a", Own(), None)
+    source = Sources(Own()).open(opened("/a.log", offset=100), "a")
     assert source.reader.fed_bytes == 100
     source.feed(Data("/a.log", 100, b"x\n", NOW, NOW, 7))
     source.feed(Data("/a.log", 150, b"y\n", NOW, NOW, 5))
@@ -295,8 +295,8 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
 
 def test_counts_are_brought_up_to_date_when_somebody_looks() -> None:
     """Events by kind, malformed lines by rule, lines and bytes; each once."""
-    counters, sources = Counters(), Sources()
-    source: Source = sources.open(opened("/a.log"), "a", Own(), None)
+    counters, sources = Counters(), Sources(Own())
+    source: Source = sources.open(opened("/a.log"), "a")
     source.feed(Data("/a.log", 0, b"a\nb\n", NOW, NOW, 0))
     entries = [
         LogEvent(1, "r", IterationLogged(iteration=1), ""),
