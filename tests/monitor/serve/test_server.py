@@ -129,7 +129,7 @@ def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
             with suppress(BlockingIOError):
                 client.send(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
         took = [seconds(server, "/metrics") for _ in range(10)]
-        assert max(took) < slack(1.0)
+        assert max(took) < slack(3.0), "200,000 answers of a millisecond wait"
 
 
 @pytest.mark.parametrize(("listen", "address", "allowed", "host", "passes"), [
