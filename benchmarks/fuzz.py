@@ -249,7 +249,7 @@ def _server() -> HttpServer:
     if not _SERVERS:
         core = Core(load("", [f'runs=[{{"paths": ["{PATH}"]}}]']))
         snapshot = core.snapshot(NOW)
-        _SERVERS.append(HttpServer("127.0.0.1", 0, App(lambda: snapshot, ManualClock(NOW)), Limits()))
+        _SERVERS.append(HttpServer("127.0.0.1", 0, App(lambda _asked: snapshot, ManualClock(NOW)), Limits()))
         _SERVERS[0].start()
     return _SERVERS[0]
 

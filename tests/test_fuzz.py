@@ -83,7 +83,7 @@ def fed(core: Core, data: bytes, *, live: bool = True) -> float:
 def pages(core: Core, now: float) -> dict[str, bytes]:
     """Everything that HTTP shows."""
     snapshot = core.snapshot(now)
-    app = App(lambda: snapshot, ManualClock(now))
+    app = App(lambda _asked: snapshot, ManualClock(now))
     found = {}
     paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents"]
     paths += [f"/runs/{run.run}".encode("utf-8", "replace").decode() for run in snapshot.runs]
@@ -203,7 +203,7 @@ def test_hostile_text_in_every_place(template: str, text: str) -> None:
     told = core.tick(now + 1000)
     for transition in told:
         raw = json.dumps(payload(transition), allow_nan=False)
-        assert set(json.loads(raw)) <= {"version", "id", "title", *FACTS, *Transition.__dataclass_fields__}
+        assert set(json.loads(raw)) <= {"version", "id", "title", *FACTS, *Transition.__struct_fields__}
         assert "\x1b" not in raw
 
 
