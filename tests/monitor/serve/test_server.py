@@ -88,7 +88,7 @@ def test_slow_requests_are_cut_off(serve: Serve) -> None:
 
 def test_slow_readers_give_way(serve: Serve) -> None:
     """Clients that ask for much and read nothing are dropped when others want an answer."""
-    server = serve(answers=4, slow=0.2)
+    server = serve(answers=4)
     with ExitStack() as stack:
         for client in many(server, 12, stack):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
