@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+from monitor.follow.directory_watches import DirectoryWatches
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import CaughtUp
 from monitor.follow.patterns import Watch
-from monitor.follow.waker import Waker
 
 _FILES, _DIRECTORIES = 10_000, 600
 _GOAL = 0.5
@@ -28,7 +28,7 @@ _GOAL = 0.5
 def _measure(folder: str, mode: str, seconds: float) -> None:
     """Print the share in percent, the resident memory in MB, and the threads, once every file is read to its end."""
     if mode == "polled":
-        Waker.watch = lambda *_: None  # type: ignore[method-assign]
+        DirectoryWatches.watch = lambda *_: None  # type: ignore[method-assign]
     messages = Inbox(32)
     follower = Follower([Watch(f"{folder}/**/*.out")], {}, messages)
     follower.start()

@@ -14,9 +14,9 @@ from benchmarks.speed.measure import MONITOR, SCRATCH, cpu_of, environment, rss_
 
 _POLLED = """
 from monitor.cli import main
-from monitor.follow.waker import Waker
-assert callable(Waker.watch)
-Waker.watch = lambda *_: None
+from monitor.follow.directory_watches import DirectoryWatches
+assert callable(DirectoryWatches.watch)
+DirectoryWatches.watch = lambda *_: None
 main(prog_name="megatron-monitor")
 """
 
