@@ -88,7 +88,7 @@ def test_slow_requests_are_cut_off(serve: Serve) -> None:
 
 def test_slow_readers_give_way(serve: Serve) -> None:
     """Clients that ask for much and read nothing are dropped when others want an answer."""
-    server = serve(answers=4)
+    server = serve(answers=4, slow=slack(0.2))
     with ExitStack() as stack:
         for client in many(server, 12, stack):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -129,7 +129,7 @@ def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
             with suppress(BlockingIOError):
                 client.send(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
         took = [seconds(server, "/metrics") for _ in range(10)]
-        assert max(took) < slack(3.0), "200,000 answers of a millisecond wait"
+        assert max(took) < slack(1.0)
 
 
 @pytest.mark.parametrize(("listen", "address", "allowed", "host", "passes"), [
