@@ -38,6 +38,11 @@ def main() -> None:
         "pipeline-model-parallel size: 1", flush=True)  # fmt: skip
     say(f"  successfully loaded checkpoint from {directory} at iteration {done}" if done else "", flush=True)
     say(f"[before the start of training step] datetime: {time.strftime('%Y-%m-%d %H:%M:%S')} ", flush=True)
+    together = directory / f"begun-{os.environ['SLURM_JOB_ID']}"  # no rank's first iteration is over before all began
+    if rank == 0:
+        together.touch()
+    while not together.exists():
+        time.sleep(0.05)
     for iteration in range(done + 1, 1001):
         time.sleep(0.2)
         if stops and iteration == done + 13:
