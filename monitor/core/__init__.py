@@ -35,8 +35,6 @@ import platform
 from collections.abc import Sequence
 from functools import partial
 
-from msgspec import msgpack
-
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.belonging import Belonging
@@ -48,7 +46,7 @@ from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
-from monitor.core.saved import ENDED, LEDGER, MONITOR, OfLog, Place, Saved, SavedSource, Waiting
+from monitor.core.saved import ENDED, LEDGER, MONITOR, OfLog, Place, Saved, Waiting
 from monitor.core.view import count_sources, show_all
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
@@ -296,9 +294,6 @@ class Core(Watched):
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {}
         for name in self.touched - {LEDGER, ENDED}:
-            if (rests := self.sources.at_rest(name)) is not None:
-                found[name] = self.aside.encoded(name, {"sources": dict([rests])})
-                continue
             one = self._of_log(name, now)
             found[name] = self.aside.encoded(name, one) if one is not None and (one.sources or one.runs) else None
         for name, value in ((LEDGER, self.ledger), (ENDED, self.ended.by_name)):
@@ -317,10 +312,10 @@ class Core(Watched):
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning."""
-        if (rests := self.sources.at_rest(log)) is not None:
-            kept = msgpack.decode(rests[1], type=SavedSource)
-            kept.saved_at = now
-            return OfLog({rests[0]: kept})
+        if rests := self.sources.at_rest(log):
+            for kept in rests.values():
+                kept.saved_at = now
+            return OfLog(rests)
         sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None

@@ -2,13 +2,15 @@
 
 import logging
 
+from msgspec.structs import replace
+
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
 from monitor.core.hearing import Hearing
 from monitor.core.ordered import HOLD, Ordered
 from monitor.core.runs import Run, not_listened
 from monitor.core.saved import SavedSource
-from monitor.core.sources import Source
+from monitor.core.sources import AtRest, Source
 from monitor.core.watched import Watched
 from monitor.follow.messages import (
     CaughtUp,
@@ -59,7 +61,7 @@ class Intake:
     def _handle(self, message: Message, now: float) -> None:
         match message:
             case Opened():
-                self._opened(message)
+                self._opened(message, now)
             case Scanned():
                 self._scanned(message)
             case Unreadable() | Readable():
@@ -67,7 +69,9 @@ class Intake:
             case Unheard():
                 self.hearing.unheard(message, now)
             case _:
-                source = self._watched.sources.awake(message.source)
+                sources = self._watched.sources  # what rests was read to its end
+                known = sources.get if isinstance(message, CaughtUp) else sources.awake
+                source = known(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
                     self._of_source(source, message, now)
                 elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
@@ -118,7 +122,7 @@ class Intake:
         """Its agent is deaf for long (`why`), or is heard again."""
         self._hears(self._watched.current(source), source.name, source.run, why, now)
 
-    def _opened(self, message: Opened) -> None:
+    def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.sources.pop(message.source, None)
         before = self._watched.sources.awake(message.source)
         # another file under the same path goes on with the same run, as it would live
@@ -132,12 +136,17 @@ class Intake:
         ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         if saved is not None:
             self._was_away(name, saved.saved_at, lost=not message.resumed or ordered is not None)
+        if not message.resumed or saved is None or saved.run != name:
+            self._watched.touch(name)
+            self._watched.touch(name if saved is None else saved.run)
+        if saved is not None and ordered is None and message.resumed and message.size == message.offset:
+            saved.run, saved.member, position = name, member, saved.position
+            saved.position = replace(position, device=message.device, inode=message.inode)
+            if saved.told_nothing and self._rest(message, saved, now):
+                return
         opened = self._watched.sources.open(message, name, saved, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))
         opened.member = member
-        if not opened.resumed or saved is None or saved.run != name:
-            self._watched.touch(name)
-            self._watched.touch(name if saved is None else saved.run)
         if ordered is not None:
             self._holding.add(opened.name)
         self._belonging.opened(opened)
@@ -275,15 +284,19 @@ class Intake:
             self._untrained += 1
             if self._untrained <= _NAMED:
                 _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
-        silent = now + self._watched.wall_offset - source.mtime
-        if silent >= self._watched.rest_seconds and source.told_nothing and self._is_alone(source.run):
+        if source.told_nothing and self._rest(source, source.save(now), now):
             self._watched.counters.add_lines(source)
-            self._watched.sources.rest(source, now)
+            self._watched.sources.drop(source)
 
-    def _is_alone(self, log: str) -> bool:
-        """Has that log one source, and no run?"""
-        others = self._watched.runs.of_log(log) or self._watched.saved.of_log(log).sources
-        return not others and len(self._watched.sources.of_run(log)) == 1
+    def _rest(self, source: Source | Opened, saved: SavedSource, now: float) -> bool:
+        """Is it kept no further than as `saved` until it moves, an old file that is the only one of its log?"""
+        name = source.name if isinstance(source, Source) else source.source
+        silent = now + self._watched.wall_offset - source.mtime
+        if silent < self._watched.rest_seconds or name != source.path:
+            return False
+        if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
+            return False
+        return self._watched.sources.rest(name, AtRest(saved, source.mtime, source.mount, source.owner))
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -23,6 +23,8 @@ from monitor.run.experiments import Known
 
 MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
 """Names of parts that no run can have."""
+_TOLD = frozenset({"matched_lines", "open", "ordered"})
+"""What a reader saves beside its place where lines were of use, or are pushed."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
@@ -41,6 +43,11 @@ class SavedSource(Struct, omit_defaults=True):
     """Its run made room for others."""
     new: bool = False
     """It came while we watched."""
+
+    @property
+    def told_nothing(self) -> bool:
+        """Whether it is of no training and no job, as far as it was read."""
+        return self.member is not None and self.member.told_nothing and _TOLD.isdisjoint(self.reader)
 
 
 class Place(Struct):

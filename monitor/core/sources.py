@@ -4,7 +4,7 @@ from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct, field, msgpack
+from msgspec import Struct, field, msgpack
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
@@ -103,9 +103,7 @@ class Source(Struct):
     @property
     def told_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
-        member = self.member
-        begun = member.key or member.steps or member.arguments is not None or self.ordered is not None
-        return self.reader.told_nothing and not begun and self.name == self.path and not self.failed
+        return self.reader.told_nothing and self.member.told_nothing and self.ordered is None
 
     def restart(self, rules: Own, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
@@ -127,11 +125,13 @@ class Source(Struct):
 class AtRest(Struct, array_like=True):
     """What is kept of a source that rests."""
 
-    saved: Raw
-    """As the state file has it."""
+    saved: SavedSource
     mtime: float
     mount: str
     owner: int | None
+
+
+_AT_REST = msgpack.Decoder(AtRest)
 
 
 class Sources(dict[str, Source]):
@@ -183,19 +183,22 @@ class Sources(dict[str, Source]):
         self._join(source)
         return source
 
-    def rest(self, source: Source, now: float) -> None:
-        """Until it moves, keep no more of it than a restart needs: where its first bytes prove that place."""
-        saved = source.save(now)
-        if saved.position.head_bytes >= min(ENOUGH_BYTES, saved.position.offset + 1):
-            kept = AtRest(Raw(msgpack.encode(saved)), source.mtime, source.mount, source.owner)
-            self.resting[source.name], self._rests[source.run] = msgpack.encode(kept), source.name
-            self.drop(source)
+    def rest(self, name: str, at_rest: AtRest) -> bool:
+        """Until it moves, keep no more of it than a restart needs: where its first bytes prove that place, and its log
+        has no other source.
+        """
+        run, position = at_rest.saved.run, at_rest.saved.position
+        alone = self._of_run.get(run, name) == name and run not in self._rests
+        if not alone or position.head_bytes < min(ENOUGH_BYTES, position.offset + 1):
+            return False
+        self.resting[name], self._rests[run] = msgpack.encode(at_rest), name
+        return True
 
     def awake(self, name: str) -> Source | None:
         """The source of that name; one that rests goes on."""
         if (kept := self.resting.pop(name, None)) is not None:
-            rested = msgpack.decode(kept, type=AtRest)
-            saved = msgpack.decode(rested.saved, type=SavedSource)
+            rested = _AT_REST.decode(kept)
+            saved = rested.saved
             del self._rests[saved.run]
             at = saved.position
             found = Opened(
@@ -207,10 +210,10 @@ class Sources(dict[str, Source]):
             self.finish(source)
         return self.get(name)
 
-    def at_rest(self, run: str) -> tuple[str, Raw] | None:
-        """The source of that run that rests, as the state file has it."""
+    def at_rest(self, run: str) -> dict[str, SavedSource]:
+        """The source of that run, where it rests."""
         name = self._rests.get(run)
-        return (name, msgpack.decode(self.resting[name], type=AtRest).saved) if name is not None else None
+        return {} if name is None else {name: _AT_REST.decode(self.resting[name]).saved}
 
     def _join(self, source: Source) -> None:
         self.awake(self._rests.get(source.run, ""))

@@ -118,6 +118,11 @@ class Member(Struct, omit_defaults=True):
                 self.lines.append(crc32(raw if isinstance(raw, bytes) else raw.encode()))
 
     @property
+    def told_nothing(self) -> bool:
+        """Whether it is of no training and no job, as far as it was read."""
+        return not (self.key or self.steps or self.arguments is not None)
+
+    @property
     def young(self) -> bool:
         """Has it told few steps, so that it may yet be compared?"""
         return self.steps < _EARLY
