@@ -5,7 +5,7 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct, field
@@ -100,13 +100,13 @@ class Registry:
         with self._lock:
             return _likeliest(self._of_inode.get(inode, {}).values(), size)
 
-    def copied(self, sources: Iterable[SourceId], size: int) -> list[Fingerprint]:
-        """What these sources have left, where it proves a file with another inode. To be verified."""
+    def left(self, inode: int, originals: Callable[[], Iterable[SourceId]], size: int) -> list[Fingerprint]:
+        """The same, and what these sources have left, where it proves a file with another inode."""
+        if not self._source:
+            return []  # so it is at most times, and the names take long to make
         with self._lock:
-            if not self._of_source:
-                return []  # so it is at most times, and the names take long to make
-            found = [one for source in sources for one in self._of_source.get(source, {}).values()]
-        return _likeliest((one for one in found if is_strong(one)), size)
+            found = [one for source in originals() for one in self._of_source.get(source, {}).values()]
+        return self.renamed(inode, size) + _likeliest((one for one in found if is_strong(one)), size)
 
     def _forget(self, key: _Key) -> None:
         known = self._source.pop(key, None)
@@ -200,6 +200,8 @@ class Context(Struct):
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
+    followed: Container[SourceId]
+    """The paths of this mount that are."""
     standing: Callable[[SourceId], Standing | None]
     """Of who follows a path of this mount, if there was ever a file."""
     hasten: Callable[[SourceId, float], None]
@@ -227,8 +229,8 @@ class Context(Struct):
         """st_dev of the directory that holds the file itself, links followed. Asked for once a pass and directory, or
         `anew`: a hundred thousand files lie in few.
         """
-        directory = None if anew or self.os_layer.is_link(path) else os.path.dirname(path)
-        if directory is None:
+        directory = path.rpartition("/")[0] or "/"
+        if anew or self.os_layer.is_link(path):
             return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
         if directory not in self._devices:
             self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev

@@ -69,9 +69,7 @@ def owner(jobs: Mapping[Mount, Sequence[Job]], path: str) -> Mount | None:
         for job in some:
             if job.states:
                 root = job.root.rstrip("/")
-                found = path.startswith(root + "/") and job.pattern.accepts(
-                    job.pattern.below(job.states, path[len(root) :])
-                )
+                found = path.startswith(root + "/") and job.pattern.matches(path[len(root) :], job.states)
             else:
                 found = path == job.root or job.pattern.tree().matches(path)
             if found and not excluded(job.exclude, path, name) and (best is None or len(job.root) > best[0]):

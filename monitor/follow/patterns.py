@@ -111,10 +111,10 @@ class Pattern(Struct, frozen=True):
         """Is a file of that name a match, in a directory with these states?"""
         return _names(self, states).match(name) is not None
 
-    def matches(self, path: str) -> bool:
-        """Would a walk find a file with this absolute path?"""
+    def matches(self, path: str, states: States | None = None) -> bool:
+        """Would a walk find a file with this absolute path, or, from `states` on, one that lies so far below?"""
         directory, _, name = path.rpartition("/")
-        return _names(self, _entered(self, directory)).match(name) is not None
+        return _names_in(self, states, directory).match(name) is not None
 
     def closed(self, states: set[int]) -> States:
         """With what `**` lets pass."""
@@ -126,8 +126,8 @@ class Pattern(Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=512)
-def _entered(pattern: Pattern, directory: str) -> States:
-    return pattern.below(pattern.start(), directory)
+def _names_in(pattern: Pattern, states: States | None, directory: str) -> re.Pattern[str]:
+    return _names(pattern, pattern.below(pattern.start() if states is None else states, directory))
 
 
 @functools.lru_cache(maxsize=512)

@@ -51,6 +51,7 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
+            self.sources,
             self._standing,
             lambda key, now: self._schedule.hasten(self.sources[key], now),
         )

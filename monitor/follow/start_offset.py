@@ -5,7 +5,6 @@ delivered.
 """
 
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
@@ -71,7 +70,7 @@ def unread(context: Context, source: SourceId, path: str, descriptor: int, seen:
         context.descriptors.discard(descriptor)
         registry.release((seen.st_dev, seen.st_ino), source)
         raise Duplicate
-    for former in (*registry.renamed(seen.st_ino, seen.st_size), *registry.copied(_originals(path), seen.st_size)):
+    for former in registry.left(seen.st_ino, lambda: _originals(path), seen.st_size):
         problem, head, tail = context.verify(descriptor, former)
         if not problem:
             return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
@@ -96,8 +95,7 @@ def held_back(
     """Of a file that was met `since`. A copy is held back while its log may be cut any moment, or where it is sure."""
     wait = context.settings.copy_seconds
     for name in _originals(path) if wait else ():
-        original = context.standing(name)
-        if original is None:
+        if name not in context.followed or (original := context.standing(name)) is None:
             continue
         if (original.settling or original.looked_at < since) and now - since < wait:
             context.hasten(name, now)
@@ -136,10 +134,9 @@ def whole(context: Context, descriptor: int, seen: os.stat_result) -> Fingerprin
     return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail).fingerprint()
 
 
-def _originals(path: str) -> Iterator[SourceId]:
+def _originals(path: str) -> list[SourceId]:
     """The logs that this file may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
     directory, _, name = path.rpartition("/")
-    above, plain = directory.rpartition("/")[0], source_id(path) == path
-    for one in sorted(made_from(name)):
-        for where in (directory, above):
-            yield f"{where}/{one}" if plain else source_id(f"{where}/{one}")
+    above = directory.rpartition("/")[0]
+    found = [f"{where}/{one}" for one in sorted(made_from(name)) for where in (directory, above)]
+    return found if source_id(path) == path else list(map(source_id, found))
