@@ -59,7 +59,13 @@ def in_key(line: bytes) -> bytes:
 @lru_cache(maxsize=64)  # of one file it is asked for several times in a row
 def masked_path(path: str) -> str:
     """A path, or a run's name by one, with the secrets in its parts masked; what two of them differ in stays apart."""
-    return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(path) else path
+    directory, _, name = path.rpartition("/")
+    return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(name) or _may_name(directory) else path
+
+
+@lru_cache(maxsize=512)  # of many files
+def _may_name(directory: str) -> bool:
+    return _MAY_NAME.search(directory) is not None
 
 
 def _masked_name(name: str) -> str:

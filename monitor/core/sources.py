@@ -1,6 +1,6 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -146,7 +146,7 @@ class Sources(dict[str, Source]):
         self._rests: dict[str, str] = {}  # run -> its only source, which rests
         self._rules = rules
         self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
-        self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+        self._unread: dict[str, int] = {}  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
     def open(
@@ -223,7 +223,7 @@ class Sources(dict[str, Source]):
         elif names != source.name:
             self._of_run[source.run] = {names, source.name}
         if not source.caught_up:
-            self._unread[source.run] += 1
+            self._unread[source.run] = self._unread.get(source.run, 0) + 1
 
     def drop(self, source: Source) -> None:
         """It is followed no more."""
@@ -236,7 +236,8 @@ class Sources(dict[str, Source]):
         if isinstance(names, set):
             names.discard(source.name)
         if not names or names == source.name:
-            del self._of_run[source.run], self._unread[source.run]
+            del self._of_run[source.run]
+            self._unread.pop(source.run, None)
             self._latest.pop(source.run, None)
 
     def move(self, source: Source, run: str) -> None:
@@ -300,7 +301,7 @@ class Sources(dict[str, Source]):
 
     def catching_up(self, run: str) -> bool:
         """Is one of its sources not yet read to its end?"""
-        return self._unread[run] > 0
+        return run in self._unread
 
     @property
     def ready(self) -> bool:

@@ -133,8 +133,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
     watch, name = led.watch, naming.name_by(path, led, watches)
-    owner = owner_at(path)
-    why = owner.why if owner is not None and owner.name else "path"
+    why = owner.why if (owner := owner_at(path)) is not None and owner.name else "path"
     if watch is not None and watch.name is not None:
         why = "name"
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):

@@ -80,8 +80,7 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:
-    """The watch that found `path`, and its pattern: the path itself where none is known."""
-    path = posixpath.normpath(path)
+    """The watch that found `path`, one without `.` and `..`, and its pattern: the path itself where none is known."""
     return _led_by(path, path, watches)
 
 
@@ -110,13 +109,13 @@ def _normal(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> Led:
     """The watch that holds `pattern`, else the first whose pattern fits `path`, with that pattern; else none."""
-    for watch in watches:
-        if pattern in _normal(watch.paths):
+    patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
+    for watch, known in patterns:
+        if known == pattern:
             return Led(watch, pattern, _below(path, pattern))
-    for watch in watches:
-        for known in _normal(watch.paths):
-            if (below := _below(path, known)) is not None:
-                return Led(watch, known, below)
+    for watch, known in patterns:
+        if (below := _below(path, known)) is not None:
+            return Led(watch, known, below)
     return Led(None, pattern, _below(path, pattern))
 
 
@@ -181,7 +180,7 @@ def _stem(name: str) -> str:
     but a suffix keeps it.
     """
     folder, slash, base = name.rpartition("/")
-    for _ in range(2):  # train.log.err
+    for _ in range(min(2, base.count("."))):  # train.log.err
         base = _SUFFIX.sub("", base) or base
     if _TELLS.search(base):
         base = _STREAM.sub("", base)
