@@ -17,6 +17,9 @@ from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, 
 from monitor.system.clock import Clock
 
 
+_AT_ONCE = 16  # entries of a listing, between two stops: no call is made for them
+
+
 class Job(NamedTuple):
     """Walk `root`, which is at `states` of the pattern. Without states `root` is a path that was given literally."""
 
@@ -98,7 +101,7 @@ class Found(NamedTuple):
 
 
 Step: TypeAlias = Found | None
-"""None: one more entry was looked at."""
+"""None: more entries were looked at."""
 _Directory: TypeAlias = tuple[Job, str, States]
 _Odd: TypeAlias = tuple[Entry, States]
 
@@ -194,7 +197,8 @@ class Walk(Struct):
                     return
             for entry in self.os_layer.scandir(directory):
                 entries.append(entry)
-                yield None
+                if not len(entries) % _AT_ONCE:
+                    yield None
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
                 self.errors.append(error)

@@ -71,10 +71,10 @@ class OsLayer:
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    if entry.is_symlink():
-        return "link"
     if entry.is_file(follow_symlinks=False):
         return "file"
+    if entry.is_symlink():
+        return "link"
     if entry.is_dir(follow_symlinks=False):
         return "directory"
     return "other"
