@@ -16,7 +16,6 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
 from monitor.system.clock import Clock
 
-
 _AT_ONCE = 16  # entries of a listing, between two stops: no call is made for them
 
 
