@@ -134,8 +134,6 @@ class Unwrapper(Struct):
 
     def save(self) -> dict[str, Any]:
         """What goes on after a resume."""
-        if not self.parts and self.cut is None and self.ends is None:
-            return {}  # as of most sources
         parts = {name: masked(text) for name, text in self.parts.items()}
         known = {"parts": parts or None, "cut": self.cut, "ends": self.ends}
         return {name: value for name, value in known.items() if value is not None}

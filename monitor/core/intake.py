@@ -139,10 +139,10 @@ class Intake:
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
-        if saved is not None and ordered is None and message.resumed and message.size == message.offset:
-            saved.run, saved.member, position = name, member, saved.position
-            saved.position = replace(position, device=message.device, inode=message.inode)
-            if saved.told_nothing and self._rest(message, saved, now):
+        if saved is not None and saved.told_nothing and ordered is None and message.size == message.offset:
+            position = replace(saved.position, device=message.device, inode=message.inode)
+            kept = replace(saved, run=name, member=member, position=position)
+            if message.resumed and self._rest(message, kept, now):
                 return
         opened = self._watched.sources.open(message, name, saved, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))

@@ -164,3 +164,21 @@ def test_a_new_configuration_takes_up_what_has_rested_for_a_month() -> None:
     positions = logs.core.reconfigure(load("", []), logs.now)
     logs.core.parts(logs.now)
     assert positions.keys() == logs.core.saved.sources.keys() == {"/l/job.log"}
+
+
+def test_a_restart_lays_a_file_aside_as_it_was_saved() -> None:
+    """Its part of the state is not written again, and what is written to its neighbour later counts once."""
+    logs = Following()
+    logs.open("/l/job.log", NOISE.format(1) * 3, age=3600.0)
+    logs.open("/l/77.err", NOISE.format(2) * 3, age=3600.0)
+    logs.open("/l/77.out", NOISE.format(3) * 3, age=3600.0)
+    before = logs.saved().sources
+    logs.killed()
+    assert "job" not in logs.core.touched
+    assert "/l/job.log" in logs.core.sources.resting
+    assert {name: one.position for name, one in logs.saved().sources.items()} == {
+        name: one.position for name, one in before.items()
+    }
+    logs.write("/l/77.out", arguments() + step(1) + step(2))
+    logs.wait(3)
+    assert logs.totals() == {"77": 2.0}
