@@ -123,6 +123,9 @@ lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml all
 dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
 	.ci/dist
 
+image:  ## the image of what is committed, built twice by buildah and compared, and tried: make image ARGS="--build-arg BASE=..."
+	.ci/image $(ARGS)
+
 $(VENV)-docs/.installed:
 	$(PYTHON) -m venv $(VENV)-docs
 	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
