@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
