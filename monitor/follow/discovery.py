@@ -16,8 +16,6 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
 from monitor.system.clock import Clock
 
-_AT_ONCE = 16  # entries of a listing, between two stops: no call is made for them
-
 
 class Job(NamedTuple):
     """Walk `root`, which is at `states` of the pattern. Without states `root` is a path that was given literally."""
@@ -100,7 +98,7 @@ class Found(NamedTuple):
 
 
 Step: TypeAlias = Found | None
-"""None: more entries were looked at."""
+"""None: one more entry was looked at."""
 _Directory: TypeAlias = tuple[Job, str, States]
 _Odd: TypeAlias = tuple[Entry, States]
 
@@ -196,8 +194,7 @@ class Walk(Struct):
                     return
             for entry in self.os_layer.scandir(directory):
                 entries.append(entry)
-                if not len(entries) % _AT_ONCE:
-                    yield None
+                yield None
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
                 self.errors.append(error)
