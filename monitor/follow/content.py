@@ -9,7 +9,6 @@ text behind them are passed on; long runs and holes are skipped. One `pread` bot
 """
 
 import re
-from _blake2 import blake2b  # hashlib's; hashlib itself loads OpenSSL, and takes long to
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -28,7 +27,9 @@ _NOT_NUL = re.compile(rb"[^\0]")
 
 def digest(data: bytes) -> str:
     """A short hash that no two texts share by chance."""
-    return blake2b(data, digest_size=16).hexdigest()
+    import hashlib  # it loads OpenSSL, and one reading to the end proves no position
+
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def grown_head(head: bytes, offset: int, data: bytes) -> bytes:
