@@ -241,7 +241,7 @@ def _reads(how: str, labelled: bool) -> Callable[[View], Iterable[Sample] | Hist
         function = getattr(_OF_STATE[module], name)
         return lambda view: _one(function(view.state))
     value = attrgetter(how)
-    return lambda view: _named(value(view)) if labelled else _one(value(view))
+    return (lambda view: _named(value(view))) if labelled else (lambda view: _one(value(view)))
 
 
 CATALOGUE: tuple[Metric, ...] = tuple(

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from monitor.system.open_files import room_for_logs
+
 _ASK = """
 import resource
 from monitor.system.open_files import room_for_logs
@@ -18,7 +20,8 @@ print(room, *resource.getrlimit(resource.RLIMIT_NOFILE))
     ("soft", "hard", "room", "then"),
     [(1024, 8192, 512, 8192), (1024, 1024, 64, 1024), (256, 256, 16, 256), (4096, 8192, 512, 8192)],
 )
-def test_the_soft_limit_is_raised_and_a_part_of_it_is_for_logs(soft: int, hard: int, room: int, then: int) -> None:
+def test_room(soft: int, hard: int, room: int, then: int) -> None:
+    """The soft limit is raised as far as the hard one allows, and a part of it is for logs."""
     asked = subprocess.run(
         [sys.executable, "-c", _ASK],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
@@ -29,12 +32,12 @@ def test_the_soft_limit_is_raised_and_a_part_of_it_is_for_logs(soft: int, hard: 
     assert asked.stdout.split() == [str(room), str(then), str(hard)]
 
 
-def test_who_may_not_raise_it_makes_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from monitor.system import open_files
+def test_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not raise it makes do with what there is."""
 
     def refuse(*_: object) -> None:
         raise ValueError
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, -1))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert open_files.room_for_logs() == 64
+    assert room_for_logs() == 64
