@@ -196,3 +196,29 @@ def test_two_rotations_while_nobody_looked_and_one_name_to_keep(make_rig, tmp_pa
     rig = make_rig(log, after=rig)
     rig.settle(12)
     assert b"".join(rig.texts(log)) == b"".join(lines[3:])
+
+
+def test_a_rotated_file_may_have_the_inode_of_one_that_lay_there_before(make_rig, tmp_path):
+    """Two rotations between two looks, as a mount that answers again shows them: each name is written over."""
+    log, old = tmp_path / "main.log", tmp_path / "main.log.1"
+    lines = [b"%04d a line of a log that is rotated often, with text enough to prove it\n" % n for n in range(9)]
+    now = os.stat(tmp_path).st_mtime
+    old.write_bytes(b"what was printed before anybody looked, with text enough to prove it\n")
+    os.utime(old, (now - 90.0, now - 90.0))
+    log.write_bytes(b"".join(lines[:2]))
+    rig = make_rig(log)
+    rig.settle()
+    with log.open("ab") as stream:
+        stream.write(lines[2])
+    os.utime(log, (now - 60.0, now - 60.0))
+    rig.settle()
+    inode, read = old.stat().st_ino, log.rename(tmp_path / "read")
+    old.rename(log)  # as if its inode had been free again
+    log.write_bytes(b"".join(lines[3:6]))
+    os.utime(log, (now - 30.0, now - 30.0))
+    log.rename(old)
+    read.unlink()
+    log.write_bytes(b"".join(lines[6:]))
+    assert old.stat().st_ino == inode
+    rig.settle(12)
+    assert b"".join(rig.texts(log)) == b"".join(lines)
