@@ -125,8 +125,8 @@ def passed_by(
     """Files that may have stood at `path` after the one written last at `written`, rotated away unread; oldest first.
 
     `known`: the inodes that lay beside it before; None if nobody looked. One of these, or where nobody looked any, must
-    have been renamed since it was written: inodes are used again. `read`: inodes of what was read. Risk left: a file that
-    is written under such a name of its own, and whose mode was changed since, is taken for one.
+    have been renamed since it was written: inodes are used again. `read`: inodes of what was read. Risk left: a file
+    that is written under such a name of its own, and whose mode was changed since, is taken for one.
     """
     found: list[tuple[str, os.stat_result]] = []
     for inode, name in rotations(context, path).items():
