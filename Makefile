@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -122,6 +122,9 @@ lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml all
 
 dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
 	.ci/dist
+
+image:  ## the image of what is committed, built twice by buildah and compared, and tried: make image ARGS="--build-arg BASE=..."
+	.ci/image $(ARGS)
 
 $(VENV)-docs/.installed:
 	$(PYTHON) -m venv $(VENV)-docs

@@ -88,30 +88,37 @@ def samples(page: str) -> dict[str, float]:
 class Agent:
     """Pushes until it is taken, over one connection."""
 
+    PATH = "/loki/api/v1/push"
+
     def __init__(self, port: int) -> None:
         self.port = port
         self.connection: HTTPConnection | None = None
         self.answers: dict[int, int] = {}
 
-    def push(self, streams: list[tuple[dict[str, str], list[tuple[int, str]]]], tenant: str = "") -> None:
-        """Once it returns, all of it was taken."""
-        body = json.dumps(
+    @staticmethod
+    def body(streams: list[tuple[dict[str, str], list[tuple[int, str]]]]) -> bytes:
+        """What a push of them sends."""
+        return json.dumps(
             {
                 "streams": [
                     {"stream": labels, "values": [[str(at), text] for at, text in lines]} for labels, lines in streams
                 ]
             }
         ).encode()
+
+    def push(self, streams: list[tuple[dict[str, str], list[tuple[int, str]]]], tenant: str = "") -> bool:
+        """Once it returns, all of it was taken."""
+        body = self.body(streams)
         headers = {"Content-Type": "application/json", **({"X-Scope-OrgID": tenant} if tenant else {})}
         while True:
             try:
                 self.connection = self.connection or HTTPConnection("127.0.0.1", self.port, timeout=30)
-                self.connection.request("POST", "/loki/api/v1/push", body, headers)
+                self.connection.request("POST", self.PATH, body, headers)
                 answer = self.connection.getresponse()
                 answer.read()
                 self.answers[answer.status] = self.answers.get(answer.status, 0) + 1
                 if answer.status == 204:
-                    return
+                    return True
                 time.sleep(0.1)
             except (OSError, HTTPException):
                 self.connection = None

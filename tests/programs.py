@@ -26,8 +26,11 @@ now = time.monotonic  # noqa: TID251 - real programs run on the real clock
 
 
 def slack(seconds: float) -> float:
-    """A limit in seconds that holds on an idle machine, longer on one that is busy: by its load for each core."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """A limit in seconds that holds on an idle machine, longer on one that is busy: by its load for each core, that of
+    the last minute or, where that is more, what wants to run now.
+    """
+    running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1), running / (os.cpu_count() or 1))
 
 
 def wait(condition: Callable[[], bool], timeout: float, what: str | Callable[[], str]) -> float:

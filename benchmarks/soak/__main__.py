@@ -18,11 +18,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak.trainings import Training
+from benchmarks.intake import free_port
+from benchmarks.soak.trainings import BEAT, Carrier, Pushed, Training
+from benchmarks.speed.measure import rss_of
 
 BUDGET = 15.0  # seconds: `detectors.hang.minimum`
 TOLD = 60.0  # seconds within which a true hang must be told once nothing is wrong with the monitor or the receiver
 SETTLE = 90.0
+FAULTS = (
+    "kill", "stop", "blocked", "rotate", "cut", "full", "receiver", "clock", "rotate and kill", "cut and kill", "slurm",
+    "answers",
+)  # fmt: skip
+JOB = 1000
+SCONTROL = """#!/bin/sh
+# A controller that does not answer while a flag lies there.
+while [ -e {directory}/flags/slurm ]; do sleep 0.2; done
+show() {{ cat "{directory}/slurm/job-$1"; }}
+if [ "$1" = show ]; then show "$4"; else while read -r _ _ job; do show "$job"; done; fi
+"""
+SHOWN = (
+    "JobId={job} JobName={name} UserId=ada(1000) GroupId=ada(1000) JobState=RUNNING Reason=None Requeue=0 Restarts=0 "
+    "ExitCode=0:0 SubmitTime={now} StartTime={now} EndTime={end} Partition=main NodeList=n-01 NumNodes=1 "
+    "Command=/home/ada/train.sbatch WorkDir=/home/ada StdErr={path} StdIn=/dev/null StdOut={path} \n"
+)
 
 
 class Receiver:
@@ -61,18 +79,32 @@ class Receiver:
 class Soak:
     """The daemon, its surroundings, and what is done to them."""
 
-    def __init__(self, directory: Path, runs: int, chance: random.Random, budget: float = BUDGET) -> None:
+    def __init__(
+        self, directory: Path, runs: int, chance: random.Random, budget: float = BUDGET, pushed: int = 0
+    ) -> None:
         self.directory, self.chance, self.faults = directory, chance, Counter[str]()
         self.flags = directory / "flags"
         self.flags.mkdir()
         (self.flags / "offset").write_text("0")
         (directory / "logs").mkdir()
-        self.trainings = [Training(directory / "logs" / f"run{number}.log") for number in range(runs)]
+        (directory / "slurm").mkdir()
+        scontrol = directory / "slurm" / "scontrol"
+        scontrol.write_text(SCONTROL.format(directory=directory))
+        scontrol.chmod(0o755)
+        logs, now = [directory / "logs" / f"run{number}.log" for number in range(runs)], int(time.time())
+        for job, path in enumerate(logs, JOB):
+            shown = SHOWN.format(job=job, name=path.stem, now=now, end=now + 86_400, path=path)
+            (directory / "slurm" / f"job-{job}").write_text(shown)
+        intake = free_port()
+        self.carrier = Carrier(intake)
+        self.trainings = [Training(path, job) for job, path in enumerate(logs, JOB)]
+        self.trainings += [Pushed(directory / f"pushed{number}.log", self.carrier) for number in range(pushed)]
         self.receiver = Receiver()
         self.log = (directory / "daemon.log").open("ab")
         configuration = {
             "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": "127.0.0.1:0",
-            "state_dir": f"{directory}/state",
+            "state_dir": f"{directory}/state", "slurm": {"directory": f"{directory}/slurm", "interval": "5s"},
+            "intake": {"listen": f"127.0.0.1:{intake}", "heartbeat": {"every": f"{BEAT:.0f}s"}},
             "detectors": {"hang": {"minimum": f"{budget:.0f}s"}}, "message_limit": {"messages": 0},
             "notifiers": [{"type": "webhook", "name": "soak",
                            "url": f"http://127.0.0.1:{self.receiver.server.server_address[1]}/"}],
@@ -101,13 +133,13 @@ class Soak:
 
     def hurt(self) -> None:
         """One fault, for as long as it lasts."""
-        kind = self.chance.choice(("kill", "stop", "blocked", "rotate", "full", "receiver", "clock", "rotate and kill"))
+        kind = self.chance.choice(FAULTS)
         self.faults[kind] += 1
         if kind == "stop":
             self.daemon.send_signal(signal.SIGSTOP)
             time.sleep(self.chance.uniform(2.0, 2.5 * BUDGET))
             self.daemon.send_signal(signal.SIGCONT)
-        elif kind in ("blocked", "full"):
+        elif kind in ("blocked", "full", "slurm"):
             (self.flags / kind).touch()
             time.sleep(self.chance.uniform(2.0, 2.5 * BUDGET))
             (self.flags / kind).unlink()
@@ -115,12 +147,16 @@ class Soak:
             self.receiver.down = True
             time.sleep(self.chance.uniform(2.0, 2.5 * BUDGET))
             self.receiver.down = False
+        elif kind == "answers":
+            self.carrier.lossy.set()
+            time.sleep(self.chance.uniform(2.0, 2.5 * BUDGET))
+            self.carrier.lossy.clear()
         elif kind == "clock":
             offset = self.chance.choice((-1, 1)) * self.chance.uniform(5.0, 3600.0)
             (self.flags / "offset.new").write_text(str(offset))
             (self.flags / "offset.new").rename(self.flags / "offset")
-        if kind.startswith("rotate"):
-            self.chance.choice(self.trainings).rotate()
+        if kind.startswith(("rotate", "cut")):
+            self.chance.choice(self.trainings).rotate(cut=kind.startswith("cut"))
         if kind.endswith("kill"):
             self.daemon.kill()
             self.daemon.wait()
@@ -134,6 +170,11 @@ class Soak:
             if row.startswith(f"{name}{{"):
                 found[row.split('run="')[1].split('"')[0]] = float(row.rsplit(" ", 1)[1])
         return found
+
+    def sum(self, name: str) -> dict[str, float]:
+        """The daemon's own figures of this name, by their labels."""
+        rows = [row for row in self._page().splitlines() if row.partition(" ")[0].partition("{")[0] == name]
+        return {row.rpartition(" ")[0].partition("{")[2].rstrip("}"): float(row.rpartition(" ")[2]) for row in rows}
 
     def budget(self, name: str) -> float:
         """Seconds of silence that the run has now: twice the longest that was called a hang and ended. A run that hung
@@ -175,8 +216,10 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
     hangs = 0
     late: list[float] = []
     untold: list[str] = []
+    memory: list[float] = []
     while time.monotonic() - began < 60.0 * minutes:
         soak.look_after()
+        memory.append(rss_of(soak.daemon.pid))
         hanging = None
         if soak.chance.random() < 0.35:
             hanging = soak.chance.choice(soak.trainings)
@@ -218,6 +261,10 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
         "false alarms": [f"{one['run']} {one['incident']}: {one['summary']}" for one in false],
         "messages accepted": len(accepted), "of these resolved": resolved,
         "refused while the receiver was down": soak.receiver.refused,
+        "pushes whose answer was lost": soak.carrier.lost,
+        "of their lines again, of the last daemon": soak.sum("megatron_monitor_duplicate_lines_total"),
+        "questions to Slurm, of the last daemon": soak.sum("megatron_monitor_slurm_calls_total"),
+        "MB of the daemon, smallest and largest": [round(min(memory)), round(max(memory))],
         "accepted twice under one id": sum(count - 1 for count in identities.values()),
         "times that the daemon ended by itself": soak.unasked,
     }  # fmt: skip
@@ -235,10 +282,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=6, help="with a log each")
+    parser.add_argument("--pushed", type=int, default=2, help="without")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as directory:
-        soak = Soak(Path(directory), options.runs, random.Random(options.seed))
+        soak = Soak(Path(directory), options.runs, random.Random(options.seed), pushed=options.pushed)
         try:
             figures = play(soak, options.minutes)
         finally:

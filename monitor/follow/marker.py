@@ -25,6 +25,7 @@ class Marker:
         """`fed_to`: the offset behind the last byte fed."""
         self._new: list[bytes] = []
         self._former: tuple[Fingerprint, ...] = ()
+        self._written = 0.0
         self._begin(0, b"", b"", None)
 
     def feed(self, message: Opened | Data | Restarted | Copied) -> None:
@@ -37,14 +38,15 @@ class Marker:
             else:
                 self._merge_new()
                 self._feed_data(offset, data)
-            self.fed_to = offset + len(data)
+            self.fed_to, self._written = offset + len(data), message.mtime
             return
         if isinstance(message, Copied):
             self._leave(message.former)
             return
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
-            self._former = message.position.former if message.position else self._former
+            if message.position is not None:
+                self._former, self._written = message.position.former, message.position.written
             self._begin(message.offset, message.head, message.tail, message.position)
         else:
             if message.former is not None:
@@ -59,11 +61,13 @@ class Marker:
         self._merge_new()
         known, head = self._known, self._head[:offset]
         if known is not None and offset == known.offset:  # as it was proved
-            return structs.replace(known, device=self._device, inode=self._inode, former=self._former)
+            return structs.replace(known, device=self._device, inode=self._inode, former=self._former,
+                                   written=self._written)  # fmt: skip
         tail, first = self._tail_at(offset), (len(head), digest(head))
         if known is not None and len(head) < known.head_bytes <= offset:
             first = known.head_bytes, known.head_hash
-        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self._former)
+        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self._former,
+                        self._written)  # fmt: skip
 
     def _leave(self, former: Fingerprint) -> None:
         self._former = (*self._former, former)[-FORMER_FILES:]

@@ -39,6 +39,8 @@ class Position(Fingerprint, frozen=True, omit_defaults=True):
 
     former: tuple[Fingerprint, ...] = ()
     """Files that the source read to their ends and left: met under another name they are continued, not read again."""
+    written: float = 0.0
+    """When what was read last had been written, by its time stamp. Unix seconds; 0: not known."""
 
 
 class Opened(Struct, frozen=True):

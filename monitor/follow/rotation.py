@@ -15,7 +15,7 @@ from monitor.follow.context import Changed, Context, Duplicate
 from monitor.follow.log_directory import LogDirectory
 from monitor.follow.messages import Copied, Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
 from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
-from monitor.follow.start_offset import held_back, unread, whole
+from monitor.follow.start_offset import Start, held_back, unread, whole
 from monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
@@ -136,10 +136,25 @@ class Rotation:
         self, seen: os.stat_result, now: float, at: float, links: int | None
     ) -> Generator[Message, None, bool]:
         """Files that came and went between two looks are read in their turn, before what the path names now."""
-        content, context = self._tail.content, self._context
+        content = self._tail.content
         assert content is not None
         read = {seen.st_ino} if self._rewritten else {content.inode, seen.st_ino}
-        files = passed_by(context, self.path, self._beside, self._tail.written, read)
+        found = self.first_passed_by(seen, self._beside, self._tail.written, read)
+        if found is None:
+            return False
+        self._tail.put(found.descriptor)
+        proof = f"{found.name} stood there since"
+        left = content.fingerprint() if links else None
+        yield from self.switch("rotated" if links is not None else "replaced", proof, found.content, at, left=left)
+        self._moved_at = now
+        return True
+
+    def first_passed_by(
+        self, seen: os.stat_result, known: frozenset[int] | None, written: float, read: set[int]
+    ) -> Start | None:
+        """The oldest file that stood at the path before what it names now, of which nobody has read a byte."""
+        context = self._context
+        files = passed_by(context, self.path, known, written, read)
         for path, status in files:
             identity = status.st_dev, status.st_ino
             try:
@@ -148,23 +163,18 @@ class Rotation:
             except (Duplicate, Changed):  # it is read under its own name
                 continue
             others = [(self.path, seen), *((name, other) for name, other in files if name != path)]
-            if begun.offset or self._is_copy(descriptor, status.st_size, others):
-                context.descriptors.discard(descriptor)
-                context.registry.release(identity, self.source)
-                continue
-            self._tail.put(descriptor)
-            proof = f"{os.path.basename(path)} stood there since"
-            left = content.fingerprint() if links else None
-            yield from self.switch("rotated" if links is not None else "replaced", proof, begun, at, left=left)
-            self._moved_at = now
-            return True
-        return False
+            if not begun.offset and not self._is_copy(descriptor, status.st_size, others):
+                return Start(begun, descriptor, status, name=os.path.basename(path))
+            context.descriptors.discard(descriptor)
+            context.registry.release(identity, self.source)
+        return None
 
     def _is_copy(self, descriptor: int, size: int, others: list[tuple[str, os.stat_result]]) -> bool:
         """Is all that the open file holds in what was read last, or in one of the others?"""
         content, known = self._tail.content, self._tail.descriptor
-        assert content is not None
-        if known is not None and size <= content.offset and begins_as(self._context, descriptor, size, known):
+        if content is None or known is None or size > content.offset:
+            known = None
+        if known is not None and begins_as(self._context, descriptor, size, known):
             return True
         return any(is_part_of_file(self._context, descriptor, size, name, other) for name, other in others)
 

@@ -124,20 +124,21 @@ def passed_by(
 ) -> list[tuple[str, os.stat_result]]:
     """Files that may have stood at `path` after the one written last at `written`, rotated away unread; oldest first.
 
-    `known`: the inodes that lay beside it before; None if nobody looked, then it must have been renamed since it was
-    written. `read`: inodes of what was read. Risk left: without `known` a file that is written under such a name of its
-    own, and whose mode was changed since, is taken for one.
+    `known`: the inodes that lay beside it before; None if nobody looked. One of these, or where nobody looked any, must
+    have been renamed since it was written: inodes are used again. `read`: inodes of what was read. Risk left: a file
+    that is written under such a name of its own, and whose mode was changed since, is taken for one.
     """
     found: list[tuple[str, os.stat_result]] = []
     for inode, name in rotations(context, path).items():
-        if inode in read or (known is not None and inode in known):
+        if inode in read:
             continue
         try:
             status = context.stat(name)
         except FileNotFoundError:
             continue
-        renamed_since = status.st_ctime > status.st_mtime
-        if status.st_mtime >= written and status.st_size and (known is not None or renamed_since):
+        new = known is not None and inode not in known
+        renamed_since = status.st_ctime > status.st_mtime and (written or known is None)
+        if status.st_mtime >= written and status.st_size and (new or renamed_since):
             found.append((name, status))
     return sorted(found, key=lambda one: (one[1].st_mtime, one[1].st_ctime, one[1].st_ino))
 

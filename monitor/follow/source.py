@@ -219,12 +219,14 @@ class Source:
             start, proof = resumed(self._context, self.source, self.path, seen, self._resume)
             if start is None and (seen.st_ino != self._resume.inode or self._tail.confirmed(seen.st_dev, now)):
                 start = resumed_beside(self._context, self.source, self.path, self._resume)
+                if start is None and self._resume.written:  # it is lost; what came after it may lie beside the path
+                    start = self._turning.first_passed_by(seen, None, self._resume.written, {seen.st_ino})
                 if start is not None:
                     registry.release(identity, self.source)
             elif start is None:
                 return
             if start is not None:
-                yield from self._start(start)
+                yield from self._start(start, "" if start.position is not None else proof)
                 return
         descriptor = self._context.open_claimed(self.path, identity, self.source)
         if not self.literal and looks_binary(self._context.pread(descriptor, _BINARY_CHECK_BYTES, 0)):

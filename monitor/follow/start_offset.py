@@ -24,6 +24,8 @@ class Start(NamedTuple):
     status: os.stat_result
     position: Position | None = None
     """What was proved of it."""
+    name: str = ""
+    """Where it is not that of the path."""
 
 
 def resumed(

@@ -164,3 +164,61 @@ def test_a_copy_is_found_among_hundreds(make_rig, tmp_path):
     rig.settle(12)
     got = [line for source in rig.contents for text in rig.texts(source) for line in text.split(b"\n") if line]
     assert sorted(got) == sorted(written)
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_two_rotations_while_nobody_looked_and_one_name_to_keep(make_rig, tmp_path, reused):
+    """The file that was read is written over by the second, the log may have its inode again: what stood there between
+    the two is read first.
+    """
+    log, old = tmp_path / "main.log", tmp_path / "main.log.1"
+    lines = [b"%04d a line of a log that is rotated often, with text enough to prove it\n" % n for n in range(9)]
+    now = os.stat(tmp_path).st_mtime
+    log.write_bytes(b"".join(lines[:3]))
+    os.utime(log, (now - 60.0, now - 60.0))
+    rig = make_rig(log)
+    rig.settle()
+    inode = log.stat().st_ino
+    rig.reader.close()
+    log.rename(old)
+    log.write_bytes(b"".join(lines[3:6]))
+    os.utime(log, (now - 30.0, now - 30.0))
+    if reused:
+        between = log.rename(tmp_path / "between")
+        old.rename(log)  # as if its inode had been free again
+        between.rename(old)
+        log.write_bytes(b"".join(lines[6:]))
+    else:
+        log.rename(old)
+        (tmp_path / "other").write_bytes(b"takes the inode that became free\n")
+        log.write_bytes(b"".join(lines[6:]))
+    assert (log.stat().st_ino == inode) is reused
+    rig = make_rig(log, after=rig)
+    rig.settle(12)
+    assert b"".join(rig.texts(log)) == b"".join(lines[3:])
+
+
+def test_a_rotated_file_may_have_the_inode_of_one_that_lay_there_before(make_rig, tmp_path):
+    """Two rotations between two looks, as a mount that answers again shows them: each name is written over."""
+    log, old = tmp_path / "main.log", tmp_path / "main.log.1"
+    lines = [b"%04d a line of a log that is rotated often, with text enough to prove it\n" % n for n in range(9)]
+    now = os.stat(tmp_path).st_mtime
+    old.write_bytes(b"what was printed before anybody looked, with text enough to prove it\n")
+    os.utime(old, (now - 90.0, now - 90.0))
+    log.write_bytes(b"".join(lines[:2]))
+    rig = make_rig(log)
+    rig.settle()
+    with log.open("ab") as stream:
+        stream.write(lines[2])
+    os.utime(log, (now - 60.0, now - 60.0))
+    rig.settle()
+    inode, read = old.stat().st_ino, log.rename(tmp_path / "read")
+    old.rename(log)  # as if its inode had been free again
+    log.write_bytes(b"".join(lines[3:6]))
+    os.utime(log, (now - 30.0, now - 30.0))
+    log.rename(old)
+    read.unlink()
+    log.write_bytes(b"".join(lines[6:]))
+    assert old.stat().st_ino == inode
+    rig.settle(12)
+    assert b"".join(rig.texts(log)) == b"".join(lines)
