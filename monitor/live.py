@@ -19,6 +19,7 @@ from monitor.follow.settings import FollowSettings
 from monitor.intake.carriers import Heard
 from monitor.snapshot import Snapshot
 from monitor.system.clock import Clock, SteadyClock, SystemClock
+from monitor.system.open_files import room_for_logs
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ class LiveCore:
             poll_interval=follow.poll_interval,
             idle_interval=follow.idle_interval,
             discovery_interval=follow.discovery_interval,
+            max_open_files=room_for_logs(),
         )
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic

@@ -5,6 +5,8 @@ samples; no sample where the log printed nothing. Event times are timestamps, ne
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -96,12 +98,14 @@ def _over_normal(view: View) -> Histogram | None:
     return _histogram(slowdown.OVER_NORMAL, counts, total) if any(counts) else None
 
 
-def _histogram(bounds: Sequence[float], counts: Sequence[int], values: float) -> Histogram:
-    total, cumulative = 0, []
-    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
-        total += count
-        cumulative.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(total)))
-    return Histogram(tuple(cumulative), values)
+def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) -> Histogram:
+    return Histogram(tuple(zip(_upper(bounds), map(float, accumulate(counts)), strict=True)), values)
+
+
+@cache
+def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Upper bounds as `le` names them: written once, for to write a float takes longer than to count."""
+    return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
 def _incidents(view: View) -> Iterator[Sample]:
@@ -241,7 +245,7 @@ def _reads(how: str, labelled: bool) -> Callable[[View], Iterable[Sample] | Hist
         function = getattr(_OF_STATE[module], name)
         return lambda view: _one(function(view.state))
     value = attrgetter(how)
-    return lambda view: _named(value(view)) if labelled else _one(value(view))
+    return (lambda view: _named(value(view))) if labelled else (lambda view: _one(value(view)))
 
 
 CATALOGUE: tuple[Metric, ...] = tuple(

@@ -97,8 +97,9 @@ class Family:
         return [escaped(value) for value in sample.labels]
 
     def _histogram(self, first: tuple[str, ...], samples: Histogram, stamp: str) -> str:
-        lines = [self._bucket((*first, bound, _number(count) + stamp)) for bound, count in samples.buckets]
-        lines.append(self._count((*first, _number(samples.buckets[-1][1]) + stamp)))
+        numbers = {count: _number(count) + stamp for _, count in samples.buckets}  # most buckets are as full as others
+        lines = [self._bucket((*first, bound, numbers[count])) for bound, count in samples.buckets]
+        lines.append(self._count((*first, numbers[samples.buckets[-1][1]])))
         lines.append(self._sum((*first, _number(samples.sum) + stamp)))
         return "".join(lines)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,14 +14,14 @@ from monitor.incidents import Transition
 _MAX_LABEL = 300
 
 
-class Sample(NamedTuple):
+class Sample(Struct, frozen=True, gc=False):
     """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
 
     labels: tuple[str, ...]
     value: float
 
 
-class Histogram(NamedTuple):
+class Histogram(Struct, frozen=True, gc=False):
     """Cumulative counts by upper bound (the last is +Inf) and the sum of all values."""
 
     buckets: tuple[tuple[str, float], ...]
@@ -169,7 +169,7 @@ def _together(several: Iterable[tuple[str, Sequence[Sample]]]) -> dict[str, tupl
     series: dict[str, dict[tuple[str, ...], float]] = {}
     for name, samples in several:
         known, summed = series.setdefault(name, {}), name.endswith("_total") or name in _SUMMED
-        for labels, value in samples:
-            before = known.get(labels, 0.0)
-            known[labels] = before + value if summed else max(before, value)
+        for one in samples:
+            before = known.get(one.labels, 0.0)
+            known[one.labels] = before + one.value if summed else max(before, one.value)
     return {name: tuple(Sample(*one) for one in known.items()) for name, known in series.items()}

@@ -117,12 +117,14 @@ def _of_one(
     timers: dict[str, tuple[float, float]], reports: dict[str, int], seconds: float | None, interval: int
 ) -> dict[str, tuple[float, float]]:
     """DeepSpeed's timers as those of one iteration: a mean of its reports, or a part of a sum over the interval."""
-    out = {name: (low / (n := reports.get(name, 1)), high / n) for name, (low, high) in timers.items()}
+    out = timers
+    if max(reports.values()) > 1:  # else each step tells of itself
+        out = {name: (low / (n := reports.get(name, 1)), high / n) for name, (low, high) in timers.items()}
     if interval > 1 and seconds:
         once = [name for name in out if reports.get(name) == 1]
         tops = [name for name in once if not any(parent in out for parent in timer(name).parent)]
         if sum(out[name][1] for name in tops) > _SUMMED * seconds:
-            out.update({name: (out[name][0] / interval, out[name][1] / interval) for name in once})
+            out = out | {name: (out[name][0] / interval, out[name][1] / interval) for name in once}
     return out
 
 

@@ -60,9 +60,10 @@ class StreamThread(threading.Thread):
         self.over = not self._stopping.is_set()
 
     def _read(self, descriptor: int) -> None:
-        name = source_id(self.path)
+        name, coming = source_id(self.path), select.poll()  # `select` knows the first 1,024 descriptors alone
+        coming.register(descriptor, select.POLLIN)
         while not self._stopping.is_set():
-            if not select.select([descriptor], [], [], _WAIT)[0]:
+            if not coming.poll(1000 * _WAIT):
                 self._settle()
                 continue
             data = os.read(descriptor, _READ_BYTES)

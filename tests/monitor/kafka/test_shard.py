@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from monitor.snapshot import MonitorCounts, RunSnapshot, Snapshot, merged
+from monitor.snapshot import MonitorCounts, RunSnapshot, Sample, Snapshot, merged
 from tests.kafka_partition import Partition, Record
 from tests.lines import line
 from tests.programs import wait
@@ -170,7 +170,7 @@ def test_what_a_process_shows_of_several_cores() -> None:
     one = Snapshot(at=1.0, runs=(run,), monitor=counts.frozen(), ready=True, behind_seconds=2.0)
     shown = merged([one, one, Snapshot(at=0.0, ready=False)])
     assert [found.run for found in shown.runs] == ["tr11"]
-    assert [tuple(found) for found in shown.monitor["megatron_monitor_lines_total"]] == [(("read",), 6.0)]
+    assert shown.monitor["megatron_monitor_lines_total"] == (Sample(("read",), 6.0),)
     assert shown.monitor["megatron_monitor_runs"][0].value == 4.0
     assert shown.monitor["megatron_monitor_ready"][0].value == 1.0
     assert (shown.ready, shown.behind_seconds, len(shown.incidents)) == (False, 2.0, 1)
