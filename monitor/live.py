@@ -6,6 +6,7 @@ files since it began.
 
 import logging
 import math
+import resource
 from collections.abc import Callable
 
 from monitor.config import Config
@@ -19,13 +20,15 @@ from monitor.follow.settings import FollowSettings
 from monitor.intake.carriers import Heard
 from monitor.snapshot import Snapshot
 from monitor.system.clock import Clock, SteadyClock, SystemClock
-from monitor.system.open_files import room_for_logs
 
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged
 _PACE = 0.1  # seconds between two turns that take messages, unless somebody asks
 _JUMP = 5.0  # seconds that the wall clock was set by, to be worth a line and a count
+_SHARE = 8  # of the limit of open files, for the logs of one mount: there are other mounts, and clients. It is not
+# raised, for programs that we start would inherit it, and `sbatch` hands it on to jobs.
+_MOST_OPEN = 8192
 
 
 class Instants:
@@ -147,12 +150,12 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        follow = self.core.config.follow
+        follow, soft = self.core.config.follow, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         settings = FollowSettings(
             poll_interval=follow.poll_interval,
             idle_interval=follow.idle_interval,
             discovery_interval=follow.discovery_interval,
-            max_open_files=room_for_logs(),
+            max_open_files=min(soft // _SHARE, _MOST_OPEN) if soft > 0 else _MOST_OPEN,  # -1: no limit
         )
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
