@@ -26,9 +26,16 @@ _log = logging.getLogger(__name__)
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged
 _PACE = 0.1  # seconds between two turns that take messages, unless somebody asks
 _JUMP = 5.0  # seconds that the wall clock was set by, to be worth a line and a count
-_SHARE = 8  # of the limit of open files, for the logs of one mount: there are other mounts, and clients. It is not
-# raised, for programs that we start would inherit it, and `sbatch` hands it on to jobs.
+_SHARE = 8  # of the limit of open files, for the logs of one mount: there are other mounts, and clients
 _MOST_OPEN = 8192
+
+
+def room_for_logs() -> int:
+    """Logs of one mount that may be held open. The limit is not raised for them: programs that are started would inherit
+    it, and `sbatch` hands it on to jobs.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(soft // _SHARE, _MOST_OPEN) if soft >= 0 else _MOST_OPEN
 
 
 class Instants:
@@ -150,12 +157,12 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        follow, soft = self.core.config.follow, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        follow = self.core.config.follow
         settings = FollowSettings(
             poll_interval=follow.poll_interval,
             idle_interval=follow.idle_interval,
             discovery_interval=follow.discovery_interval,
-            max_open_files=min(soft // _SHARE, _MOST_OPEN) if soft > 0 else _MOST_OPEN,  # -1: no limit
+            max_open_files=room_for_logs(),
         )
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
