@@ -31,8 +31,8 @@ _MOST_OPEN = 8192
 
 
 def room_for_logs() -> int:
-    """Logs of one mount that may be held open. The limit is not raised for them: programs that are started would inherit
-    it, and `sbatch` hands it on to jobs.
+    """Logs of one mount that may be held open. The limit is not raised for them: programs that are started would
+    inherit it, and `sbatch` hands it on to jobs.
     """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(soft // _SHARE, _MOST_OPEN) if soft >= 0 else _MOST_OPEN
