@@ -83,7 +83,7 @@ class Rotation:
         assert content is not None
         if self._moved_at is None:
             self._moved_at = now
-        links = yield from self.drain(now, at)
+        links = yield from self.drain(now, at, is_last=not seen.st_size)
         if tail.more:
             return
         drained = links is not None
@@ -178,8 +178,8 @@ class Rotation:
             return True
         return any(is_part_of_file(self._context, descriptor, size, name, other) for name, other in others)
 
-    def drain(self, now: float, at: float) -> Generator[Message, None, int | None]:
-        """Read the old file on. Gives the names it still has, or None if it cannot be had (any more)."""
+    def drain(self, now: float, at: float, *, is_last: bool = True) -> Generator[Message, None, int | None]:
+        """Read the old file on; is there none behind it? Gives the names it still has, or None if it cannot be had."""
         tail = self._tail
         if tail.content is None:
             return None
@@ -192,7 +192,7 @@ class Rotation:
                 descriptor = found[0]
                 tail.put(descriptor)
             status = self._context.os_layer.fstat(descriptor)
-            block = yield from tail.read(descriptor, status, now, at)
+            block = yield from tail.read(descriptor, status, now, at, is_last=is_last)
         except OSError as error:
             if error.errno != errno.ESTALE and self.failures < _TRIES_AT_OLD:
                 raise
@@ -202,7 +202,7 @@ class Rotation:
         if not block.changed:
             return status.st_nlink
         if self._take_copy() is None:  # cut before it was renamed
-            return (yield from self.drain(now, at))
+            return (yield from self.drain(now, at, is_last=is_last))
         tail.close()
         self._rewritten = True
         return None

@@ -119,8 +119,10 @@ class Tail:
         self._remember_stamp(seen)
         return None
 
-    def read(self, descriptor: int, status: os.stat_result, now: float, at: float) -> Generator[Message, None, Block]:
-        """The next bytes, from whichever descriptor; give what came."""
+    def read(
+        self, descriptor: int, status: os.stat_result, now: float, at: float, *, is_last: bool = True
+    ) -> Generator[Message, None, Block]:
+        """The next bytes, from whichever descriptor; give what came. With its last file a source has caught up."""
         content, settings = self.content, self._settings
         assert content is not None
         waited = content.hole_since is not None and now - content.hole_since >= settings.hole_seconds
@@ -146,7 +148,7 @@ class Tail:
                 self._changed(status, now, at)
             behind = max(0, status.st_size - content.offset)
             yield Data(self._source, block.offset, block.data, status.st_mtime, at, behind)
-        if block.at_end and not block.hole and not self.caught_up:
+        if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
             yield CaughtUp(self._source, at)
         return block

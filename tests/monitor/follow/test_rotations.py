@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.follow.messages import Data
+from monitor.follow.messages import CaughtUp, Data
 from tests.monitor.follow.test_model import History
 
 ACTIONS = [
@@ -222,3 +222,18 @@ def test_a_rotated_file_may_have_the_inode_of_one_that_lay_there_before(make_rig
     assert old.stat().st_ino == inode
     rig.settle(12)
     assert b"".join(rig.texts(log)) == b"".join(lines)
+
+
+def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
+    """A log that was rotated meanwhile: the end of the old file is no proof that nothing was written since."""
+    log = tmp_path / "main.log"
+    log.write_bytes(b"a line of the log, with text enough to prove it, and more than that\n" * 3)
+    rig = make_rig(log)
+    rig.settle()
+    rig.reader.close()
+    log.rename(tmp_path / "main.log.1")
+    log.write_bytes(b"what was written while nobody looked, and what is read at last\n")
+    rig = make_rig(log, after=rig)
+    rig.settle()
+    kinds = [type(one) for one in rig.messages if isinstance(one, Data | CaughtUp)]
+    assert kinds == [Data, CaughtUp]
