@@ -32,6 +32,7 @@ class Hearing:
         self._lost: set[str] = set()  # of these, those of which people were told
         self._beating: Collection[str] | None = None
         self._counted = 0, 0
+        self._heard: Heard | None = None
         self.heard_again: dict[str, float] = {}
         """Mount -> when somebody listened again after the last lapse."""
 
@@ -39,6 +40,7 @@ class Hearing:
         """Since these instants nobody listens to these mounts, nor to the carriers that are deaf in `heard` (None:
         nobody can push); to all others somebody listens. What was read was handled before.
         """
+        self._heard = heard
         beating, offset = heard and heard.beating, self._watched.wall_offset
         silent = {carrier: min(at - offset, now) for carrier, at in heard.deaf.items()} if heard else {}
         lost = {carrier for carrier, since in silent.items() if now - since >= _LOST}
@@ -58,6 +60,10 @@ class Hearing:
                 if carrier in lost:
                     why = f"nothing is heard of its agent {carrier}: neither lines nor heartbeats"
                 self._note(source, why, now)
+
+    def behind_us(self, source: Source) -> float:
+        """Seconds to add to the times that the agent of a pushed stream gives."""
+        return self._heard.behind_us(_carrier(source)) if self._heard is not None else 0.0
 
     def _judge_until(self, run: Run, carriers_before: Mapping[str, float], now: float) -> None:
         telling, state = self._watched.sources.telling(run.log), run.state

@@ -223,9 +223,10 @@ class Intake:
             before.state.unheard = max(0.0, before.state.unheard - before.delayed)
             launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
         lines, began, at = list[bytes](), float("-inf"), source.read_at
+        offset = self._watched.wall_offset - self.hearing.behind_us(source)
         for stamp, line in due:
             written = log_clock(stamp[:-1].decode("ascii", "replace"))
-            written = now if written is None else written - self._watched.wall_offset
+            written = now if written is None else written - offset
             if lines and written - began > _TOGETHER:
                 self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
                 lines.clear()

@@ -14,11 +14,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from monitor.system.clock import Clock, SteadyClock
+
 _OVERDUE = 1.5  # intervals between two heartbeats: one may be on its way
 _FORGOTTEN = 7 * 86400.0  # seconds: the node is gone
 _SAVED = 5.0  # seconds between two saves
 _MOST = 20_000  # names that are kept
 _DELAYS = 12  # heartbeats, of which the quickest tells how far its clock is from ours
+_AGREE = 3  # of the last ones that come alike after they were sent: a backlog comes later and later, or sooner
+_APART = 5.0  # seconds: clocks that NTP sets are nearer; less is the way
 
 
 class Heard(NamedTuple):
@@ -30,14 +34,27 @@ class Heard(NamedTuple):
     """All that send them."""
     states: dict[str, int]
     """How many are heard, deaf, or known by their lines alone."""
+    behind: Mapping[str, float] = {}
+    """Those whose clocks are not ours: by how many seconds behind."""
+    others_behind: float = 0.0
+    """The same for those that send no heartbeats, as far as we know: ours was set while they went on."""
+
+    def behind_us(self, carrier: str) -> float:
+        """Seconds to add to a time that it gives."""
+        return self.behind.get(carrier, 0.0 if carrier in self.beating else self.others_behind)
 
 
 class Carriers:
     """Told by the threads that take pushes, asked by the loop."""
 
-    def __init__(self, path: Path | None, every: float) -> None:
-        """`path` is where they are kept (None: elsewhere), `every` seconds between two heartbeats."""
-        self._path, self._late = path, _OVERDUE * every
+    def __init__(self, path: Path | None, every: float, clock: Clock | None = None) -> None:
+        """`path` is where they are kept (None: elsewhere), `every` seconds between two heartbeats. `clock` is ours, and
+        may be set; None where times are another's.
+        """
+        self._path, self._every, self._late = path, every, _OVERDUE * every
+        self._steady = SteadyClock(clock) if clock is not None else None
+        self._behind: dict[str, float] = {}
+        self._set_by = 0.0  # seconds, our clock since we began
         self._lock = threading.Lock()
         self._heard: dict[str, float] = {}
         self._beating: set[str] = set()
@@ -62,9 +79,14 @@ class Carriers:
     def note(self, carrier: str, until: float, now: float, *, heartbeat: bool) -> None:
         """It was heard at `now`, and told what had been until then by its own clock (Unix seconds)."""
         with self._lock:
+            self._look()
             if len(self._heard) < _MOST or carrier in self._heard:
                 if heartbeat:
-                    self._delays.setdefault(carrier, deque(maxlen=_DELAYS)).append(now - until)
+                    delays = self._delays.setdefault(carrier, deque(maxlen=_DELAYS))
+                    delays.append(now - until)
+                    last = list(delays)[-_AGREE:]
+                    if len(last) > 1 and max(last) - min(last) < self._every / 2.0:
+                        self._behind[carrier] = min(last)
                 until += min(self._delays.get(carrier, (0.0,)))
                 self._heard[carrier] = max(self._heard.get(carrier, 0.0), min(until, now))
                 new = heartbeat and carrier not in self._beating
@@ -76,10 +98,22 @@ class Carriers:
     def heard(self, now: float) -> Heard:
         """At this moment, Unix seconds."""
         with self._lock:
+            self._look()
             deaf = {one: self._heard[one] for one in self._beating if now - self._heard[one] > self._late}
             count = len(self._beating)
             states = {"heard": count - len(deaf), "deaf": len(deaf), "without_heartbeat": len(self._heard) - count}
-            return Heard(deaf, frozenset(self._beating), states)
+            behind = {one: seconds for one, seconds in self._behind.items() if abs(seconds) > _APART}
+            others = self._set_by if abs(self._set_by) > _APART else 0.0
+            return Heard(deaf, frozenset(self._beating), states, behind, others)
+
+    def _look(self) -> None:
+        """Was our clock set? What was told by it, and how far it was from others', moves with it."""
+        if self._steady is None or not (step := self._steady.look()):
+            return
+        self._set_by += step
+        self._heard = {one: at + step for one, at in self._heard.items()}
+        self._behind = {one: seconds + step for one, seconds in self._behind.items()}
+        self._delays = {one: deque((seconds + step for seconds in some), _DELAYS) for one, some in self._delays.items()}
 
     def _save(self, now: float) -> None:
         """Not synced: who was heard is told anew within seconds of a power cut."""

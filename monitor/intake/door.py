@@ -92,7 +92,7 @@ class Door:
         self.on_new: Callable[[], None] = lambda: None
         """Called when a file was made, by any thread."""
         self._spool = Spool(Path(directory), settings.spool, self._call_new)
-        self.carriers = Carriers(Path(directory) / "carriers.json", settings.heartbeat.every)
+        self.carriers = Carriers(Path(directory) / "carriers.json", settings.heartbeat.every, clock)
         self._tenants: dict[str, _Tenant] = {}
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter()

@@ -48,7 +48,8 @@ class Pushed(Following):
         for _ in range(int(seconds)):
             self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
-            self.core.listen({}, Heard(deaf, frozenset(self.heard), {}), self.now)
+            behind = dict.fromkeys(self.heard, self.core.wall_offset)
+            self.core.listen({}, Heard(deaf, frozenset(self.heard), {}, behind), self.now)
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:
@@ -84,6 +85,18 @@ class Pushed(Following):
     def restarts(self) -> float:
         """Of the run."""
         return self.totals("megatron_restarts_total")["gpt"]
+
+
+def test_our_clock_is_set_while_the_agents_go_on() -> None:
+    """By an hour, and back by less: what they push is dated as before, no hang is told, and a true one is."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()))
+    for first, set_by in ((1, 0.0), (40, 2548.0), (80, 2372.0), (120, -3000.0)):
+        lab.core.wall_offset = set_by
+        lab.train(range(first, first + 40))
+    assert lab.told == []
+    lab.wait(600)
+    assert {one.incident for one in lab.told} == {"hang"}
 
 
 def test_swapped_batches_are_put_in_order() -> None:

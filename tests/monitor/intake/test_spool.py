@@ -11,6 +11,7 @@ from monitor.intake import spool as module
 from monitor.intake.carriers import Carriers
 from monitor.intake.labels import Written
 from monitor.intake.spool import Spool, SpoolError
+from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000
 NOW = NS / 1e9
@@ -176,3 +177,32 @@ def test_carriers(tmp_path: Path) -> None:
     again.load()
     assert again.heard(2000.0).beating == {"node7", "slow"}
     assert set(again.heard(2000.0).deaf) == {"node7", "slow"}
+
+
+def test_our_clock_is_set(tmp_path: Path) -> None:
+    """No agent is deaf for that, at once and later; how far each one's clock is from ours is known at once. Agents
+    whose heartbeats are a backlog tell nothing of their clocks.
+    """
+    clock = ManualClock(wall=5000.0)
+    carriers = Carriers(tmp_path / "carriers", 5.0, clock)
+
+    def beat(times: int) -> None:
+        for _ in range(times):
+            clock.advance(5.0)
+            true = 5000.0 + clock.monotonic()
+            for name, sent in (("right", true), ("wrong", true - 70.0), ("backlog", 100.0 * true)):
+                carriers.note(name, sent, clock.wall(), heartbeat=True)
+            carriers.note("lines", true, clock.wall(), heartbeat=False)
+
+    begin = clock.wall() - 5000.0 - clock.monotonic()
+    for step in (0.0, 2548.0, -176.0, -5000.0):
+        begin += step
+        clock.set_wall(clock.wall() + step)
+        for times in (0, 2):
+            beat(times)
+            heard = carriers.heard(clock.wall())
+            assert heard.deaf == {}
+            if times or step:
+                assert round(heard.behind_us("right") - begin) == 0
+                assert round(heard.behind_us("wrong") - begin) == 70
+            assert heard.behind_us("backlog") == 0
