@@ -1,6 +1,7 @@
 """Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
 
 import logging
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -139,10 +140,9 @@ class Intake:
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
-        if saved is not None and saved.told_nothing and ordered is None and message.size == message.offset:
+        if saved is not None and ordered is None and message.resumed and saved.told_nothing:
             position = replace(saved.position, device=message.device, inode=message.inode)
-            kept = replace(saved, run=name, member=member, position=position)
-            if message.resumed and self._rest(message, kept, now):
+            if self._rest(message, replace(saved, run=name, member=member, position=position), now):
                 return
         opened = self._watched.sources.open(message, name, saved, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))
@@ -222,19 +222,8 @@ class Intake:
         if (before := self._watched.current(source)) is not None:
             before.state.unheard = max(0.0, before.state.unheard - before.delayed)
             launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
-        lines, began, at = list[bytes](), float("-inf"), source.read_at
-        offset = self._watched.wall_offset - self.hearing.behind_us(source)
-        for stamp, line in due:
-            written = log_clock(stamp[:-1].decode("ascii", "replace"))
-            written = now if written is None else written - offset
-            if lines and written - began > _TOGETHER:
-                self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
-                lines.clear()
-            if not lines:
-                began = written
-            lines.append(line)
-            at = source.read_at = max(source.read_at, min(written, now))
-        self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
+        for data, at in self._dated(source, due, now):
+            self._folding.take(source, source.reader.feed(data), at, now)
         self._folding.note_held_back(source)
         self._watched.touch(source.run)
         run = self._watched.current(source)
@@ -251,6 +240,22 @@ class Intake:
             heard = run.state.unheard
             not_listened(run.state, delay if source.caught_up and delay > _DELAYED else 0.0, now)
             run.delayed = run.state.unheard - heard
+
+    def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
+        """Lines that were written together, and when by our clock."""
+        lines, began, at = list[bytes](), float("-inf"), source.read_at
+        offset = self._watched.wall_offset - self.hearing.behind_us(source)
+        for stamp, line in due:
+            written = log_clock(stamp[:-1].decode("ascii", "replace"))
+            written = now if written is None else written - offset
+            if lines and written - began > _TOGETHER:
+                yield b"".join(lines), at
+                lines.clear()
+            if not lines:
+                began = written
+            lines.append(line)
+            at = source.read_at = max(source.read_at, min(written, now))
+        yield b"".join(lines), at
 
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""
@@ -294,6 +299,8 @@ class Intake:
         name = source.name if isinstance(source, Source) else source.source
         silent = now + self._watched.wall_offset - source.mtime
         if silent < self._watched.rest_seconds or name != source.path:
+            return False
+        if isinstance(source, Opened) and source.offset < source.size:
             return False
         if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
             return False
