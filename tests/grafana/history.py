@@ -272,7 +272,11 @@ def write(path: Path, end: float, step: float = 30.0) -> None:
             alive, series = instance != DEAD or at < end - DEAD_SINCE, 0
             if alive:
                 snapshot = daemon.scrape(page, at)
-                series = sum(len(samples) for run in snapshot.runs for samples in run.samples.values())
+                series = sum(
+                    len(samples.buckets) + 2 if isinstance(samples, Histogram) else len(samples)
+                    for run in snapshot.runs
+                    for samples in run.samples.values()
+                )
                 if instance == FIRST:
                     _alerts(page, at, snapshot)
             if instance == DEAD:
