@@ -333,7 +333,7 @@ class Intake:
         self._watched.sources.finish(source)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
-            self._watched.schedule.request(run)
+            self._watched.schedule.request(run, save=False)  # what has changed below, or came before, is saved
             self._watched.archive_or_watch(run, now, new=source.new)
 
     def _gone(self, source: Source, now: float) -> None:

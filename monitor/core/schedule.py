@@ -22,11 +22,11 @@ class Schedule:
         self._dirty: dict[str, bool] = {}  # names of the runs that something came for, in the order of their lines
         self._swept_at = float("-inf")
 
-    def request(self, run: Run) -> None:
-        """Something came for it: it is to be judged at the next tick, shown anew and saved."""
-        run.dirty = True
-        self._touched.add(run.log)
-        self._dirty[run.state.name] = True
+    def request(self, run: Run, *, save: bool = True) -> None:
+        """Something came for it: it is to be judged at the next tick, shown anew and, if that was news, saved."""
+        run.dirty = self._dirty[run.state.name] = True
+        if save:
+            self._touched.add(run.log)
 
     def names(self, runs: Runs, now: float) -> list[str]:
         """The runs to be looked at now: all of them once a second, else those that something came for."""

@@ -182,3 +182,19 @@ def test_a_restart_lays_a_file_aside_as_it_was_saved() -> None:
     logs.write("/l/77.out", arguments() + step(1) + step(2))
     logs.wait(3)
     assert logs.totals() == {"77": 2.0}
+
+
+def test_a_restart_saves_no_run_again_that_is_over() -> None:
+    """What is written to its log later counts once, over another restart too."""
+    logs = Following()
+    logs.open("/l/over.log", arguments() + step(1) + step(2), age=2 * 86400.0)
+    logs.open("/l/live.log", arguments() + step(1) + step(2))
+    logs.wait(3)
+    for _ in range(2):
+        logs.killed()
+        logs.core.tick(logs.now)
+        assert {"over", "live"} & logs.core.touched == {"live"}
+    logs.write("/l/over.log", step(3))
+    logs.wait(3)
+    logs.killed()
+    assert logs.totals() == {"live": 2.0, "over": 3.0}
