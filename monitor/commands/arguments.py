@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -119,6 +119,11 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         elif not found:
             say(f"{path}: no file matches")
         yield from found
+
+
+def open_log(path: str) -> IO[bytes]:
+    """The file's bytes; standard input's where `-` names it."""
+    return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
 def run_of(path: str, config: Config) -> str:

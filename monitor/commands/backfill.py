@@ -3,10 +3,11 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -46,7 +47,7 @@ def _label(text: str) -> tuple[str, str]:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+@click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
 @click.option(
     "--step",
     type=POSITIVE_DURATION,
@@ -61,7 +62,7 @@ def _label(text: str) -> tuple[str, str]:
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label more, such as job=megatron.")
 @with_config
 def backfill(
-    paths: tuple[str, ...], output: Path | None, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
+    paths: tuple[str, ...], output: TextIO, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
     given: Given,
 ) -> None:  # fmt: skip
     r"""Write the history of finished logs as OpenMetrics with time stamps, for `promtool tsdb create-blocks-from`.
@@ -85,11 +86,7 @@ def backfill(
                 sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
                 past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
                 complete = _fill(spool, config, name, sources, past) and complete
-        if output is None:
-            spool.write(sys.stdout)
-        else:
-            with output.open("w", encoding="utf-8") as stream:
-                spool.write(stream)
+        spool.write(output)
     _sum_up(spool)
     sys.exit(0 if complete and spool.points else 1)
 
@@ -128,10 +125,8 @@ def _read(path: str, config: Config) -> Iterator[LogEvent]:
 
 
 def _instant(text: str, zone: tzinfo) -> float:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        pass
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -69,10 +69,7 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         click.echo(ctx.get_help())
         return
     answer = calculator.answer(_question(options))
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-    else:
-        click.echo(calculator.text(answer))
+    click.echo(json.dumps(answer, indent=2) if as_json else calculator.text(answer))
     sys.exit(0 if any(row["tflops"] is not None for row in answer["formulas"]) or answer["parameters"] else 1)
 
 

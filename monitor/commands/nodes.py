@@ -36,9 +36,8 @@ _SHOWN = 40  # rows where nobody asks for all: those with the least likely recor
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_config
 def nodes(
-    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool,
-    given: Given,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool, given: Given
+) -> None:
     r"""Show each node's record against what chance gives if all nodes are alike; --exclude: whom to leave out.
 
     Without PATH it reads what the daemon has saved; with PATH these logs. A node stands out where its failures, or the
@@ -100,9 +99,9 @@ def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) 
     for one in shown:
         table.add_row(*_cells(one), style="bold red" if one.stands_out else "")
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
-    suspects = [one for one in found if one.stands_out]
-    for one in suspects:
-        click.echo(f"{one.node}: {one.evidence}")
+    suspects = [f"{one.node}: {one.evidence}" for one in found if one.stands_out]
+    for suspect in suspects:
+        click.echo(suspect)
     verb = "stands" if len(suspects) == 1 else "stand"
     verdict = f"{len(suspects)} {verb} out: --exclude prints the list" if suspects else "none stands out"
     click.echo(f"{len(found)} nodes in {launches} launches; {verdict}")

@@ -19,10 +19,7 @@ _log = logging.getLogger(__name__)
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
-def run(
-    paths: tuple[str, ...], given: Given, listen: str | None, name: str | None,
-    once: bool,
-) -> None:  # fmt: skip
+def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | None, once: bool) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -50,7 +47,13 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
         for note in claims([dialect for several in config.dialects for dialect in several]):
             _log.warning("%s", note)
     if once:
-        sys.exit(_once(config))
+        from monitor.once import metrics_page
+
+        page, problems, unreadable = metrics_page(config)
+        for problem in problems:
+            say(problem)
+        click.echo(page, nl=False)
+        sys.exit(1 if unreadable else 0)
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
@@ -77,13 +80,3 @@ def start_logging(config: Config) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
     logging.basicConfig(level=getattr(logging, config.log_level.upper()), handlers=[handler])
-
-
-def _once(config: Config) -> int:
-    from monitor.once import metrics_page
-
-    page, problems, unreadable = metrics_page(config)
-    for problem in problems:
-        say(problem)
-    click.echo(page, nl=False)
-    return 1 if unreadable else 0

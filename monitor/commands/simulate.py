@@ -1,9 +1,8 @@
 """`simulate`: a synthetic log with faults, live or at once."""
 
 import contextlib
-import sys
 from dataclasses import replace
-from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -27,10 +26,10 @@ _FORMS_HELP = "\n".join(f"  {form:<22} {text}" for form, text in FORMS.items())
 @click.option("--timers", type=click.Choice(sorted(FORMS)), default=None, help="Timers that the log prints, below.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+@click.option("-o", "--output", type=click.File("wb"), default="-", help="File; standard output if none.")
 def simulate(
     kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: str | None,
-    seed: int, speed: float | None, output: Path | None,
+    seed: int, speed: float | None, output: BinaryIO,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
@@ -44,11 +43,7 @@ def simulate(
     if timers is not None:
         scenario = replace(scenario, timers=timers)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        if output is None:
-            write(scenario, sys.stdout.buffer, speed=speed, clock=SystemClock())
-        else:
-            with output.open("wb") as stream:
-                write(scenario, stream, speed=speed, clock=SystemClock())
+        write(scenario, output, speed=speed, clock=SystemClock())
 
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
