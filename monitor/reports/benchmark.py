@@ -30,25 +30,18 @@ _SHOWN = 4
 
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
+    facts = [(text, [read(row) for row in rows]) for text, read in _FACTS]
+    software = sorted({name for row in rows for name in row.software})
+    facts += [(f"{name} differs", [row.software.get(name) for row in rows]) for name in software]
     out = []
-    for text, read in _FACTS:
-        found = _by_value(rows, read)
+    for text, values in facts:
+        found: dict[str, list[str]] = {}
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                found.setdefault(str(value), []).append(row.run)
         if len(found) > 1:
             out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
-    for name in sorted({name for row in rows for name in row.software}):
-        found = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
-        if len(found) > 1:
-            out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
     return [*out, *_contradictions(rows), *_fuller(rows)]
-
-
-def _by_value(rows: Sequence[Row], read: Callable[[Row], Any]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        value = read(row)
-        if value is not None:
-            found.setdefault(str(value), []).append(row.run)
-    return found
 
 
 def _names(names: list[str]) -> str:

@@ -90,17 +90,15 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
     known = [setting for setting in settings if None not in setting]
     changed = _changes({name: value for name, value, _ in known}, {name: value for name, _, value in known})
     arguments = _changes(a.arguments, b.arguments)
-    environment = _changes(a.environment, b.environment)
-    software = _changes(a.software, b.software)
     pace = difference(a.steady, b.steady)
-    out: dict[str, Any] = {
+    return {
         "runs": [a.run, b.run],
         "outcomes": [a.outcome, b.outcome],
         "same_configuration": not changed and not arguments if known else None,
         "configuration": changed,
         "arguments": arguments,
-        "environment": environment,
-        "software": software,
+        "environment": _changes(a.environment, b.environment),
+        "software": _changes(a.software, b.software),
         "figures": _figures(a, b),
         "breakdown": _breakdown(a, b),
         "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
@@ -108,7 +106,6 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
         "verdict": _levels(a, b) + _verdict(a, b, pace, bool(changed)),
         "notes": _notes(a, b, changed, pace),
     }
-    return out
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -1,7 +1,5 @@
-"""The arithmetic of reports. Pure.
-
-Every formula of run/flops.py on one set of inputs: the figure, what it counts, and which input it lacks; utilisation;
-days to an end, the pipeline's bubble, scaling.
+"""The arithmetic of reports: every formula of model/flops.py on one set of inputs, the figure or which input it lacks;
+days to an end, the pipeline's bubble, scaling. Pure.
 """
 
 from dataclasses import dataclass

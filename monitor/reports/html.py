@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
+from itertools import islice
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeAlias
 
@@ -234,15 +235,13 @@ def _bars(rows: Sequence[Row]) -> str:
 
 
 def _curves(rows: Sequence[Row]) -> str:
-    out: list[str] = []
-    for row in rows:
-        if len(out) >= _CURVES_SHOWN:
-            break
-        plots = [
+    plots = (
+        "".join(
             f"<figure><h3>{escape(row.run)}: {name}</h3>{drawn}</figure>"
             for name, unit, key in _CURVES
             if (drawn := line(f"{row.run}: {name}", unit, row.curves[key].stretches))
-        ]
-        if plots:
-            out.append(f"<div class=curves>{''.join(plots)}</div>")
+        )
+        for row in rows
+    )
+    out = [f"<div class=curves>{drawn}</div>" for drawn in islice(filter(None, plots), _CURVES_SHOWN)]
     return "<h2>Over the iterations</h2>" + "".join(out) if out else ""

@@ -70,13 +70,9 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
         return _WORDS.get(failure, "crash")
-    if run_state == "hung":
-        return "hang"
-    if run_state == "finished":
-        return "ok"
     if run_state == "lost":
         return "incomplete" if state.iterations_total else "never started"
-    return "running"
+    return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
 
 
 def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
