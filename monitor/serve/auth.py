@@ -58,9 +58,8 @@ class Auth:
             return False
         user, password = given
         digest = self._users.get(user, self._nobody)
-        mark = hmac.digest(
-            self._key, b"\0".join([hashlib.sha256(part).digest() for part in (user, digest, password)]), "sha256"
-        )
+        parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
+        mark = hmac.digest(self._key, parts, "sha256")
         for answer, marks in self._known.items():
             if mark in marks:
                 marks.move_to_end(mark)
