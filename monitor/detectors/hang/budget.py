@@ -202,23 +202,17 @@ def _part_before(state: RunState) -> tuple[float | None, str]:
 
 
 def _stretched(state: RunState, settings: HangSettings, expected: float | None = None) -> Budget:
-    """By the longest step."""
-    longest, which = _longest_stretch(state)
-    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
-
-
-def _longest_stretch(state: RunState) -> tuple[float, str]:
-    """What may go on without a line although nothing is wrong: the step, or this part where it is certain that it is
-    this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
+    """By what may go on without a line although nothing is wrong: the longest step, or this part where it is certain
+    that it is this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
     """
-    launch = state.launch
+    launch, which = state.launch, "step"
     printed = launch.parts.printed.get(launch.phase)
     if printed is not None and launch.parts.lines >= _CERTAIN:
-        return max(printed.values), launch.phase
-    window = launch.pace.window
-    return max(window) if window else sum(
-        state.past.silences.longest(part) or 0.0 for part in launch.parts.told
-    ), "step"
+        longest, which = max(printed.values), launch.phase
+    else:
+        longest = max(launch.pace.window, default=0.0)
+        longest = longest or sum(state.past.silences.longest(part) or 0.0 for part in launch.parts.told)
+    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
 
 
 def _set_up(state: RunState, settings: HangSettings) -> Budget:
