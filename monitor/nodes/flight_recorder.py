@@ -149,12 +149,8 @@ def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
     for entry in entries:
         if not isinstance(entry, dict):
             continue
-        place, number, done = (
-            entry.get("process_group"),
-            entry.get("collective_seq_id"),
-            entry.get("state") == _COMPLETED,
-        )
-        number = _number(number)
+        place, number = entry.get("process_group"), _number(entry.get("collective_seq_id"))
+        done = entry.get("state") == _COMPLETED
         if not isinstance(place, list | tuple) or not place or number is None:
             continue
         if entry.get("is_p2p"):
