@@ -16,19 +16,9 @@ from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
 from monitor.scalars import compiled, host_and_port
 
 __all__ = [
-    "Config",
-    "ConfigError",
-    "ConfigProblem",
-    "Follow",
-    "Pattern",
-    "TlsServer",
-    "Watch",
-    "Web",
-    "compiled",
-    "default_config",
-    "host_and_port",
-    "load",
-]
+    "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
+    "default_config", "host_and_port", "load",
+]  # fmt: skip
 
 _LARGEST = 16 * 2**20  # bytes
 

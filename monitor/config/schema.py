@@ -80,10 +80,8 @@ class Watch(Struct, frozen=True, kw_only=True):
             yield "name_from", "has no named group run, as in (?P<run>[^/]+)"
         unknown = set(re.findall(r"{.*?}", self.pid_file or "")) - {"{run}", "{log}"}
         if unknown or self.pid_file == "":
-            yield (
-                "pid_file",
-                "is a path with {run} or {log} in it" + "".join(f", not {name}" for name in sorted(unknown)),
-            )
+            wrong = "".join(f", not {name}" for name in sorted(unknown))
+            yield "pid_file", "is a path with {run} or {log} in it" + wrong
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
@@ -242,12 +240,8 @@ class Config(Struct, frozen=True, kw_only=True):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
         if self.intake.listen is None and not self.kafka.bootstrap:
-            for index, watch in enumerate(self.runs):
-                if watch.labels:
-                    yield (
-                        f"runs.{index}.labels",
-                        "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844",
-                    )
+            why = "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844"
+            yield from ((f"runs.{index}.labels", why) for index, watch in enumerate(self.runs) if watch.labels)
         elif self.intake.listen == self.listen:
             yield "intake", "listens where the page does: give it a port of its own"
         names: set[str] = set()
