@@ -186,10 +186,8 @@ def _peak(state: RunState) -> Iterator[Finding]:
         return
     peak = derived.peak_tflops(state, None)
     name = launch.topology.gpu_name or ""
-    if peak is None and "V100" in name:
-        peak = _V100_BUG
-    if peak is not None and "V100" in name:
-        peak = min(peak, _V100_BUG)
+    if "V100" in name:
+        peak = min(peak or _V100_BUG, _V100_BUG)
     if peak is not None and printed > peak:
         text = f"printed {printed:g} TFLOPs per GPU are more than a {name} can do ({peak:g}): the figure is wrong"
         yield Finding("K17", "warning", text, evidence={"printed": printed, "limit": peak})

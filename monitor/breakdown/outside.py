@@ -71,12 +71,8 @@ class Outside(Struct):
             return False
         level, step = median(last), median([whole for _, _, whole in lines[:-count]])
         since = self._since((base + level) / 2)
-        before = [seconds for _, seconds, _ in lines[:since]]
-        if (
-            len(lines) - since < count
-            or len(before) < _BEFORE
-            or _is_usual(before, (base + level) / 2, len(lines) - since)
-        ):
+        before, lasting = [seconds for _, seconds, _ in lines[:since]], len(lines) - since
+        if lasting < count or len(before) < _BEFORE or _is_usual(before, (base + level) / 2, lasting):
             return False
         if level - base < max(threshold * step, _SURE * deviation(before, base)):
             return False
