@@ -180,14 +180,9 @@ class IncidentBook(Struct):
 
 
 def judge(
-    book: IncidentBook,
-    state: RunState,
-    verdicts: Iterable[Verdict],
-    now: float,
-    repeat_interval: float,
-    hold: Mapping[str, float] = _NO_HOLD,
-    limit: MessageLimit = _LIMIT,
-) -> list[Transition]:
+    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float,
+    hold: Mapping[str, float] = _NO_HOLD, limit: MessageLimit = _LIMIT,
+) -> list[Transition]:  # fmt: skip
     """Bring the book up to date with the verdicts of this tick; the transitions in the order to be notified."""
     firing: dict[str, Verdict] = {}
     other: dict[str, Verdict] = {}

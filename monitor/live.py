@@ -9,6 +9,8 @@ import math
 import resource
 from collections.abc import Callable
 
+from msgspec.structs import asdict
+
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -157,13 +159,7 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        follow = self.core.config.follow
-        settings = FollowSettings(
-            poll_interval=follow.poll_interval,
-            idle_interval=follow.idle_interval,
-            discovery_interval=follow.discovery_interval,
-            max_open_files=room_for_logs(),
-        )
+        settings = FollowSettings(**asdict(self.core.config.follow), max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)

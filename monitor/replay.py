@@ -63,9 +63,8 @@ class Replay:
             self.first = self.now = at
         state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
-            if (
-                proof == "unknown" and state.launch.phase == "crashed"
-            ):  # a relaunch: the crash is reported, and it may follow
+            if proof == "unknown" and state.launch.phase == "crashed":
+                # a relaunch: the crash is reported, and it may follow
                 reported = self._judge.crash_reported_at(self.run)
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = at
@@ -247,12 +246,9 @@ class Players:
 
 
 def replay(
-    judge: Judge,
-    name: str,
-    sources: Mapping[str, Iterable[LogEvent]],
-    after: float = 10.0,
+    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0,
     written: Mapping[str, float] | None = None,
-) -> Iterator[tuple[Replay, Transition | None]]:
+) -> Iterator[tuple[Replay, Transition | None]]:  # fmt: skip
     """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None.
 
     `written`: when each source was last written, Unix seconds, for stamps without a year.
