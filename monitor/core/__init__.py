@@ -248,7 +248,6 @@ class Core(Watched):
             incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
             ended=ended,
             ready=self.ready,
-            loop_turned_at=at,
             behind_seconds=behind,
         )
 

@@ -75,7 +75,8 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
     if path.startswith("/runs/"):
-        root = _root(request)
+        # back to `/` from the run's page as the browser sees the path: a slash may be written %2F
+        root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
         if run is None:
             return _html(page.render_missing(_named(request), root), 404)
         return _html(page.render_run(run, now, root))
@@ -132,11 +133,6 @@ def _named(request: Request) -> str:
 def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
     name = _named(request)
     return next((run for run in snapshot.all_runs if as_asked(run.run) == name), None)
-
-
-def _root(request: Request) -> str:
-    """The way from a run's page back to `/`, as the browser sees the path: a slash may be written %2F."""
-    return "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
 
 
 def _first(request: Request, name: str) -> str:
