@@ -86,7 +86,8 @@ def _coarse(state: RunState) -> float:
 def _tflops(state: RunState) -> Iterator[Finding]:
     launch = state.launch
     topology, lines = launch.topology, launch.observed.tflops
-    if not lines or _unlike_gpt(topology):
+    unlike = (topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism
+    if not lines or unlike:
         return  # the formulas do not hold, or not exactly
     own = formulas_of(topology.dialect)
     known = _by_formula(topology, lines)
@@ -98,10 +99,6 @@ def _tflops(state: RunState) -> Iterator[Finding]:
         yield _factor(state, *ratio, known[ratio[0]][-1])
     elif candidates:
         yield from _unexplained(state, *next(iter(candidates.items())))
-
-
-def _unlike_gpt(topology: Topology) -> bool:
-    return bool((topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism)
 
 
 def _by_formula(topology: Topology, lines: list[tuple[float, float, int, int]]) -> dict[str, _Pairs]:

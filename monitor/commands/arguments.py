@@ -113,7 +113,9 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         if path == "-":
             yield path
             continue
-        found = _found(path)
+        found = sorted(
+            one.path for one in find([Pattern(path)], read_mounts(), OsLayer())
+        )  # what the daemon would follow
         if not found and not has_magic(path):
             found = [path]  # so that opening it gives the reason
         elif not found:
@@ -148,11 +150,6 @@ def written_at(paths: Iterable[str]) -> dict[str, float]:
         except OSError:
             found[path] = SystemClock().wall()
     return found
-
-
-def _found(path: str) -> list[str]:
-    """The files that the daemon would follow for PATH, in the order of their names."""
-    return sorted(found.path for found in find([Pattern(path)], read_mounts(), OsLayer()))
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4

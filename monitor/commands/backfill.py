@@ -87,7 +87,9 @@ def backfill(
                 past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
                 complete = _fill(spool, config, name, sources, past) and complete
         spool.write(output)
-    _sum_up(spool)
+    if spool.first is not None and spool.last is not None:
+        ends = [datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)]
+        click.echo(f"{spool.points} samples from {ends[0]} to {ends[1]}", err=True)
     sys.exit(0 if complete and spool.points else 1)
 
 
@@ -109,14 +111,6 @@ def _fill(
     if not shown:
         say(f"{name}: no training line")
     return True
-
-
-def _sum_up(spool: Spool) -> None:
-    if spool.first is not None and spool.last is not None:
-        first, last = (
-            datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)
-        )
-        click.echo(f"{spool.points} samples from {first} to {last}", err=True)
 
 
 def _read(path: str, config: Config) -> Iterator[LogEvent]:

@@ -31,7 +31,8 @@ def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | No
     """
     if listen is not None:
         given = given._replace(overrides=(*given.overrides, f"listen={listen}"))
-    name = _run_name(name) if name is not None else None
+    if name is not None:  # what of it can be a run's name; a job may be called anything
+        name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
     with spooled(paths) if once else nullcontext(paths) as files:
         _run(given, files, name, once=once)
 
@@ -60,11 +61,6 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
         serve(config, lambda: given.load(paths, name))
     except StartError as error:
         fail(error)
-
-
-def _run_name(text: str) -> str | None:
-    """What of it can be a run's name; a job may be called anything."""
-    return "".join(char if char.isprintable() else "_" for char in text).strip()[:200].strip() or None
 
 
 class _OneLine(logging.Formatter):

@@ -170,15 +170,12 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
     return text
 
 
-def _silence(run: Run, now: float) -> float | None:
-    return None if run.get("progress_at") is None else round(max(0.0, now - run["progress_at"]), 1)
-
-
 _PLAIN: dict[str, str | Callable[[Run, float], Any]] = {
     "RUN": "run", "STATE": "state", "ITERATION": "iteration", "TOTAL": "train_iterations",
     "S/ITERATION": "seconds_per_iteration", "NORMAL": "baseline_seconds", "TFLOPS": "tflops", "MFU": "mfu",
     "SAMPLES/S": "samples_per_second", "LOSS": "lm_loss", "LOSS_SCALE": "loss_scale", "MEMORY": "max_memory_bytes",
-    "SILENCE": _silence, "BUDGET": "budget_seconds",
+    "SILENCE": lambda run, now: None if (at := run.get("progress_at")) is None else round(max(0.0, now - at), 1),
+    "BUDGET": "budget_seconds",
     "ENDS_IN": lambda run, now: None if run.get("eta") is None else round(run["eta"] - now),
     "AT_RISK": "at_risk_seconds",
     "INCIDENTS": lambda run, _: ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]),

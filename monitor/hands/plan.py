@@ -267,13 +267,10 @@ def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
     """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
     told = incident.evidence.get("nodes")
     named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
-    names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
+    hosts = [name for name in named if isinstance(name, str) and is_node_name(name)]
+    # as Slurm calls them: without their domain, if that is how the job's list has them
+    names = {name if name in own else name.partition(".")[0] for name in hosts} & own
     return names if len(names) <= policy.most_excluded else set()
-
-
-def _short(name: str, own: set[str]) -> str:
-    """A host's name as Slurm calls it: without its domain, if that is how the job's list has it."""
-    return name if name in own else name.partition(".")[0]
 
 
 def _id(job: Job) -> str:

@@ -53,7 +53,8 @@ def bars(title: str, unit: str, items: Sequence[Bar]) -> str:
         y = top + place * (_BAR + _GAP) + _GAP / 2
         spread = "" if item.low is None or item.high is None else f", {figure(item.low)} to {figure(item.high)}"
         out.append(f"<g><title>{escape(item.label)}: {figure(item.value)} {escape(unit)}{spread}</title>")
-        out.append(_text(_LABEL - 8, y + 12, _cut(item.label), "end"))
+        label = item.label if len(item.label) <= 34 else "…" + item.label[-33:]
+        out.append(_text(_LABEL - 8, y + 12, label, "end"))
         width = max(1.0, x(item.value) - _LABEL)
         out.append(f'<rect class="bar" x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR}"/>')
         reach = x(item.value)
@@ -138,10 +139,6 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= 34 else "…" + label[-33:]
 
 
 _BARS_SHOWN = 40

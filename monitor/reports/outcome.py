@@ -91,7 +91,8 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     if outcome_word == "never started":
         return "no iteration was finished"
     message = f": {failure.message}" if failure and outcome_word == "crash" and failure.message else ""
-    return f"{outcome_word} {where}{_shortened(message)}"
+    message = " ".join(message.split())
+    return f"{outcome_word} {where}{message if len(message) <= 120 else message[:117] + '...'}"
 
 
 def _hang(state: RunState, tally: Tally | None) -> str:
@@ -125,8 +126,3 @@ def _expected(state: RunState) -> float | None:
     if "evaluating" not in (phase for _, phase in state.phase_history[-2:]):
         return expected
     return expected + pace * launch.topology.eval_iters if launch.topology.eval_iters else None
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 120 else text[:117] + "..."
