@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given
 from monitor.commands.reading import only_run
 from monitor.model import gpus
-from monitor.model.topology import Topology
+from monitor.model.topology import Topology, derive_ranks
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.planner import Ramp
@@ -106,24 +106,13 @@ def _asked(base: Topology, given: dict[str, Any]) -> tuple[Topology, set[str]]:
 
 def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
     """What follows from the sizes: ranks or layout, the padding, full recomputation."""
-    replica = (topology.tensor_parallel_size or 1) * (topology.pipeline_parallel_size or 1)
-    replica *= topology.context_parallel_size or 1
-    world, data, padded = topology.world_size, topology.data_parallel_size, topology.padded_vocab_size
-    if world is None and data is not None:
-        world = replica * data
-    elif data is None and world is not None and world % replica == 0:
-        data = world // replica
+    recomputed, tensor = topology.activation_checkpointing or "full", topology.tensor_parallel_size or 1
+    new = replace(topology, activation_checkpointing=recomputed, log_interval=topology.log_interval or 1)
+    derive_ranks(new, tensor * (topology.pipeline_parallel_size or 1) * (topology.context_parallel_size or 1))
     if given["padded_vocab_size"] is None and given["vocab"]:
-        multiple = given["divisible_by"] * (topology.tensor_parallel_size or 1)
-        padded = -(-given["vocab"] // multiple) * multiple
-    return replace(
-        topology,
-        world_size=world,
-        data_parallel_size=data,
-        padded_vocab_size=padded,
-        activation_checkpointing=topology.activation_checkpointing or "full",
-        log_interval=topology.log_interval or 1,
-    )
+        multiple = given["divisible_by"] * tensor
+        new.padded_vocab_size = -(-given["vocab"] // multiple) * multiple
+    return new
 
 
 @flops.command()

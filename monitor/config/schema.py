@@ -25,18 +25,6 @@ from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 
-def _notifiers() -> tuple[type[Struct], ...]:
-    from monitor.notifiers import NOTIFIERS  # loads HTTP clients, for a configuration that names one
-
-    return NOTIFIERS
-
-
-def _outputs() -> tuple[type[Struct], ...]:
-    from monitor.outputs import OUTPUTS  # loads prometheus_client
-
-    return OUTPUTS
-
-
 def _dialects(name: str, base: str) -> tuple[Any, ...]:
     from monitor.config.dialects import dialects_at  # for a configuration that names one
 
@@ -196,10 +184,10 @@ class Config(Struct, frozen=True, kw_only=True):
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     dialects: tuple[DialectFiles, ...] = ()
     """Files of a site's own dialects, or folders of them: how the lines of its trainers are read."""
-    notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _notifiers})] = ()
-    """Each of a class of monitor/notifiers, chosen by `type:`."""
-    outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()
-    """Each of a class of monitor/outputs, chosen by `type:`."""
+    notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.notifiers:NOTIFIERS"})] = ()
+    """Each of a class of monitor/notifiers, chosen by `type:`; they bring HTTP clients."""
+    outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.outputs:OUTPUTS"})] = ()
+    """Each of a class of monitor/outputs, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""
