@@ -204,9 +204,7 @@ class Judge:
         return crash.due(run.state, self._crash)
 
     def believed_at(self, run: Judged) -> float:
-        """When a failure of the training that may have been caught is believed, where nothing goes on; 0 where none is
-        in doubt.
-        """
+        """When a failure that may have been caught is believed, where nothing goes on; 0 where none is in doubt."""
         state = run.state
         failure = crash.ended_by(state)
         if failure is None or failure.helper or not state.launch.doubtful:

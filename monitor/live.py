@@ -61,9 +61,7 @@ class Instants:
 
 
 class LiveCore:
-    """Made from a configuration; `start`, then `take` or `look` as often as wanted, then `stop`. All but `wake` for one
-    thread.
-    """
+    """Made from a configuration; `start`, then `take` or `look`, then `stop`. All but `wake` for one thread."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         """Raises ConfigError."""

@@ -2,8 +2,7 @@
 around the engine does between two steps. Where the engine alone prints steps, no figure of its lines shows it.
 
 Rules are stricter than those of a shift of the iteration's time: what lies between steps varies by more. The last lines
-must all be long, more of them than ever were in a row and than chance explains; after each time that it was over soon,
-twice as many.
+must all be long, more than ever were in a row and than chance explains; twice as many after each that was over soon.
 """
 
 import math
@@ -26,9 +25,7 @@ StandsFor = Callable[[float], float]
 
 
 class Longer(Struct):
-    """Steps take `level` seconds outside the engine's clock since iteration `onset` instead of `base`, and took `step`
-    seconds in all.
-    """
+    """Since iteration `onset` steps take `level` seconds outside the engine's clock; `base`, `step` in all, before."""
 
     onset: int
     at: float

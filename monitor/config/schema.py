@@ -172,8 +172,7 @@ class Config(Struct, frozen=True, kw_only=True):
     runbook_url: scalars.PublicUrl | None = None
     """Address of deploy/runbook.md, or of your copy of it: messages link to its sections. None: no link."""
     ends_with_job: bool = False
-    """The monitor's stop is the end of its runs: a job's own monitor is ended with it, and nobody need go on watching.
-    """
+    """The monitor's stop is the end of its runs: a job's own monitor is ended with it, nobody need go on watching."""
     stop_wait: Seconds = 20.0
     """At SIGTERM the last word is served until each scraper has seen it, so long at most: more than a scrape interval
     of 15 s, less than the 30 s that Slurm and Kubernetes leave."""

@@ -1,8 +1,7 @@
 """An incident, a policy, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
 
 Whatever is in doubt ends in a reason why nothing is done: the job may not be touched (permission.py), the daemon was
-away, the policy has acted often enough. Node names come from the evidence, and are used only if the job's own node list
-has them.
+away, the policy has acted often enough. Node names of the evidence are used only if the job's own node list has them.
 """
 
 from collections.abc import Sequence

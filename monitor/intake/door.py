@@ -242,9 +242,7 @@ def _later(why: str, seconds: float) -> Reply:
 
 
 def _otlp_reply(kind: str, refused: int) -> Reply:
-    """ExportLogsServiceResponse: partial_success = 1 {rejected_log_records = 1, error_message = 2}; empty if all is
-    well.
-    """
+    """ExportLogsServiceResponse: partial_success = 1 {rejected_log_records = 1, error_message = 2}; empty if good."""
     why = "no dated text"
     if kind == "application/json":
         told = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": why}} if refused else {}

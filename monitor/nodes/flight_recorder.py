@@ -45,8 +45,7 @@ class Dump:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Group -> its ranks."""
     stacks: dict[str, list[str]] = field(default_factory=dict)
-    """Group -> where the program called its first collective that was not completed, else the last one; innermost
-    first."""
+    """Group -> where the program called the first collective that was not completed, else the last; innermost first."""
 
 
 @dataclass(frozen=True, slots=True)

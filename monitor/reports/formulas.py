@@ -47,9 +47,7 @@ def figures(topology: Topology, seconds: float | None, batch: int | None, sequen
 def days(
     iterations: float | None, tokens: float | None, seconds: float | None, batch: int | None, sequence: int | None
 ) -> float | None:
-    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks (seed 003:
-    steps x sec / 86400).
-    """
+    """Days to so many iterations, else so many tokens (seed 003: steps x sec / 86400); None where an input lacks."""
     if not iterations and tokens and batch and sequence:
         iterations = tokens / (batch * sequence)
     return iterations * seconds / _DAY if iterations and seconds else None

@@ -46,9 +46,7 @@ class Auth:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
     async def allows(self, header: str | None) -> bool:
-        """Whether the value of `Authorization` is a known token, or names a user with the right password.
-        TooManyGuessesError.
-        """
+        """Whether `Authorization` holds a known token, or a user with the right password. TooManyGuessesError."""
         scheme, _, token = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
             found = hashlib.sha256(token.strip().encode("latin-1", "replace")).hexdigest()

@@ -1,6 +1,4 @@
-"""How long a run may show no progress in its present phase: learned from the run where it has a past, else a stated
-first default.
-"""
+"""How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
 
 from msgspec import Struct
 
@@ -32,8 +30,7 @@ class HangSettings(Struct, frozen=True):
     first_late: Seconds = 1800.0
     """Of these three: from here on the run is shown as late."""
     first_line: Seconds = 7200.0
-    """More for a first line that stands for several iterations, or for nobody knows how many: a line every 9,750 s was
-    seen."""
+    """More for a first line that stands for several iterations, or nobody knows how many: one each 9,750 s was seen."""
     startup_factor: float = 4.0
     """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
     startup_minimum: Seconds = 600.0
@@ -154,9 +151,7 @@ def _most(kind: str, settings: HangSettings) -> float:
 
 
 def _learned(state: RunState, settings: HangSettings, kind: str, factor: float, what: str) -> Budget | None:
-    """`factor` over the longest of the last silences of the kind; None while none is known. One that stands alone is
-    believed up to a bound.
-    """
+    """`factor` over the longest of the last silences of the kind, if any; one that stands alone counts to a bound."""
     silences = state.past.silences
     longest = silences.longest(kind)
     if longest is None:

@@ -26,8 +26,7 @@ class LossSpikeSettings(Struct, frozen=True):
     norm_floor_twice: Factor = 4.0
     """The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times."""
     spreads: Factor = 10.0
-    """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, batches are
-    heavier-tailed."""
+    """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, tails are heavier."""
     record_factor: Factor = 2.0
     """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
     twice: Ratio = 0.6
