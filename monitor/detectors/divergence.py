@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict, advice, firing, percent, rollback, unless_standing
+from monitor.detectors.loss_spike.memory import is_news
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high, spread
@@ -70,13 +71,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
     current, size = memory.current, settings.block
     for step in steps:
         loss = step.loss
-        if lines:
-            if not step.counted:
-                continue
-        else:
-            if not step.reported or loss is None or (step.iteration, loss) == memory.seen:
-                continue
-            memory.seen = (step.iteration, loss)
+        if not (step.counted if lines else is_news(memory, step)):
+            continue
         if memory.attempt != state.launch.number:
             # what the new launch computes again is forgotten; the block that was being filled was of the old one
             changed = changed or memory.rise is not None

@@ -75,23 +75,16 @@ def loki_json(body: bytes) -> Push:
 def loki_protobuf(body: bytes) -> Push:
     """PushRequest: streams = 1 {labels = 1, entries = 2 {timestamp = 1 {seconds = 1, nanos = 2}, line = 2}}."""
     push = Push()
-    for number, one in fields(body):
-        if number != 1 or not isinstance(one, bytes):
-            continue
+    for one in _parts(body, 1):
         stream = Stream({})
         for name, value in fields(one):
             if name == 1 and isinstance(value, bytes):
                 stream.labels = bounded(_loki_labels(value.decode("utf-8", "replace")))
             elif name == 2 and isinstance(value, bytes):
-                seconds = nanos = 0
-                text = b""
-                for part, content in fields(value):
-                    if part == 2 and isinstance(content, bytes):
-                        text = content
-                    elif part == 1 and isinstance(content, bytes):
-                        stamp = dict(fields(content))
-                        seconds, nanos = stamp.get(1, 0), stamp.get(2, 0)  # type: ignore[assignment]
-                stream.entries.append((_nanoseconds(seconds * 1_000_000_000 + nanos), text))
+                entry = dict(fields(value))
+                stamp, text = (part if isinstance(part := entry.get(place), bytes) else b"" for place in (1, 2))
+                told = {part: count for part, count in fields(stamp) if isinstance(count, int)}
+                stream.entries.append((_nanoseconds(told.get(1, 0) * 1_000_000_000 + told.get(2, 0)), text))
         push.streams.append(stream)
     return push
 
