@@ -92,19 +92,13 @@ class Replay:
 
     def _unproved(self, placed: Placed) -> float:
         """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
-        state, at = self.run.state, placed.at
+        state, at, moved_at = self.run.state, placed.at, self.run.state.progress_at
         if self.leaves_open(placed):
             self.now = at
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
-        elif (
-            placed.proof == "lawful"
-            and not placed.dated
-            and state.progress_at is not None
-            and state.launch.phase not in ENDED
-        ):
-            silence = self._judge.lawful_silence(self.run, placed.entry.event)
-            at = self.now = max(self.now, state.progress_at + silence)
+        elif placed.proof == "lawful" and not placed.dated and moved_at is not None and state.launch.phase not in ENDED:
+            at = self.now = max(self.now, moved_at + self._judge.lawful_silence(self.run, placed.entry.event))
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:

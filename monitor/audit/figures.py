@@ -52,12 +52,9 @@ def _samples(state: RunState) -> Iterator[Finding]:
     if seen.miscounted < _LINES:
         return
     steps, grown, batch = seen.miscount
-    yield Finding(
-        "K10",
-        "warning",
-        f"consumed samples grow by {grown} in {steps} iterations, not by {steps} x {batch}",
-        evidence={"iterations": steps, "samples": grown, "global_batch_size": batch},
-    )
+    text = f"consumed samples grow by {grown} in {steps} iterations, not by {steps} x {batch}"
+    evidence = {"iterations": steps, "samples": grown, "global_batch_size": batch}
+    yield Finding("K10", "warning", text, evidence=evidence)
 
 
 def _rate(state: RunState) -> Iterator[Finding]:
@@ -207,13 +204,10 @@ def _scaling(state: RunState) -> Iterator[Finding]:
     expected = median(before) * (last + stages - 1) / (first + stages - 1)
     taken = median(after)
     if taken > (1 + _SCALING) * expected:
-        yield Finding(
-            "K15",
-            "info",
-            f"batch size {large} takes {taken:.4g} s, {taken / expected - 1:+.0%} more than expected from "
-            f"{small} ({expected:.4g} s): not an effect of the batch size",
-            evidence={"seconds": round(taken, 3), "expected_seconds": round(expected, 3)},
-        )
+        more = f"batch size {large} takes {taken:.4g} s, {taken / expected - 1:+.0%} more than expected from {small}"
+        text = f"{more} ({expected:.4g} s): not an effect of the batch size"
+        evidence = {"seconds": round(taken, 3), "expected_seconds": round(expected, 3)}
+        yield Finding("K15", "info", text, evidence=evidence)
 
 
 def _memory(state: RunState) -> Iterator[Finding]:
@@ -224,10 +218,6 @@ def _memory(state: RunState) -> Iterator[Finding]:
         return
     end, rest = max(ends), max(between)
     if end > (1 + _ABOVE) * rest:
-        yield Finding(
-            "K16",
-            "info",
-            f"an end stage of the pipeline needs {end / _GIB:.1f} GiB, the stages between {rest / _GIB:.1f} GiB at "
-            "most: the embedding is not balanced",
-            evidence={"end_bytes": end, "between_bytes": rest},
-        )
+        needs = f"an end stage of the pipeline needs {end / _GIB:.1f} GiB, the stages between {rest / _GIB:.1f} GiB"
+        text = f"{needs} at most: the embedding is not balanced"
+        yield Finding("K16", "info", text, evidence={"end_bytes": end, "between_bytes": rest})

@@ -157,16 +157,10 @@ def otlp_protobuf(body: bytes) -> Push:
         about = {name: value for one in _parts(logs, 1) for name, value in _pairs(one, 1)}
         for scope in _parts(logs, 2):
             for record in _parts(scope, 2):
-                at = observed = 0
-                text = b""
-                for number, value in fields(record):
-                    if number == 1 and isinstance(value, int):
-                        at = value
-                    elif number == 11 and isinstance(value, int):
-                        observed = value
-                    elif number == 5 and isinstance(value, bytes):
-                        text = _any(value)
-                _add(push, streams, about | dict(_pairs(record, 6)), _nanoseconds(at or observed), text)
+                told = dict(fields(record))
+                at = next((at for at in (told.get(1), told.get(11)) if at and isinstance(at, int)), 0)
+                text = _any(held) if isinstance(held := told.get(5), bytes) else b""
+                _add(push, streams, about | dict(_pairs(record, 6)), _nanoseconds(at), text)
     return push
 
 

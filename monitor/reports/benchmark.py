@@ -71,17 +71,13 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
         if len(group) < 2:
             continue
         swapped = [(a, b) for place, a in enumerate(group) for b in group[place + 1 :] if _swapped(a, b)]
-        for one, other in swapped:
-            out.append(
-                f"seconds and TFLOPs look exchanged between {one.run} and {other.run}, of the same configuration"
-            )
+        text = "seconds and TFLOPs look exchanged between {} and {}, of the same configuration"
+        out += [text.format(one.run, other.run) for one, other in swapped]
         times = sorted((row.seconds_per_iteration or 0.0, row.run) for row in group)
         spread = times[-1][0] / times[0][0] - 1
         if spread > _REPEATS and not swapped:
-            out.append(
-                f"{times[-1][1]} takes {spread:.0%} longer than {times[0][1]} with the same configuration: "
-                "report the spread"
-            )
+            slower = f"{times[-1][1]} takes {spread:.0%} longer than {times[0][1]}"
+            out.append(f"{slower} with the same configuration: report the spread")
     return out
 
 
