@@ -3,11 +3,10 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -21,21 +20,12 @@ from monitor.reading import dated_events
 from parsers.events import LogEvent
 
 
-class _Zone(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    """`UTC`, `Europe/Paris`."""
-
-    name = "zone"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
-        """The zone, from the system's time zone data."""
-        if isinstance(value, tzinfo):
-            return value
-        if str(value).upper() == "UTC":
-            return UTC
-        try:
-            return ZoneInfo(str(value))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            self.fail(f"{value!r} is no time zone that this system knows", param, ctx)
+def zone(value: str) -> tzinfo:
+    """`UTC`, `Europe/Paris`: of the system's time zone data."""
+    try:
+        return UTC if value.upper() == "UTC" else ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise click.BadParameter(f"{value!r} is no time zone that this system knows") from error
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -47,7 +37,7 @@ def _label(text: str) -> tuple[str, str]:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 @click.option(
     "--step",
     type=POSITIVE_DURATION,
@@ -55,14 +45,12 @@ def _label(text: str) -> tuple[str, str]:
     show_default=True,
     help="As often as Prometheus would have scraped: what dashboards expect of live data.",
 )
-@click.option(
-    "--timezone", "zone", type=_Zone(), default="UTC", show_default=True, help="Zone of the times in the logs."
-)
+@click.option("--timezone", "zone", type=zone, default="UTC", show_default=True, help="Zone of the times in the logs.")
 @click.option("--start", help="When logs that print no times began: ISO 8601 (in --timezone) or Unix seconds.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label more, such as job=megatron.")
 @with_config
 def backfill(
-    paths: tuple[str, ...], output: TextIO, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
+    paths: tuple[str, ...], output: Path | None, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
     given: Given,
 ) -> None:  # fmt: skip
     r"""Write the history of finished logs as OpenMetrics with time stamps, for `promtool tsdb create-blocks-from`.
@@ -86,7 +74,8 @@ def backfill(
                 sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
                 past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
                 complete = _fill(spool, config, name, sources, past) and complete
-        spool.write(output)
+        with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as stream:
+            spool.write(stream)
     if spool.first is not None and spool.last is not None:
         ends = [datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)]
         click.echo(f"{spool.points} samples from {ends[0]} to {ends[1]}", err=True)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from msgspec.structs import fields, replace
 
-from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given
+from monitor.commands.arguments import ABOVE_ZERO, POSITIVE, Given, count
 from monitor.commands.reading import only_run
 from monitor.model import gpus
 from monitor.model.topology import Topology, derive_ranks
@@ -43,13 +43,13 @@ from monitor.reports.rows import Row
 @click.option("--top-k", "moe_top_k", type=POSITIVE, help="Experts that a token passes.")
 @click.option("--expert-ffn", "moe_ffn_hidden_size", type=POSITIVE, help="Width of an expert's MLP.")
 @click.option("--mtp-layers", type=POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", "parameters", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
+@click.option("--size", "parameters", type=count, help="Parameters, e.g. 104B: the seed formula's.")
 @click.option("--gpu", "gpu_name", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
 @click.option("--peak", type=ABOVE_ZERO, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
 @click.option("--printed", type=ABOVE_ZERO, help="A figure that a log or table prints: which formula is it?")
 @click.option("--iterations", type=POSITIVE, help="Iterations of the whole training: days.")
-@click.option("--tokens", type=COUNT, help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--tokens", type=count, help="Tokens of the whole training, e.g. 400B: days.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.pass_context
 def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:

@@ -13,7 +13,7 @@ import click
 
 from monitor.archive import tasks as readers
 from monitor.archive.tasks import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
-from monitor.commands.arguments import COUNT, POSITIVE, Given, fail, spooled, warn, with_config
+from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
 from monitor.core.sources import watches
 from monitor.follow.discovery import find
@@ -39,7 +39,7 @@ Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 @click.option("--group-by", type=click.Choice(list(GROUPS)), help="One table for each value.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Days until so many iterations.")
-@click.option("--tokens", type=COUNT, help="Days until so many tokens, e.g. 400B.")
+@click.option("--tokens", type=count, help="Days until so many tokens, e.g. 400B.")
 @click.option("--formula", type=click.Choice(list(FORMULAS)), help="Recompute all TFLOPs by one formula.")
 @click.option("--peak", type=click.FloatRange(0, min_open=True), help="Peak of one GPU in TFLOP/s, for MFU.")
 @click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")

@@ -1,8 +1,9 @@
 """`simulate`: a synthetic log with faults, live or at once."""
 
 import contextlib
+import sys
 from dataclasses import replace
-from typing import BinaryIO
+from pathlib import Path
 
 import click
 
@@ -26,10 +27,10 @@ _FORMS_HELP = "\n".join(f"  {form:<22} {text}" for form, text in FORMS.items())
 @click.option("--timers", type=click.Choice(sorted(FORMS)), default=None, help="Timers that the log prints, below.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
-@click.option("-o", "--output", type=click.File("wb"), default="-", help="File; standard output if none.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 def simulate(
     kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: str | None,
-    seed: int, speed: float | None, output: BinaryIO,
+    seed: int, speed: float | None, output: Path | None,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
@@ -42,8 +43,9 @@ def simulate(
     scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
     if timers is not None:
         scenario = replace(scenario, timers=timers)
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        write(scenario, output, speed=speed, clock=SystemClock())
+    target = output.open("wb") if output is not None else contextlib.nullcontext(sys.stdout.buffer)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), target as stream:
+        write(scenario, stream, speed=speed, clock=SystemClock())
 
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
