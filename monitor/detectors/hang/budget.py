@@ -201,12 +201,11 @@ def _stretched(state: RunState, settings: HangSettings, expected: float | None =
     that it is this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
     """
     launch, which = state.launch, "step"
-    printed = launch.parts.printed.get(launch.phase)
+    printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
     if printed is not None and launch.parts.lines >= _CERTAIN:
         longest, which = max(printed.values), launch.phase
     else:
-        longest = max(launch.pace.window, default=0.0)
-        longest = longest or sum(state.past.silences.longest(part) or 0.0 for part in launch.parts.told)
+        longest = max(window) if window else sum(state.past.silences.longest(part) or 0.0 for part in launch.parts.told)
     return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
 
 
