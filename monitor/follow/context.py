@@ -5,13 +5,13 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
 from monitor.follow.content import Content, Verified, is_strong, verify
-from monitor.follow.messages import Fingerprint, Position, SourceId
+from monitor.follow.messages import Fingerprint, Message, Position, SourceId
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.settings import FollowSettings
 
@@ -208,6 +208,8 @@ class Context(Struct):
     """Of who follows a path of this mount, if there was ever a file."""
     hasten: Callable[[SourceId, float], None]
     """Have who follows it look in the next pass, at this monotonic second."""
+    told: list[Message] = field(default_factory=list)
+    """What the look that is under way has found, for the loop."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0
@@ -216,6 +218,17 @@ class Context(Struct):
     """I/O errors by name, since the last walk."""
     _phases: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
+
+    def tell(self, message: Message) -> None:
+        """The loop is to have it when the look is over."""
+        self.told.append(message)
+
+    def take_told(self) -> Sequence[Message]:
+        """What was told since this was asked last."""
+        told = self.told
+        if told:
+            self.told = []
+        return told
 
     def phase(self) -> float:
         """0 to 1: the next file's, far from those of the files before."""
