@@ -79,7 +79,7 @@ class MountReader:
         source = self.sources.get(key)
         if source is None:
             resume = self._shared.resume.pop(key, None)
-            source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
+            source = self.sources[key] = Source(path, key, self._context, literal=literal, resume=resume)
             source.due_at = self._began
             self._schedule.put(source)
             self.waiting += 1

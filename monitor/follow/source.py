@@ -13,7 +13,7 @@ from typing import NamedTuple
 from monitor.follow.context import Changed, Context, Duplicate, Standing
 from monitor.follow.discovery import kind_of
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable, source_id
+from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
 from monitor.follow.patterns import looks_binary
 from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
@@ -41,10 +41,12 @@ class Source:
         "unreadable", "unsupported",
     )  # fmt: skip
 
-    def __init__(self, path: str, context: Context, *, literal: bool = False, resume: Position | None = None) -> None:
-        """`literal`: the path was given as it stands, so it is followed whatever it holds."""
+    def __init__(
+        self, path: str, source: SourceId, context: Context, *, literal: bool = False, resume: Position | None = None
+    ) -> None:
+        """`source`: the path's id. `literal`: the path was given as it stands, so it is followed whatever it holds."""
         self.path = path
-        self.source = source_id(path)
+        self.source = source
         self.literal = literal
         self.due_at = 0.0
         self.met = False
