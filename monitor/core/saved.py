@@ -125,6 +125,13 @@ class Waiting:
         runs = self._runs_of.get(log, ()) if waiting else ()
         return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs})
 
+    def take_source(self, name: str) -> SavedSource | None:
+        """It is claimed, if it waits."""
+        found = self.sources.pop(name, None)
+        if not self.sources:  # tables that were emptied keep their memory, some MB of 100,000
+            self.sources, self._sources_of = {}, {}
+        return found
+
     def take_runs(self, log: str) -> list[Judged]:
         """They are claimed."""
         return [self.runs.pop(name) for name in self._runs_of.get(log, ()) if name in self.runs]

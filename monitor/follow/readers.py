@@ -318,12 +318,13 @@ class Readers:
             if mount.point not in self._readers:
                 reader = self._readers[mount.point] = MountReader(mount, self)
                 new.append(reader)
-                for source, position in list(self.resume.items()):
+                for source in tuple(self.resume):
                     if owner(jobs, source) == mount:
-                        self.registry.reserve(position, source)
+                        self.registry.reserve(self.resume[source], source)
                         if is_path(source):  # else the search finds it
                             reader.follow(source)
             self._readers[mount.point].add_jobs(some)
+        self.resume = dict(self.resume)  # a table that was emptied keeps its memory, some MB of 100,000
         return new
 
     def hold(self, found: Iterable[Found], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
