@@ -240,16 +240,16 @@ class Context(Struct):
         self.stats += 1
         return self.os_layer.stat(path)
 
-    def directory_device(self, path: str, *, anew: bool = False) -> int:
-        """st_dev of the directory that holds the file itself, links followed. Asked for once a pass and directory, or
-        `anew`: a hundred thousand files lie in few.
+    def directory_device(self, path: str, known: int | None = None) -> int:
+        """st_dev of the directory that holds the file itself, links followed. `known`: of the file, which mostly is the
+        same; then asked for once a pass and directory, a hundred thousand files lie in few.
         """
         directory = path.rpartition("/")[0] or "/"
-        if anew or self.os_layer.is_link(path):
-            return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
-        if directory not in self._devices:
+        if known is not None and directory not in self._devices:
             self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev
-        return self._devices[directory]
+        if known is not None and (known == self._devices[directory] or not self.os_layer.is_link(path)):
+            return self._devices[directory]
+        return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
 
     def next_pass(self, sources: int) -> None:
         """What was asked before is old; every one of so many files can be looked at once within the budget."""

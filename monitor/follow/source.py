@@ -187,7 +187,7 @@ class Source:
             if tail.content is None:
                 return
             self.missing_since = None
-            self._directory.remember()
+            self._directory.remember(seen.st_dev)
             identity = seen.st_dev, seen.st_ino
             if identity != tail.content.identity:
                 self._turning.moved(seen, now, at)
