@@ -78,6 +78,17 @@ def test_a_stale_log_is_archived() -> None:
     assert [item.incident for item in core.tick(NOW + 5 + 600)] == ["hang"]
 
 
+def test_a_stale_log_that_dies_before_our_eyes() -> None:
+    """Its crash is told, though it had not moved: what wrote it lived."""
+    core = core_for()
+    told = line(1) + line(2)
+    read(core, "/l/a.log", told, NOW - 86400)
+    words = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nKilled\n"
+    core.handle(data("/l/a.log", words, offset=len(told), at=NOW + 5), NOW + 5)
+    assert [item.incident for at in (6, 60) for item in core.tick(NOW + at)] == ["crash"]
+    assert state_of(core, NOW + 60) == {"a": "crashed"}
+
+
 def stepped(numbers: Iterable[int], day: str) -> bytes:
     """Iterations without stamps of their own, each behind a stamped line, as DeepSpeed prints them."""
     stamped = "[{}] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.0001], mom=[[0.9, 0.95]]\n"
