@@ -41,6 +41,15 @@ def test_a_script_that_is_started_again_behind_its_crash() -> None:
     assert (state.launch.phase, played.kinds()) == ("finished", {"crash"})
 
 
+def test_a_script_that_is_started_again_behind_its_silent_death() -> None:
+    """Its bar at 0 begins a launch: its first steps are no copies of the first one's, and the hang ends with them."""
+    played = play([*bars(0.0, 40, 90), (481.0, "\n"), *bars(9100.0, 20, 90), (9345.0, "\n")])
+    assert [item.status for item in played.of("hang")] == ["firing", "resolved"]
+    assert played.of("hang")[1].time < 9130.0
+    assert (played.state.restarts, played.state.iterations_total, played.state.launch.last_iteration) == (1, 60, 20)
+    assert [end.failure for end in played.state.ends] == ["hang"]
+
+
 @pytest.mark.parametrize("drawn", ["|#   |", "|          |", ""])
 def test_a_bar_of_which_nothing_is_drawn(drawn: str) -> None:
     """A notebook's shell leaves out what is drawn: its steps count as any bar's."""

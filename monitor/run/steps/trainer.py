@@ -48,12 +48,12 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
 
 def _begins_anew(launch: Launch, total: int) -> bool:
     """Whether a bar at 0 is a new launch's: behind a crash, that must not be in doubt where the bar is of another
-    length. (Without one it may be an evaluation as long as the training, or what another node has held back.)
+    length, or behind a hang. (Else it may be an evaluation as long as the training, or what another node held back.)
     """
     trainer, doubtful = launch.trainer, launch.doubtful
-    if not launch.iterations or launch.phase != "crashed" or (doubtful and not trainer.declared):
+    if not launch.iterations or (doubtful and not trainer.declared) or not (launch.hung or launch.phase == "crashed"):
         return False
-    return total == trainer.total or (trainer.declared and not doubtful)
+    return total == trainer.total or (trainer.declared and not doubtful and not launch.hung)
 
 
 def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
