@@ -19,6 +19,7 @@ from monitor.reading import Own
 from monitor.run.records import Experiment
 from monitor.run.state import Launch, RunState
 from parsers.events import IterationLogged, LogEvent, Malformed
+from parsers.reader import Bookmark
 
 NOW = 1000.0
 DAY = 86_400.0
@@ -190,7 +191,7 @@ def test_what_is_not_proven_is_not_judged(schedule: Schedule) -> None:
 
 def saved_source(run: str, at: float, **reader: int) -> SavedSource:
     """At offset 0."""
-    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), dict(reader), at)
+    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), Bookmark(0, 1, **reader), at)
 
 
 class Counted(dict[str, Judged]):
@@ -225,15 +226,15 @@ def test_claims_do_not_walk_all_runs() -> None:
 
 def test_a_source_gives_back_what_it_reserved() -> None:
     """And nothing that another one has reserved since in a file of the same inode."""
-    registry, other = Registry({}), Position(1, 3, 0, "", 0, 0, "")
-    registry.reserve(Position(1, 2, 0, "", 0, 0, ""), "a")
+    registry, one, other = Registry({}), Position(1, 2, 0, "", 0, 0, ""), Position(1, 3, 0, "", 0, 0, "")
+    registry.reserve(one, "a")
     registry.reserve(other, "a")
     registry.reserve(other, "b")
-    registry.unreserve("a")
-    registry.unreserve("a")
+    registry.unreserve(one, "a")
+    registry.unreserve(other, "a")
     assert registry.reserved(2, "c") is None
     assert registry.reserved(3, "c") == other
-    registry.unreserve("b")
+    registry.unreserve(other, "b")
     assert registry.reserved(3, "c") is None
 
 
