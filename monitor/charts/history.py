@@ -206,15 +206,6 @@ class Sealed:
         """As it is saved."""
         return msgpack.encode((self.axis, self.series))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sealed) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __deepcopy__(self, _memo: object) -> "Sealed":
-        return self
-
 
 class Track(Struct):
     """Series over one axis, at most BUCKETS long and one bucket that still fills."""
