@@ -78,7 +78,7 @@ class Core(Watched):
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
-        self._sealed = Charts()
+        self._sealed = Charts({})
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
 
@@ -279,7 +279,7 @@ class Core(Watched):
     def touch_all(self) -> None:
         """Everything is to be saved anew."""
         self.changed = True
-        self._sealed = Charts()
+        self._sealed = Charts({})
         self.touched.update((LEDGER, ENDED), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:

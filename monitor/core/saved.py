@@ -111,15 +111,15 @@ class Saved(OfLog):
 class Charts:
     """What is sealed of the charts in a part: each a part of its own, named by what it holds, and so written once."""
 
-    def __init__(self, names: dict[str, set[str]] | None = None) -> None:
+    def __init__(self, names: dict[str, set[str]]) -> None:
         """`names`: by part, of those that are written."""
-        self._names = names or {}
+        self._names = names
         self._used: dict[str, Sealed] = {}
 
-    def note(self, one: Any) -> str:
+    def note(self, one: Sealed) -> str:
         """What stands for it in the part that is being encoded."""
         self._used[one.name] = one
-        return str(one.name)
+        return one.name
 
     def changed(self, part: str) -> dict[str, bytes | None]:
         """What the part that was encoded needs besides, and does not need any more."""
