@@ -210,7 +210,6 @@ class Folding:
 
     def complete(self, run: Run) -> Judged:
         """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
-        run.state.history.flush()
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
             run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))
