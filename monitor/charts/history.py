@@ -8,7 +8,6 @@ some dozens are put together at once or somebody looks (`flush`); when that happ
 Buckets stay as they are until the next merge: they are sealed by the dozen, and what is sealed is saved once.
 """
 
-import hashlib
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +199,8 @@ class Sealed:
 
     def __init__(self, axis: bytes, series: Mapping[str, bytes], name: str = "") -> None:
         self.axis, self.series = axis, series
+        import hashlib  # it loads OpenSSL, and one reading to the end saves nothing
+
         self.name = name or hashlib.blake2b(self.packed(), digest_size=16).hexdigest()
 
     def packed(self) -> bytes:
