@@ -222,7 +222,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
 
 def pass_by(state: RunState, at: float, *, step: bool) -> None:
     """The loop has moved: what was told before did not end it, unless the line may have been on its way since then.
-    `step`: of these one may have been, where it comes within the usual interval.
+    `step`: of these one may have been, where it comes within the usual interval; what else moves may be behind the end.
     """
     launch = state.launch
     if not launch.evidence:
@@ -233,7 +233,9 @@ def pass_by(state: RunState, at: float, *, step: bool) -> None:
     launch.evidence = [
         replace(row, passed_at=at)
         for row in launch.evidence
-        if row.sort != "silence" and at - row.at <= expected and not (step and row.passed_at is not None)
+        if row.sort != "silence"
+        and (at - row.at <= expected or (row.sort == "done" and not step))
+        and not (step and row.passed_at is not None)
     ]
     if not launch.evidence:
         launch.collectives.clear()

@@ -219,6 +219,11 @@ class Launch:
         return self.train_iterations is not None and last is not None and last >= self.train_iterations
 
     @property
+    def resumes_as(self) -> Phase:
+        """Where an evaluation or a save leads that is over: behind the last step or the loop's last word to the end."""
+        return "exiting" if self.training_done or self.ending.done_at is not None else "training"
+
+    @property
     def last_line(self) -> str:
         """The last iteration line, as evidence."""
         return text_of(self.last_raw)
