@@ -185,6 +185,11 @@ class Launch:
         return self.ending.cause
 
     @property
+    def foreign(self) -> bool:
+        """Whether all that was told of an end is that of a step which came before any word of a training."""
+        return self.failure is not None and self.failure.sort == "exit" and self.failure.helper
+
+    @property
     def failed(self) -> bool:
         """Something has ended it, be it caught yet."""
         return self.ending.since is not None

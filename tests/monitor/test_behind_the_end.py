@@ -62,6 +62,21 @@ def test_a_launch_that_goes_on_where_the_last_one_was_is_another() -> None:
     assert (launch.topology.micro_batch_size, launch.topology.sequence_length) == (8, 1024)
 
 
+STEP = """++ srun --ntasks=1 --container-name=job_42 describe-system.sh
+the only legal values for STATUS are onprem and cloud
+srun: error: node7: task 0: Exited with exit code 1
+"""
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_step_that_prepares_the_job_is_no_crash_of_its_training(behind: bool) -> None:
+    """Its bare end is all that was told before the training's first word, minutes later. Near miss: behind its steps."""
+    steps = [(500.0, SET_UP), *((560.0 + number, nanochat(number, number)) for number in range(40))]
+    played = play([*steps, (620.0, STEP)] if behind else [(0.0, STEP), *steps], after=30.0)
+    assert played.kinds() == ({"crash"} if behind else set())
+    assert played.state.restarts == 0
+
+
 MEGATRON = """  train_iters ..................................... 3
 training ...
 [before the start of training step] datetime: 2024-08-26 14:51:00
