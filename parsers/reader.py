@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from parsers.engine.fields import rejected
 from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
@@ -33,6 +34,29 @@ _SHORT = 1000  # bytes of a line that is remembered
 @cache
 def _default_memo() -> Memo:
     return Memo(Scanner(RULES))
+
+
+class Bookmark(Struct, omit_defaults=True, gc=False):
+    """Where a reader stands: everything that a resume there needs. Plain values."""
+
+    offset: int
+    """Of the end of the last complete line."""
+    line: int
+    """The number of the next physical line."""
+    after_return: bool = False
+    matched_lines: int = 0
+    last_matched: int = 0
+    key_lines: int = 0
+    open: Sequence[tuple[str, dict[str, Any]]] = ()
+    """Facts of several lines that are gathered: what gathers each, and its fields."""
+    unwrapper: Unwrapper | None = None
+    ordered: dict[str, Any] | None = None
+    """Of whoever puts the lines in order before they are read."""
+
+    @property
+    def told_nothing(self) -> bool:
+        """Whether no line was of use before it, and none waits."""
+        return not (self.matched_lines or self.open or self.ordered)
 
 
 class SourceReader:
@@ -112,30 +136,28 @@ class SourceReader:
             self._open = kept
         return out
 
-    def save(self) -> dict[str, Any]:
-        """Everything a resume at `consumed_bytes` needs, as plain JSON values."""
-        place = {"offset": self.consumed_bytes, "line": self._splitter.line}
-        known = {
-            "after_return": self._splitter.after_return,
-            "matched_lines": self.matched_lines,
-            "last_matched": self._last_matched,
-            "key_lines": self._key_lines,
-            "open": [[name, msgspec.to_builtins(gatherer)] for name, gatherer in self._open],
-            "unwrapper": self._unwrapper.save(),
-        }
-        return place | {name: value for name, value in known.items() if value}
+    def save(self) -> Bookmark:
+        """Everything a resume at `consumed_bytes` needs."""
+        return Bookmark(
+            self.consumed_bytes,
+            self._splitter.line,
+            after_return=self._splitter.after_return,
+            matched_lines=self.matched_lines,
+            last_matched=self._last_matched,
+            key_lines=self._key_lines,
+            open=tuple([(name, msgspec.to_builtins(gatherer)) for name, gatherer in self._open]),
+            unwrapper=self._unwrapper.save(),
+        )
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Bookmark) -> None:
         """Go on where `save` was called. A gatherer that this version does not know is let go."""
-        self.fed_bytes = int(saved["offset"])
-        self._splitter = LineSplitter(int(saved["line"]), self._splitter.max_line_bytes)
-        self._splitter.after_return = bool(saved.get("after_return"))
-        self.matched_lines = int(saved.get("matched_lines", 0))
-        self._last_matched = int(saved.get("last_matched", 0))
-        self._unwrapper = Unwrapper(**saved.get("unwrapper", {}))
-        self._key_lines = int(saved.get("key_lines", 0))
+        self.fed_bytes = saved.offset
+        self._splitter = LineSplitter(saved.line, self._splitter.max_line_bytes)
+        self._splitter.after_return = saved.after_return
+        self.matched_lines, self._last_matched = saved.matched_lines, saved.last_matched
+        self._unwrapper, self._key_lines = saved.unwrapper or Unwrapper(), saved.key_lines
         self._open = []
-        for name, known in saved.get("open", ()):
+        for name, known in saved.open:
             if name in GATHERERS:
                 with contextlib.suppress(TypeError):  # its fields were others then
                     self._open.append((name, GATHERERS[name](**known)))

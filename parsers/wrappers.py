@@ -78,7 +78,7 @@ def bare(text: str) -> str:
     return text
 
 
-class Unwrapper(Struct):
+class Unwrapper(Struct, omit_defaults=True):
     """Takes JSON wrappers off the lines of one source, and joins what runtimes have cut. Plain JSON values: a resume
     carries it on.
     """
@@ -132,11 +132,11 @@ class Unwrapper(Struct):
         self.parts = {}
         return rest
 
-    def save(self) -> dict[str, Any]:
-        """What goes on after a resume."""
-        parts = {name: masked(text) for name, text in self.parts.items()}
-        known = {"parts": parts or None, "cut": self.cut, "ends": self.ends}
-        return {name: value for name, value in known.items() if value is not None}
+    def save(self) -> "Unwrapper | None":
+        """What goes on after a resume; None: nothing does."""
+        if not self.parts and self.cut is None and self.ends is None:
+            return None
+        return Unwrapper({name: masked(text) for name, text in self.parts.items()}, self.cut, self.ends)
 
     def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
         """What has become whole by this record."""

@@ -124,7 +124,7 @@ class Intake:
         self._hears(self._watched.current(source), source.name, source.run, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
-        saved = self._watched.saved.sources.pop(message.source, None)
+        saved = self._watched.saved.take_source(message.source)
         before = self._watched.sources.awake(message.source)
         # another file under the same path goes on with the same run, as it would live
         member, name = self._belonging.member(message.path, *_known_member(saved, before))

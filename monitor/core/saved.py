@@ -7,7 +7,6 @@ configuration gives the run.
 
 from collections.abc import Iterable
 from sys import intern
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -20,20 +19,19 @@ from monitor.identity import Member
 from monitor.judgement import Judged
 from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
+from parsers.reader import Bookmark
 
 MONITOR, LEDGER, ENDED = "\0monitor", "\0ledger", "\0ended"
 """Names of parts that no run can have."""
-_TOLD = frozenset({"matched_lines", "open", "ordered"})
-"""What a reader saves beside its place where lines were of use, or are pushed."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
-class SavedSource(Struct, omit_defaults=True):
+class SavedSource(Struct, omit_defaults=True, gc=False):
     """How far a source had been folded, with the proof of the place and the reader's context."""
 
     run: str
     position: Position
-    reader: dict[str, Any]
+    reader: Bookmark
     saved_at: float
     experiments: Known | None = None
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
@@ -47,7 +45,7 @@ class SavedSource(Struct, omit_defaults=True):
     @property
     def told_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
-        return self.member is not None and self.member.told_nothing and _TOLD.isdisjoint(self.reader)
+        return self.member is not None and self.member.told_nothing and self.reader.told_nothing
 
 
 class Place(Struct):
@@ -102,7 +100,7 @@ class Saved(OfLog):
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""
         kept = {run.state.experiment.log or name for name, run in self.runs.items()}
         for name, one in list(self.sources.items()):
-            if one.run not in kept and one.reader.get("matched_lines") and not one.put_out:
+            if one.run not in kept and one.reader.matched_lines and not one.put_out:
                 del self.sources[name]
 
 
@@ -126,6 +124,13 @@ class Waiting:
             self._sources_of.pop(log, None)
         runs = self._runs_of.get(log, ()) if waiting else ()
         return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs})
+
+    def take_source(self, name: str) -> SavedSource | None:
+        """It is claimed, if it waits."""
+        found = self.sources.pop(name, None)
+        if not self.sources:  # tables that were emptied keep their memory, some MB of 100,000
+            self.sources, self._sources_of = {}, {}
+        return found
 
     def take_runs(self, log: str) -> list[Judged]:
         """They are claimed."""

@@ -117,8 +117,8 @@ class Source(Struct):
         """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
         reader, waits = self.reader.save(), 0
         if self.ordered is not None:
-            reader["ordered"], waits = self.ordered.save(), self.ordered.size
-        position, known = self.marker.position(reader["offset"] + waits), self.experiments.known()
+            reader.ordered, waits = self.ordered.save(), self.ordered.size
+        position, known = self.marker.position(reader.offset + waits), self.experiments.known()
         return SavedSource(self.run, position, reader, now, known, self.member, self.put_out, self.new)
 
 
@@ -164,8 +164,8 @@ class Sources(dict[str, Source]):
         resumed = saved is not None and message.resumed
         if saved is not None and resumed:
             reader.restore(saved.reader)
-            if ordered is not None and "ordered" in saved.reader:
-                ordered.restore(saved.reader["ordered"])
+            if ordered is not None and saved.reader.ordered is not None:
+                ordered.restore(saved.reader.ordered)
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)

@@ -5,13 +5,13 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
 from monitor.follow.content import Content, Verified, is_strong, verify
-from monitor.follow.messages import Fingerprint, Position, SourceId
+from monitor.follow.messages import Fingerprint, Message, Position, SourceId
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.settings import FollowSettings
 
@@ -44,7 +44,7 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._reserves: dict[SourceId, tuple[int, ...]] = {}
+        self._reserves: dict[SourceId, int] = {}
         self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
         self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
         self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
@@ -67,7 +67,7 @@ class Registry:
         """The file of this position is the source's to resume, under whatever name it is found first."""
         with self._lock:
             self._reserved[position.inode] = source, position
-            self._reserves[source] = (*self._reserves.get(source, ()), position.inode)
+            self._reserves[source] = position.inode
 
     def reserved(self, inode: int, source: SourceId) -> Position | None:
         """The position that another source has yet to resume in a file with that inode. To be verified."""
@@ -78,9 +78,9 @@ class Registry:
     def unreserve(self, source: SourceId) -> None:
         """The source has begun, or has given up: what it did not resume is free."""
         with self._lock:
-            for inode in self._reserves.pop(source, ()):
-                if self._reserved.get(inode, ("",))[0] == source:
-                    del self._reserved[inode]
+            inode = self._reserves.pop(source, 0)
+            if self._reserved.get(inode, ("",))[0] == source:
+                del self._reserved[inode]
             if not self._reserves:  # a table that was emptied keeps its memory, some MB of 100,000
                 self._reserves, self._reserved = {}, {}
 
@@ -208,6 +208,8 @@ class Context(Struct):
     """Of who follows a path of this mount, if there was ever a file."""
     hasten: Callable[[SourceId, float], None]
     """Have who follows it look in the next pass, at this monotonic second."""
+    told: list[Message] = field(default_factory=list)
+    """What the look that is under way has found, for the loop."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0
@@ -216,6 +218,17 @@ class Context(Struct):
     """I/O errors by name, since the last walk."""
     _phases: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
+
+    def tell(self, message: Message) -> None:
+        """The loop is to have it when the look is over."""
+        self.told.append(message)
+
+    def take_told(self) -> Sequence[Message]:
+        """What was told since this was asked last."""
+        told = self.told
+        if told:
+            self.told = []
+        return told
 
     def phase(self) -> float:
         """0 to 1: the next file's, far from those of the files before."""
@@ -227,16 +240,16 @@ class Context(Struct):
         self.stats += 1
         return self.os_layer.stat(path)
 
-    def directory_device(self, path: str, *, anew: bool = False) -> int:
-        """st_dev of the directory that holds the file itself, links followed. Asked for once a pass and directory, or
-        `anew`: a hundred thousand files lie in few.
+    def directory_device(self, path: str, known: int | None = None) -> int:
+        """st_dev of the directory that holds the file itself, links followed. `known`: of the file, which mostly is the
+        same; then asked for once a pass and directory, a hundred thousand files lie in few.
         """
         directory = path.rpartition("/")[0] or "/"
-        if anew or self.os_layer.is_link(path):
-            return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
-        if directory not in self._devices:
+        if known is not None and directory not in self._devices:
             self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev
-        return self._devices[directory]
+        if known is not None and (known == self._devices[directory] or not self.os_layer.is_link(path)):
+            return self._devices[directory]
+        return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
 
     def next_pass(self, sources: int) -> None:
         """What was asked before is old; every one of so many files can be looked at once within the budget."""

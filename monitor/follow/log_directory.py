@@ -12,17 +12,17 @@ class LogDirectory:
     __slots__ = ("_context", "_device", "_log", "missing", "path")
 
     def __init__(self, path: str, context: Context) -> None:
-        self.path = sys.intern(os.path.dirname(path))  # of many logs
+        self.path = sys.intern(path.rpartition("/")[0] or "/")  # of many logs
         self.missing = False
         """It is not there, and no descriptor is held, so that the file is left to other names."""
         self._log = path
         self._context = context
         self._device: int | None = None
 
-    def remember(self) -> None:
-        """The file is there: so is its directory."""
+    def remember(self, device: int) -> None:
+        """The file is there, on that device: so is its directory."""
         if self._device is None:
-            self._device = self._context.directory_device(self._log)
+            self._device = self._context.directory_device(self._log, device)
 
     def forget(self) -> None:
         """Another file stands there, be it through a link to another directory."""
@@ -30,7 +30,7 @@ class LogDirectory:
 
     def shows_another_mount(self) -> bool:
         """Is the directory there, but not the one that held the file? Raises FileNotFoundError if it is not there."""
-        device = self._context.directory_device(self._log, anew=True)
+        device = self._context.directory_device(self._log)
         return self._device is not None and device != self._device
 
     def removed(self, device: int) -> bool:

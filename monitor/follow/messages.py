@@ -19,7 +19,7 @@ RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
 there and what the old one still held, if anything, could not be read."""
 
 
-class Fingerprint(Struct, frozen=True):
+class Fingerprint(Struct, frozen=True, gc=False):
     """What proves that a file is the one that was read up to `offset`.
 
     `head_bytes` and `tail_bytes` count what was hashed: the first bytes of the file and the last before `offset`.
@@ -34,7 +34,7 @@ class Fingerprint(Struct, frozen=True):
     tail_hash: str
 
 
-class Position(Fingerprint, frozen=True, omit_defaults=True):
+class Position(Fingerprint, frozen=True, omit_defaults=True, gc=False):
     """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
 
     former: tuple[Fingerprint, ...] = ()

@@ -79,7 +79,7 @@ class MountReader:
         source = self.sources.get(key)
         if source is None:
             resume = self._shared.resume.pop(key, None)
-            source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
+            source = self.sources[key] = Source(path, key, self._context, literal=literal, resume=resume)
             source.due_at = self._began
             self._schedule.put(source)
             self.waiting += 1
@@ -117,11 +117,11 @@ class MountReader:
 
     def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
-        for message in self._poll_source(source, clock):
-            yield from self._unheard(clock)
+        self._poll_source(source, clock)
+        yield from self._unheard(clock)
+        for message in self._context.take_told():
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
-        yield from self._unheard(clock)
         self.hurried = self.hurried or source.more
         self._schedule.put(source)
 
@@ -173,19 +173,19 @@ class MountReader:
         """
         return max(0.0, now - self._awaited)
 
-    def _poll_source(self, source: Source, clock: Clock) -> Iterator[Message]:
+    def _poll_source(self, source: Source, clock: Clock) -> None:
         """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""
         if source.failed:
             source.due_at = float("inf")
             return
         try:
-            yield from source.poll(clock.monotonic(), clock.wall())
+            source.poll(clock.monotonic(), clock.wall())
         except Exception as error:  # noqa: BLE001 - the boundary of a file
             _log.exception("source=%r put aside: the monitor's own code failed at it", source.path)
             source.leave()
             source.failed, source.due_at = True, float("inf")
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
-            yield Unreadable(source.source, None, reason, clock.wall())
+            self._context.tell(Unreadable(source.source, None, reason, clock.wall()))
 
     def _standing(self, key: SourceId) -> Standing | None:
         source = self.sources.get(key)
@@ -204,7 +204,8 @@ class MountReader:
         left = list(self.sources.values())
         while left:
             for source in left:
-                yield from source.poll(clock.monotonic(), clock.wall())
+                source.poll(clock.monotonic(), clock.wall())
+                yield from self._context.take_told()
             left = [source for source in left if source.more]
         for source in self.sources.values():
             if source.literal and source.missing_since is not None and not source.started:
@@ -317,12 +318,13 @@ class Readers:
             if mount.point not in self._readers:
                 reader = self._readers[mount.point] = MountReader(mount, self)
                 new.append(reader)
-                for source, position in list(self.resume.items()):
+                for source in tuple(self.resume):
                     if owner(jobs, source) == mount:
-                        self.registry.reserve(position, source)
+                        self.registry.reserve(self.resume[source], source)
                         if is_path(source):  # else the search finds it
                             reader.follow(source)
             self._readers[mount.point].add_jobs(some)
+        self.resume = dict(self.resume)  # a table that was emptied keeps its memory, some MB of 100,000
         return new
 
     def hold(self, found: Iterable[Found], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:

@@ -6,14 +6,13 @@ A file that was cut is, where its copy lies beside it, a file that was renamed: 
 
 import errno
 import os
-from collections.abc import Generator
 
 import msgspec
 
 from monitor.follow.content import Content, is_strong
 from monitor.follow.context import Changed, Context, Duplicate
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
+from monitor.follow.messages import Copied, Fingerprint, Gone, Restarted, RestartReason, SourceId
 from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
 from monitor.follow.start_offset import Start, held_back, unread, whole
 from monitor.follow.tail import Cut, Tail
@@ -62,7 +61,7 @@ class Rotation:
         if self._beside is None:
             self._beside = frozenset(rotations(self._context, self.path))
 
-    def cut(self, cut: Cut, seen: os.stat_result, now: float, at: float) -> Generator[Message, None, None]:
+    def cut(self, cut: Cut, seen: os.stat_result, now: float, at: float) -> None:
         """What was read of the file is no longer in it: its first bytes now are new."""
         tail = self._tail
         content = tail.content
@@ -72,18 +71,18 @@ class Rotation:
         if left is None:  # what was not read before the cut stands there: as if the file had been renamed
             tail.more, self._cut_by = True, (reason, cut.proof)
             return
-        yield from self.switch(reason, cut.proof, Content(*content.identity), at, left=left)
-        if (yield from tail.read_on(seen, now, at)) is not None:
+        self.switch(reason, cut.proof, Content(*content.identity), at, left=left)
+        if tail.read_on(seen, now, at) is not None:
             tail.soon = True
 
-    def moved(self, seen: os.stat_result, now: float, at: float) -> Generator[Message, None, None]:
+    def moved(self, seen: os.stat_result, now: float, at: float) -> None:
         """The path names another file: first the rest of the old one, then the new one."""
         tail = self._tail
         content = tail.content
         assert content is not None
         if self._moved_at is None:
             self._moved_at = now
-        links = yield from self.drain(now, at, is_last=not seen.st_size)
+        links = self.drain(now, at, is_last=not seen.st_size)
         if tail.more:
             return
         drained = links is not None
@@ -93,7 +92,7 @@ class Rotation:
         if drained and now - self._moved_at < self._settings.rotation_grace:
             tail.soon = True
             return
-        if (yield from self._passed_by(seen, now, at, links)):
+        if self._passed_by(seen, now, at, links):
             return
         identity = seen.st_dev, seen.st_ino
         try:
@@ -111,14 +110,14 @@ class Rotation:
             if copied is not None:
                 mark = whole(self._context, descriptor, seen)
                 self._context.registry.remember(mark, copied)
-                yield Copied(copied, mark, at)
+                self._context.tell(Copied(copied, mark, at))
                 begun = unread(self._context, self.source, self.path, descriptor, seen)
         except Duplicate:
             raise Left(links) from None
         tail.put(descriptor)
         proof = f"device and inode {identity} instead of {content.identity}"
         reason, proof = self._cut_by or ("rotated" if drained else "replaced", proof)
-        yield from self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
+        self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
 
     def _held_back(self, descriptor: int, seen: os.stat_result, now: float) -> SourceId | None:
         """The log of which the new file is a copy for good. Raises Changed, and gives the file back, while that log may
@@ -132,9 +131,7 @@ class Rotation:
         self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
         raise Changed
 
-    def _passed_by(
-        self, seen: os.stat_result, now: float, at: float, links: int | None
-    ) -> Generator[Message, None, bool]:
+    def _passed_by(self, seen: os.stat_result, now: float, at: float, links: int | None) -> bool:
         """Files that came and went between two looks are read in their turn, before what the path names now."""
         content = self._tail.content
         assert content is not None
@@ -145,7 +142,7 @@ class Rotation:
         self._tail.put(found.descriptor)
         proof = f"{found.name} stood there since"
         left = content.fingerprint() if links else None
-        yield from self.switch("rotated" if links is not None else "replaced", proof, found.content, at, left=left)
+        self.switch("rotated" if links is not None else "replaced", proof, found.content, at, left=left)
         self._moved_at = now
         return True
 
@@ -178,7 +175,7 @@ class Rotation:
             return True
         return any(is_part_of_file(self._context, descriptor, size, name, other) for name, other in others)
 
-    def drain(self, now: float, at: float, *, is_last: bool = True) -> Generator[Message, None, int | None]:
+    def drain(self, now: float, at: float, *, is_last: bool = True) -> int | None:
         """Read the old file on; is there none behind it? Gives the names it still has, or None if it cannot be had."""
         tail = self._tail
         if tail.content is None:
@@ -192,7 +189,7 @@ class Rotation:
                 descriptor = found[0]
                 tail.put(descriptor)
             status = self._context.os_layer.fstat(descriptor)
-            block = yield from tail.read(descriptor, status, now, at, is_last=is_last)
+            block = tail.read(descriptor, status, now, at, is_last=is_last)
         except OSError as error:
             if error.errno != errno.ESTALE and self.failures < _TRIES_AT_OLD:
                 raise
@@ -202,7 +199,7 @@ class Rotation:
         if not block.changed:
             return status.st_nlink
         if self._take_copy() is None:  # cut before it was renamed
-            return (yield from self.drain(now, at, is_last=is_last))
+            return self.drain(now, at, is_last=is_last)
         tail.close()
         self._rewritten = True
         return None
@@ -226,7 +223,7 @@ class Rotation:
 
     def switch(
         self, reason: RestartReason, proof: str, content: Content, at: float, *, left: Fingerprint | None
-    ) -> Generator[Message, None, None]:
+    ) -> None:
         """The source goes on with other content. `left`: the old file, which was read to its end."""
         tail, registry = self._tail, self._context.registry
         old = tail.content
@@ -240,7 +237,7 @@ class Rotation:
         self._moved_at = self._cut_by = None
         self._rewritten = False
         if tail.announced and not content.offset:
-            yield Restarted(self.source, reason, proof, *content.identity, former=left, at=at)
+            self._context.tell(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
         elif tail.announced:  # another name delivered what stands here now: nothing of this source's own
             tail.announced = False
-            yield Gone(self.source, at)
+            self._context.tell(Gone(self.source, at))

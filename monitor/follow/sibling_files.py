@@ -146,11 +146,11 @@ def passed_by(
 @functools.lru_cache(maxsize=4096)
 def made_from(name: str) -> frozenset[str]:
     """The names of which this one may have been made: with a piece put before, into or behind them."""
-    cuts = [(one.start(), one.end()) for one in _SEPARATORS.finditer(name)][-_PIECES:]
-    behind = {name[:start] for start, _ in cuts}
-    before = {name[end:] for _, end in cuts}
-    within = {name[:start] + name[later:] for start, _ in cuts for later, _ in cuts if start < later}
-    return frozenset((behind | before | within) - {"", name})
+    cuts, found = [one.span() for one in _SEPARATORS.finditer(name)][-_PIECES:], set[str]()
+    for number, (start, end) in enumerate(cuts):
+        before = name[:start]
+        found |= {before, name[end:], *[before + name[later:] for later, _ in cuts[number + 1 :]]}
+    return frozenset(found - {"", name})
 
 
 @functools.lru_cache(maxsize=4096)

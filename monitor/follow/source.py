@@ -1,4 +1,4 @@
-"""One path as one endless source: each `poll` looks once and gives what is new.
+"""One path as one endless source: each `poll` looks once and tells what is new.
 
 Rules. The same file whose bytes before the offset are what was read: go on (tail.py). The path names another file: read
 the old one to its end, then begin the new one (rotation.py). Those bytes changed: truncated. Absent from a directory
@@ -8,13 +8,12 @@ everything, report it after the second in a row, try again later.
 
 import errno
 import os
-from collections.abc import Generator, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from monitor.follow.context import Changed, Context, Duplicate, Standing
 from monitor.follow.discovery import kind_of
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Gone, Message, Position, Readable, SourceId, Unreadable, source_id
+from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
 from monitor.follow.patterns import looks_binary
 from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
@@ -22,7 +21,6 @@ from monitor.follow.start_offset import Start, held_back, resumed, resumed_besid
 from monitor.follow.tail import Stamp, Tail, stamp
 
 _BINARY_CHECK_BYTES = 1024
-Messages: TypeAlias = Generator[Message, None, None]
 
 
 class _Copy(NamedTuple):
@@ -43,10 +41,12 @@ class Source:
         "unreadable", "unsupported",
     )  # fmt: skip
 
-    def __init__(self, path: str, context: Context, *, literal: bool = False, resume: Position | None = None) -> None:
-        """`literal`: the path was given as it stands, so it is followed whatever it holds."""
+    def __init__(
+        self, path: str, source: SourceId, context: Context, *, literal: bool = False, resume: Position | None = None
+    ) -> None:
+        """`source`: the path's id. `literal`: the path was given as it stands, so it is followed whatever it holds."""
         self.path = path
-        self.source = source_id(path)
+        self.source = source
         self.literal = literal
         self.due_at = 0.0
         self.met = False
@@ -115,18 +115,18 @@ class Source:
         """Was there ever a file, now or before the restart?"""
         return self._tail.content is not None or self._resume is not None
 
-    def poll(self, now: float, at: float) -> Iterable[Message]:
-        """Look once. Reads at most `read_bytes` of each file concerned."""
+    def poll(self, now: float, at: float) -> None:
+        """Look once. Reads at most `read_bytes` of each file concerned; what it found is told to the context."""
         seen: os.stat_result | OSError
         self._looked_at = now
         try:
             seen = self._context.stat(self.path)
             if self._tail.rest_stamp is not None and stamp(seen) == self._tail.rest_stamp:  # most files at most times
                 self.due_at = now + self._pause(now)
-                return ()
+                return
         except OSError as error:
             seen = error
-        return self._look(seen, now, at)
+        self._look(seen, now, at)
 
     def leave(self) -> None:
         """Nobody follows this path any more."""
@@ -135,17 +135,17 @@ class Source:
         if self._tail.content is not None:
             self._context.registry.release(self._tail.content.identity, self.source)
 
-    def _look(self, seen: os.stat_result | OSError, now: float, at: float) -> Messages:
+    def _look(self, seen: os.stat_result | OSError, now: float, at: float) -> None:
         tail = self._tail
         tail.more = tail.soon = False
         tail.rest_stamp = None
         try:
             if isinstance(seen, FileNotFoundError | NotADirectoryError):
-                yield from self._absent(seen, now, at)
+                self._absent(seen, now, at)
             elif isinstance(seen, OSError):
                 raise seen
             else:
-                yield from self._present(seen, now, at)
+                self._present(seen, now, at)
         except OSError as error:
             self._turning.failures += 1
             self._context.count_error(error)
@@ -153,14 +153,14 @@ class Source:
                 tail.close()
             if self._turning.failures >= self._settings.failures_reported and not self.unreadable:
                 self.unreadable = True
-                yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
+                self._context.tell(Unreadable(self.source, error.errno, error.strerror or str(error), at))
             self.due_at = now + self._backoff.after_failure(self._turning.failures)
             return
         if self._rotation is not None:
             self._rotation.failures = 0
         if self.unreadable:
             self.unreadable = False
-            yield Readable(self.source, at)
+            self._context.tell(Readable(self.source, at))
         self.due_at = now if tail.more else now + self._pause(now)
 
     def _pause(self, now: float) -> float:
@@ -170,7 +170,7 @@ class Source:
         quiet_since = self.missing_since if self.missing_since is not None else self._backoff.changed_at
         return self._backoff.pause(now, quiet_since=quiet_since, soon=self._tail.soon, spread_seconds=spread)
 
-    def _present(self, seen: os.stat_result, now: float, at: float) -> Messages:
+    def _present(self, seen: os.stat_result, now: float, at: float) -> None:
         """The path names something."""
         self.unsupported = kind_of(seen.st_mode)
         if self.unsupported:
@@ -181,25 +181,25 @@ class Source:
             if self._directory.missing:
                 self._directory_back()
             if tail.content is None:
-                yield from self._begin(seen, now, at)
+                self._begin(seen, now, at)
             elif self.gone_since is not None:
-                yield from self._come_back(seen, at)
+                self._come_back(seen, at)
             if tail.content is None:
                 return
             self.missing_since = None
-            self._directory.remember()
+            self._directory.remember(seen.st_dev)
             identity = seen.st_dev, seen.st_ino
             if identity != tail.content.identity:
-                yield from self._turning.moved(seen, now, at)
+                self._turning.moved(seen, now, at)
             if tail.content is not None and identity == tail.content.identity:
                 self._turned()
-                cut = yield from tail.read_on(seen, now, at)
+                cut = tail.read_on(seen, now, at)
                 if self._backoff.grown:
                     self._turning.note_beside()
                 if cut is not None:
-                    yield from self._turning.cut(cut, seen, now, at)
+                    self._turning.cut(cut, seen, now, at)
         except Left as left:
-            yield from self._leave_to_other_name(now, at, left.links)
+            self._leave_to_other_name(now, at, left.links)
             self.unsupported = "duplicate"
         except Duplicate:
             self.unsupported = "duplicate"
@@ -208,7 +208,7 @@ class Source:
 
     # The first file under this path.
 
-    def _begin(self, seen: os.stat_result, now: float, at: float) -> Messages:
+    def _begin(self, seen: os.stat_result, now: float, at: float) -> None:
         identity = seen.st_dev, seen.st_ino
         registry, descriptors = self._context.registry, self._context.descriptors
         if identity == self._binary:
@@ -226,7 +226,7 @@ class Source:
             elif start is None:
                 return
             if start is not None:
-                yield from self._start(start, "" if start.position is not None else proof)
+                self._start(start, "" if start.position is not None else proof)
                 return
         descriptor = self._context.open_claimed(self.path, identity, self.source)
         if not self.literal and looks_binary(self._context.pread(descriptor, _BINARY_CHECK_BYTES, 0)):
@@ -235,15 +235,11 @@ class Source:
             self.unsupported, self._binary = "binary", identity
             return
         content = unread(self._context, self.source, self.path, descriptor, seen)
-        if (content.offset < seen.st_size or not seen.st_size) and (
-            yield from self._held_back(descriptor, seen, now, at)
-        ):
+        if (content.offset < seen.st_size or not seen.st_size) and self._held_back(descriptor, seen, now, at):
             content = unread(self._context, self.source, self.path, descriptor, seen)
-        yield from self._start(Start(content, descriptor, seen), proof)
+        self._start(Start(content, descriptor, seen), proof)
 
-    def _held_back(
-        self, descriptor: int, seen: os.stat_result, now: float, at: float
-    ) -> Generator[Message, None, bool]:
+    def _held_back(self, descriptor: int, seen: os.stat_result, now: float, at: float) -> bool:
         """Raises Duplicate, and gives the file back, if it is not to be begun yet. True: it is a copy for good."""
         identity = seen.st_dev, seen.st_ino
         if self._held_since is None or self._held_since[0] != identity:
@@ -254,7 +250,7 @@ class Source:
             self._held_since = self._copy = None
             mark = whole(self._context, descriptor, seen)
             self._context.registry.remember(mark, known.original)
-            yield Copied(known.original, mark, at)
+            self._context.tell(Copied(known.original, mark, at))
             return True
         if held is None:
             self._held_since = None
@@ -268,12 +264,12 @@ class Source:
         self._tail.soon = not held.copied
         raise Duplicate
 
-    def _start(self, start: Start, proof: str = "") -> Messages:
+    def _start(self, start: Start, proof: str = "") -> None:
         self._resume = self.gone_since = None
         self._context.registry.unreserve(self.source)
-        yield from self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
+        self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
 
-    def _come_back(self, seen: os.stat_result, at: float) -> Messages:
+    def _come_back(self, seen: os.stat_result, at: float) -> None:
         """The path was gone and is there again: the same file (a rename and back, a flapping server) or another."""
         content = self._tail.content
         assert content is not None
@@ -285,20 +281,20 @@ class Source:
         self._tail.put(descriptor)
         self.gone_since = None
         if self._tail.announced:
-            yield Readable(self.source, at)
+            self._context.tell(Readable(self.source, at))
         if problem:
-            yield from self._turning.switch("replaced", problem, begun, at, left=None)
+            self._turning.switch("replaced", problem, begun, at, left=None)
         else:
             content.device = seen.st_dev
 
     # The same file with other content, another file, or none.
 
-    def _leave_to_other_name(self, now: float, at: float, links: int | None) -> Messages:
+    def _leave_to_other_name(self, now: float, at: float, links: int | None) -> None:
         """The path names a file that is read under another name: nothing is left of this source, for now."""
-        yield from self._end(now, at, links)
+        self._end(now, at, links)
         self._tail.content = self.gone_since = None
 
-    def _absent(self, error: OSError, now: float, at: float) -> Messages:
+    def _absent(self, error: OSError, now: float, at: float) -> None:
         """No such name. That is only believed of a directory that is the one where the file was."""
         self.unsupported = ""
         if not self.started or self.gone_since is not None:
@@ -309,7 +305,7 @@ class Source:
                 away = self._directory.shows_another_mount()
             except FileNotFoundError:
                 if not self._removed():
-                    yield from self._without_directory(now, at)
+                    self._without_directory(now, at)
                     raise
             else:
                 if away:
@@ -319,17 +315,17 @@ class Source:
         if self._tail.content is None and self._resume is not None:
             start = resumed_beside(self._context, self.source, self.path, self._resume)
             if start is not None:
-                yield from self._start(start)
-        links = yield from self._turning.drain(now, at)
+                self._start(start)
+        links = self._turning.drain(now, at)
         if self._tail.more:
             return
         self._tail.soon = True
         grace = self._settings.renamed_seconds if links else self._settings.gone_grace
         last = self._backoff.changed_at if links and self._backoff.changed_at is not None else self.missing_since
         if now - max(self.missing_since, last) >= grace:
-            yield from self._end(now, at, links)
+            self._end(now, at, links)
 
-    def _end(self, now: float, at: float, links: int | None) -> Messages:
+    def _end(self, now: float, at: float, links: int | None) -> None:
         """The path is gone, and what it held has been read. A file with no name left cannot come back."""
         tail, registry = self._tail, self._context.registry
         tail.close()
@@ -342,18 +338,18 @@ class Source:
             registry.remember(self._resume, self.source)
         self.gone_since = now
         if tail.announced or self._resume is not None:
-            yield Gone(self.source, at)
+            self._context.tell(Gone(self.source, at))
         self._turned()
         tail.forget_stamps()
 
-    def _without_directory(self, now: float, at: float) -> Messages:
+    def _without_directory(self, now: float, at: float) -> None:
         """The directory is not there: renamed, or not to be seen. Read on what is open; let another name have the rest.
 
         Nothing is reported: what cannot be observed is not gone.
         """
         tail, registry = self._tail, self._context.registry
         if tail.descriptor is not None:
-            yield from self._turning.drain(now, at)
+            self._turning.drain(now, at)
         elif not self._directory.missing:
             self._directory.missing = True
             if tail.content is not None:

@@ -5,12 +5,11 @@ on a network mount two opens `confirm_seconds` apart must agree.
 """
 
 import os
-from collections.abc import Generator
 from typing import NamedTuple, TypeAlias
 
 from monitor.follow.content import Block, Content, read_block
 from monitor.follow.context import Context
-from monitor.follow.messages import CaughtUp, Data, Message, Opened, Position, SourceId
+from monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
 from monitor.follow.schedule import Backoff
 
 _FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
@@ -73,14 +72,14 @@ class Tail:
 
     def begin(
         self, content: Content, descriptor: int, status: os.stat_result, position: Position | None, proof: str
-    ) -> Generator[Message, None, None]:
+    ) -> None:
         """The first file under the path. What another name has delivered is announced only when there is more."""
         self.put(descriptor)
         self.content, self.suspected_at = content, None
         self.announced = position is not None or not content.offset
         self.caught_up = not self.announced
         if self.announced:
-            yield self._opened(content, status, position, proof)
+            self._context.tell(self._opened(content, status, position, proof))
 
     def turn_to(self, content: Content) -> None:
         """Other content from now on, from its offset."""
@@ -94,7 +93,7 @@ class Tail:
         """The next look reads, whatever the file's size and times say."""
         self._read_stamp = None
 
-    def read_on(self, seen: os.stat_result, now: float, at: float) -> Generator[Message, None, Cut | None]:
+    def read_on(self, seen: os.stat_result, now: float, at: float) -> Cut | None:
         """The path still names this file: read what is new. Gives the proof if it was cut."""
         content = self.content
         assert content is not None
@@ -104,13 +103,13 @@ class Tail:
             return None
         block = None
         if self.descriptor is not None:
-            block = yield from self.read(self.descriptor, seen, now, at)
+            block = self.read(self.descriptor, seen, now, at)
         if block is None or block.changed:
             cut = self._reopen(now, held=block is not None)
             if cut is not None or self.suspected_at is not None:
                 return cut
             assert self.descriptor is not None
-            block = yield from self.read(self.descriptor, seen, now, at)
+            block = self.read(self.descriptor, seen, now, at)
         if block.changed:
             self.soon = True
             return None
@@ -119,10 +118,8 @@ class Tail:
         self._remember_stamp(seen)
         return None
 
-    def read(
-        self, descriptor: int, status: os.stat_result, now: float, at: float, *, is_last: bool = True
-    ) -> Generator[Message, None, Block]:
-        """The next bytes, from whichever descriptor; give what came. With its last file a source has caught up."""
+    def read(self, descriptor: int, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
+        """The next bytes, from whichever descriptor; tell what came. With its last file a source has caught up."""
         content, settings = self.content, self._settings
         assert content is not None
         waited = content.hole_since is not None and now - content.hole_since >= settings.hole_seconds
@@ -139,7 +136,7 @@ class Tail:
         if block.data:
             if not self.announced:
                 self.announced = True
-                yield self._opened(content, status)
+                self._context.tell(self._opened(content, status))
             if self.caught_up:
                 before = (self.recent or content.tail) if block.offset == content.offset else b""
                 self.recent = (before + block.data[-_RECENT_BYTES:])[-_RECENT_BYTES:]
@@ -147,10 +144,10 @@ class Tail:
             if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
                 self._changed(status, now, at)
             behind = max(0, status.st_size - content.offset)
-            yield Data(self._source, block.offset, block.data, status.st_mtime, at, behind)
+            self._context.tell(Data(self._source, block.offset, block.data, status.st_mtime, at, behind))
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
-            yield CaughtUp(self._source, at)
+            self._context.tell(CaughtUp(self._source, at))
         return block
 
     def confirmed(self, device: int, now: float) -> bool:

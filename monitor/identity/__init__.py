@@ -59,7 +59,7 @@ class Key(NamedTuple):
 NO_KEY: Final = Key("", "")
 
 
-class Member(Struct, omit_defaults=True):
+class Member(Struct, omit_defaults=True, gc=False):
     """One stream, and what is known of it so far."""
 
     base: str
@@ -84,7 +84,7 @@ class Member(Struct, omit_defaults=True):
     """Of its lines, on the log's own clock."""
     arguments: int | None = None
     """A digest of what its arguments say."""
-    lines: list[int] = field(default_factory=list)
+    lines: tuple[int, ...] = ()
     """Digests of its first step lines."""
     rank: int | None = None
     """Of its first step line, where that names one."""
@@ -115,7 +115,7 @@ class Member(Struct, omit_defaults=True):
         if len(self.early) < _EARLY and (told := report_of(event)) is not None:
             self.early.setdefault(*told)
             if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
-                self.lines.append(crc32(raw if isinstance(raw, bytes) else raw.encode()))
+                self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
 
     @property
     def told_nothing(self) -> bool:

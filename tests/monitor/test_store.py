@@ -27,6 +27,7 @@ from monitor.saving import Saver, pause_after
 from monitor.services import StartError
 from monitor.store import Earlier, StateInUseError, Store
 from parsers.events import IterationLogged, LogEvent
+from parsers.reader import Bookmark
 from tests.plain import Disk
 
 
@@ -396,7 +397,7 @@ def test_the_state_of_every_released_version_is_read(tmp_path: Path) -> None:
 def test_what_is_gone_for_a_month_is_forgotten() -> None:
     """A source that nobody saw again stays for 30 days, not for ever; one that the follower forgot, not at all."""
     position = Position(1, 2, 0, "", 0, 0, "")
-    known = {"open": [], "offset": 0, "line": 1}
+    known = Bookmark(0, 1)
     saved = Saved(
         sources={"/old": SavedSource("r", position, known, 1000.0)},
         runs={"r": Judged(RunState("r", proven=True), IncidentBook(), False)},
@@ -421,7 +422,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
 def test_a_hundred_thousand_sources_load_in_three_seconds(tmp_path: Path) -> None:
     """Of CPU time: the machine may be busy."""
     position = Position(64512, 1234567, 1024, "0" * 32, 987_654, 256, "1" * 32)
-    known = {"open": [], "offset": 987_654, "line": 4321, "after_return": False, "matched_lines": 1, "last_matched": 9}
+    known = Bookmark(987_654, 4321, matched_lines=1, last_matched=9)
     core = Core(load_config("", ["runs=[{paths: [/logs/**/*.log]}]"]))
     core.saved = Waiting(
         OfLog({f"/logs/job-{n}/rank-0.log": SavedSource(f"job-{n}", position, known, 1.0e9) for n in range(100_000)})

@@ -1,13 +1,13 @@
 """A source's reader: chunking, resuming, numbering, never raising."""
 
 import itertools
-import json
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parsers.events import ArgumentsDumped, IterationLogged, LineDiscarded, LogEvent, TracebackSeen
-from parsers.reader import SourceReader
+from parsers.reader import Bookmark, SourceReader
 
 LOG = (
     b"+ export CUDA_LAUNCH_BLOCKING=1\n"
@@ -89,10 +89,10 @@ def test_a_resume_goes_on_where_it_was(data: bytes, point: int) -> None:
     """Saved at any cut, written as JSON, restored, fed from the saved offset: nothing lost, nothing doubled."""
     first = SourceReader()
     events = first.feed(data[:point])
-    saved = json.loads(json.dumps(first.save()))
+    saved = msgspec.json.decode(msgspec.json.encode(first.save()), type=Bookmark)
     second = SourceReader()
     second.restore(saved)
-    events += second.feed(data[saved["offset"] :]) + second.flush()
+    events += second.feed(data[saved.offset :]) + second.flush()
     assert repr(events) == repr(read([data]))
 
 
@@ -172,7 +172,7 @@ def test_resume_between_return_and_newline() -> None:
     first = SourceReader()
     assert [entry.line for entry in first.feed(line[:-1])] == [1]
     second = SourceReader()
-    second.restore(json.loads(json.dumps(first.save())))
+    second.restore(msgspec.json.decode(msgspec.json.encode(first.save()), type=Bookmark))
     assert [entry.line for entry in second.feed(b"\n" + line)] == [2]
     assert (second.lines, second.matched_lines) == (2, 2)
 
@@ -182,10 +182,10 @@ def test_a_saved_fact_of_another_version_is_let_go() -> None:
     saved = SourceReader().save()
     reader = SourceReader()
     reader.feed(b"---------- arguments ----------\n  num_layers .... 24\n")
-    ((name, fields),) = reader.save()["open"]
-    for open_facts in ([["gone", {}]], [[name, {**fields, "gone": 1}]]):
+    ((name, fields),) = reader.save().open
+    for open_facts in ([("gone", {})], [(name, {**fields, "gone": 1})]):
         again = SourceReader()
-        again.restore({**saved, "open": open_facts})
+        again.restore(msgspec.structs.replace(saved, open=open_facts))
         assert again.flush() == []
 
 

@@ -6,6 +6,7 @@ import random
 import string
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from monitor.config import load
@@ -13,7 +14,7 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, source_id
 from monitor.notifiers import payload
 from monitor.prometheus_text import TextFormat
-from parsers.reader import SourceReader
+from parsers.reader import Bookmark, SourceReader
 from parsers.redaction import _OF, _PATTERNS, _STEMS, in_key, masked
 from tests.lines import line
 from tests.plain import encode
@@ -136,7 +137,7 @@ def test_a_key_over_several_lines_is_masked() -> None:
         reader = SourceReader()
         told = reader.feed(data[:half].encode())
         again = SourceReader()
-        again.restore(json.loads(json.dumps(reader.save())))
+        again.restore(msgspec.json.decode(msgspec.json.encode(reader.save()), type=Bookmark))
         told += again.feed(data[reader.consumed_bytes :].encode()) + again.flush()
         shown = repr(told) + "".join(entry.text for entry in told)
         assert not any(part in shown for part in key[1:-1])

@@ -19,6 +19,7 @@ from monitor.reading import Own
 from monitor.run.records import Experiment
 from monitor.run.state import Launch, RunState
 from parsers.events import IterationLogged, LogEvent, Malformed
+from parsers.reader import Bookmark
 
 NOW = 1000.0
 DAY = 86_400.0
@@ -190,7 +191,7 @@ def test_what_is_not_proven_is_not_judged(schedule: Schedule) -> None:
 
 def saved_source(run: str, at: float, **reader: int) -> SavedSource:
     """At offset 0."""
-    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), dict(reader), at)
+    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), Bookmark(0, 1, **reader), at)
 
 
 class Counted(dict[str, Judged]):
