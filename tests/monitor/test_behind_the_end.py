@@ -70,7 +70,7 @@ srun: error: node7: task 0: Exited with exit code 1
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_step_that_prepares_the_job_is_no_crash_of_its_training(behind: bool) -> None:
-    """Its bare end is all that was told before the training's first word, minutes later. Near miss: behind its steps."""
+    """Its bare end is all that was told before the training's first word, minutes later. Near miss: behind them."""
     steps = [(500.0, SET_UP), *((560.0 + number, nanochat(number, number)) for number in range(40))]
     played = play([*steps, (620.0, STEP)] if behind else [(0.0, STEP), *steps], after=30.0)
     assert played.kinds() == ({"crash"} if behind else set())
