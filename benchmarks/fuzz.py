@@ -248,8 +248,9 @@ _SERVERS: list[HttpServer] = []
 def _server() -> HttpServer:
     if not _SERVERS:
         core = Core(load("", [f'runs=[{{"paths": ["{PATH}"]}}]']))
-        snapshot = core.snapshot(NOW)
-        _SERVERS.append(HttpServer("127.0.0.1", 0, App(lambda _asked: snapshot, ManualClock(NOW)), Limits()))
+        snapshot, clock = core.snapshot(NOW), ManualClock(NOW)
+        app = App(lambda _asked: snapshot, clock, clock.monotonic)
+        _SERVERS.append(HttpServer("127.0.0.1", 0, app, Limits()))
         _SERVERS[0].start()
     return _SERVERS[0]
 

@@ -56,23 +56,15 @@ def cause_of(told: Transition | Incident) -> Cause:
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
     part = "" if evidence.get("cause") in (None, "unknown") else str(evidence["cause"]).replace("_", " ")
+    rank, advice = _first(evidence, _RANKS), advice_for(told.incident, of)
+    line = next((str(evidence[name]) for name in _LINES if evidence.get(name)), "")
+    brief = ", ".join(text for text in (failure, much, part, node, phase) if text)
+    checkpoint = _some(evidence.get("rollback_iteration", told.checkpoint))
+    samples = f"{first} to {last}" if None not in (first, last) else ""
     return Cause(
-        told.incident,
-        told.severity,
-        phase,
-        failure,
-        _first(evidence, _RANKS),
-        node,
-        told.summary,
-        advice_for(told.incident, of),
-        next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
-        ", ".join(text for text in (failure, much, part, node, phase) if text),
-        _some(told.gpus),
-        told.job,
-        _some(evidence.get("rollback_iteration", told.checkpoint)),
-        f"{first} to {last}" if None not in (first, last) else "",
-        _command(told),
-    )
+        told.incident, told.severity, phase, failure, rank, node, told.summary, advice, line, brief, _some(told.gpus),
+        told.job, checkpoint, samples, _command(told),
+    )  # fmt: skip
 
 
 def _command(told: Transition | Incident) -> str:
@@ -122,17 +114,9 @@ def failure_of(state: RunState) -> Cause | None:
     failure = launch.failure
     if failure is None or launch.phase != "crashed":
         return None
-    return Cause(
-        "crash",
-        "",
-        "",
-        failure.failure,
-        _some(failure.rank),
-        _some(failure.node or launch.watchdog_nodes),
-        failure.message,
-        advice_for("crash", failure.failure),
-        failure.line,
-    )
+    rank, node = _some(failure.rank), _some(failure.node or launch.watchdog_nodes)
+    advice = advice_for("crash", failure.failure)
+    return Cause("crash", "", "", failure.failure, rank, node, failure.message, advice, failure.line)
 
 
 def _told(book: IncidentBook, incident: Incident) -> Transition | None:

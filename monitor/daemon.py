@@ -92,8 +92,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._at_once = threading.Event()
         self._reload_asked = threading.Event()
-        first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
-        self._latest = Latest(first, self._live.wake)
+        self._latest = Latest(Snapshot(at=self.clock.wall()), self._live.wake)
         self._services: Services | None = None
         self._desk = Desk(self._core, config, self.clock, self._live.wake, self._links)
         self._member: Member | None = None

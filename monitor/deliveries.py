@@ -27,13 +27,9 @@ class Deliveries:
     """The configured notifiers. All but the reports for the loop's thread."""
 
     def __init__(
-        self,
-        notifiers: Sequence[Notifier],
-        clock: Clock,
-        wake: Callable[[], None],
-        *,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
+        self, notifiers: Sequence[Notifier], clock: Clock, wake: Callable[[], None],
+        *, chance: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
         """`wake` makes the loop turn, from any thread; `chance` gives numbers in [0, 1)."""
         self._clock, self._wake, self._chance = clock, wake, chance
         self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
@@ -161,11 +157,9 @@ class _Lane:
                 self._failing = True
                 self._log_outcome(level, message, f"outcome=retried error={str(error)!r}; it stays owed")
                 return "later"
-            final = self.notifier.refusal_is_final
-            self._log_outcome(
-                logging.WARNING, message, f"outcome={'failed' if final else 'refused'} error={str(error)!r}"
-            )
-            return "final" if final else "refused"
+            outcome = "failed" if self.notifier.refusal_is_final else "refused"
+            self._log_outcome(logging.WARNING, message, f"outcome={outcome} error={str(error)!r}")
+            return "final" if outcome == "failed" else "refused"
         except Exception as error:  # noqa: BLE001 - a bug in one notifier must not silence the others, nor itself for ever
             self._log_outcome(logging.ERROR, message, "outcome=bug", exception=error)
             return "refused"

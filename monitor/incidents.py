@@ -180,14 +180,9 @@ class IncidentBook(Struct):
 
 
 def judge(
-    book: IncidentBook,
-    state: RunState,
-    verdicts: Iterable[Verdict],
-    now: float,
-    repeat_interval: float,
-    hold: Mapping[str, float] = _NO_HOLD,
-    limit: MessageLimit = _LIMIT,
-) -> list[Transition]:
+    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float,
+    hold: Mapping[str, float] = _NO_HOLD, limit: MessageLimit = _LIMIT,
+) -> list[Transition]:  # fmt: skip
     """Bring the book up to date with the verdicts of this tick; the transitions in the order to be notified."""
     firing: dict[str, Verdict] = {}
     other: dict[str, Verdict] = {}
@@ -355,20 +350,10 @@ def _end(state: RunState, incident: Incident) -> str:
 
 
 def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
-    return Incident(
-        verdict.incident,
-        verdict.severity,
-        verdict.summary,
-        onset_iteration=verdict.onset_iteration,
-        phase=state.launch.phase,
-        evidence=verdict.evidence,
-        quiet=verdict.quiet,
-        since=verdict.since if verdict.since is not None else now,
-        notified_at=now,
-        opened_at=now,
-        attempt=state.launch.number,
-        **_of_the_run(state),
-    )
+    names = ("incident", "severity", "summary", "onset_iteration", "evidence", "quiet")
+    told = {name: getattr(verdict, name) for name in names} | _of_the_run(state)
+    told |= {"phase": state.launch.phase, "since": verdict.since if verdict.since is not None else now}
+    return Incident(**told, notified_at=now, opened_at=now, attempt=state.launch.number)
 
 
 def _of_the_run(state: RunState) -> dict[str, Any]:

@@ -5,7 +5,7 @@ healthy iterations cost a million small updates and hardly a judgement.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,8 +147,9 @@ class Judge:
         )
         hung = run.book.open.get("hang")
         run.state.launch.hung = hung is not None and hung.severity == "critical"
-        if transitions:
-            _remember_fired(run.state, transitions)
+        if transitions:  # series that were once 1 stay as 0: they must not vanish between two scrapes
+            fired = {(item.incident, item.severity) for item in transitions}
+            run.state.fired = sorted(fired.union(run.state.fired))
         return transitions
 
     def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
@@ -203,9 +204,7 @@ class Judge:
         return crash.due(run.state, self._crash)
 
     def believed_at(self, run: Judged) -> float:
-        """When a failure of the training that may have been caught is believed, where nothing goes on; 0 where none is
-        in doubt.
-        """
+        """When a failure that may have been caught is believed, where nothing goes on; 0 where none is in doubt."""
         state = run.state
         failure = crash.ended_by(state)
         if failure is None or failure.helper or not state.launch.doubtful:
@@ -218,8 +217,3 @@ class Judge:
             d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
             for d, settings in self._detectors
         ]  # fmt: skip
-
-
-def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:
-    """Series that were once 1 stay as 0: they must not vanish between two scrapes."""
-    state.fired = sorted({*state.fired, *((item.incident, item.severity) for item in transitions)})

@@ -9,6 +9,8 @@ import math
 import resource
 from collections.abc import Callable
 
+from msgspec.structs import asdict
+
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -59,9 +61,7 @@ class Instants:
 
 
 class LiveCore:
-    """Made from a configuration; `start`, then `take` or `look` as often as wanted, then `stop`. All but `wake` for one
-    thread.
-    """
+    """Made from a configuration; `start`, then `take` or `look`, then `stop`. All but `wake` for one thread."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         """Raises ConfigError."""
@@ -157,13 +157,7 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        follow = self.core.config.follow
-        settings = FollowSettings(
-            poll_interval=follow.poll_interval,
-            idle_interval=follow.idle_interval,
-            discovery_interval=follow.discovery_interval,
-            max_open_files=room_for_logs(),
-        )
+        settings = FollowSettings(**asdict(self.core.config.follow), max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)

@@ -16,7 +16,7 @@ from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import critical, spreads
 from monitor.causes import causes, failure_of, lost_seconds
 from monitor.detectors import memory_pressure, slowdown
-from monitor.incidents import IncidentBook
+from monitor.incidents import Incident, IncidentBook
 from monitor.model.tables import rows_of
 from monitor.run import derived
 from monitor.run.job import OVER
@@ -108,41 +108,29 @@ def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
+def _open(view: View) -> dict[tuple[str, str], Incident]:
+    """The incidents that stand, by their labels."""
+    return {} if view.over else {(one.incident, one.severity): one for one in view.book.open.values()}
+
+
 def _incidents(view: View) -> Iterator[Sample]:
-    now = {(one.incident, one.severity) for one in view.book.open.values()} if not view.over else set()
-    fired = {(name, severity) for name, severity in view.state.fired}
-    for name, severity in sorted(now | fired):
-        yield Sample((name, severity), float((name, severity) in now))
+    now = _open(view).keys()
+    return (Sample(labels, float(labels in now)) for labels in sorted(now | set(view.state.fired)))
 
 
 def _incidents_told(view: View) -> Iterator[Sample]:
-    told = {(one.incident, one.severity) for one in view.book.open.values() if not (one.quiet or view.over)}
+    told = {labels for labels, one in _open(view).items() if not one.quiet}
     return (Sample(one.labels, float(one.labels in told)) for one in _incidents(view))
-
-
-def _lost(view: View) -> Iterator[Sample]:
-    for one in view.book.open.values() if not view.over else ():
-        yield Sample((one.incident, one.severity), lost_seconds(one.evidence))
-
-
-def _since(view: View) -> Iterator[Sample]:
-    for incident in view.book.open.values() if not view.over else ():
-        yield from _at((incident.incident, incident.severity), view.state.unix(incident.since))
 
 
 def _ended(view: View) -> Iterator[Sample]:
     for kind, end in sorted(view.book.ended.items()):
-        yield from _at((kind, end.severity), view.state.unix(end.at))
+        yield Sample((kind, end.severity), end.at + view.state.wall_offset)
 
 
 def _lasted(view: View) -> Iterator[Sample]:
     for kind, end in sorted(view.book.ended.items()):
         yield Sample((kind, end.severity), max(0.0, end.at - end.since))
-
-
-def _at(labels: tuple[str, ...], instant: float | None) -> Iterator[Sample]:
-    if instant is not None:
-        yield Sample(labels, instant)
 
 
 _LONGEST = 1000  # characters of a text that is told: whole sentences with what to do
@@ -225,11 +213,13 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     "validation": lambda view: _named({name: one.loss for name, one in view.state.launch.validations.items()}),
     "gpu_seconds": lambda view: _one(view.state.gpu_seconds or None),
     "progress_at": lambda view: _one(view.state.unix(view.state.progress_at)),
+    "lost": lambda view: [Sample(labels, lost_seconds(one.evidence)) for labels, one in _open(view).items()],
+    "since": lambda view: [Sample(labels, one.since + view.state.wall_offset) for labels, one in _open(view).items()],
     **{
         read.__name__.removeprefix("_"): read
         for read in (
             _info, _job, _part, _durations, _timers, _tflops, _memory, _over_normal, _incidents, _incidents_told,
-            _lost, _incident_info, _since, _ended, _lasted, _failure_info, _launch_blocking,
+            _incident_info, _ended, _lasted, _failure_info, _launch_blocking,
         )
     },
 }  # fmt: skip

@@ -22,18 +22,11 @@ from parsers.events import LogEvent
 from parsers.redaction import masked_path
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
-_TIMELESS = frozenset(
-    {
-        "megatron_monitor_build_info",
-        "megatron_monitor_runs",
-        "megatron_monitor_sources",
-        "megatron_monitor_lines_total",
-        "megatron_monitor_events_total",
-        "megatron_monitor_bytes_total",
-        "megatron_monitor_malformed_lines_total",
-        "megatron_monitor_io_errors_total",
-    }
-)
+_COUNTED = (
+    "build_info", "runs", "sources", "lines_total", "events_total", "bytes_total", "malformed_lines_total",
+    "io_errors_total",
+)  # fmt: skip
+_TIMELESS = frozenset(f"megatron_monitor_{name}" for name in _COUNTED)
 
 
 Onlooker: TypeAlias = Callable[[str, Sequence[LogEvent], str], None]
@@ -55,13 +48,9 @@ class Watched(Judge):
 
 
 def read_all(
-    config: Config,
-    clock: Clock | None = None,
-    onlooker: Onlooker | None = None,
-    *,
-    charts: bool = True,
-    found: Iterable[Found] | None = None,
-) -> tuple[Core, list[str]]:
+    config: Config, clock: Clock | None = None, onlooker: Onlooker | None = None,
+    *, charts: bool = True, found: Iterable[Found] | None = None,
+) -> tuple[Core, list[str]]:  # fmt: skip
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on. Where
     files were `found` before, these are read.

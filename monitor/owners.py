@@ -122,11 +122,8 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
     stem, index = end[1], re.fullmatch(r"(.+)-(\d+)", host)
     if host == pod:
         return stem
-    if (
-        domain
-        and host == stem
-        and (host == f"{domain}-launcher" or re.fullmatch(rf"{re.escape(domain)}-.+-\d+-\d+", host))
-    ):
+    launched = host == f"{domain}-launcher" or re.fullmatch(rf"{re.escape(domain)}-.+-\d+-\d+", host)
+    if domain and host == stem and launched:
         return domain
     name, _, number = stem.rpartition("-")
     cut = len(pod) == _LONGEST and host.startswith(name)

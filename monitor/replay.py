@@ -63,9 +63,8 @@ class Replay:
             self.first = self.now = at
         state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
-            if (
-                proof == "unknown" and state.launch.phase == "crashed"
-            ):  # a relaunch: the crash is reported, and it may follow
+            if proof == "unknown" and state.launch.phase == "crashed":
+                # a relaunch: the crash is reported, and it may follow
                 reported = self._judge.crash_reported_at(self.run)
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = at
@@ -93,19 +92,13 @@ class Replay:
 
     def _unproved(self, placed: Placed) -> float:
         """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
-        state, at = self.run.state, placed.at
+        state, at, moved_at = self.run.state, placed.at, self.run.state.progress_at
         if self.leaves_open(placed):
             self.now = at
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
-        elif (
-            placed.proof == "lawful"
-            and not placed.dated
-            and state.progress_at is not None
-            and state.launch.phase not in ENDED
-        ):
-            silence = self._judge.lawful_silence(self.run, placed.entry.event)
-            at = self.now = max(self.now, state.progress_at + silence)
+        elif placed.proof == "lawful" and not placed.dated and moved_at is not None and state.launch.phase not in ENDED:
+            at = self.now = max(self.now, moved_at + self._judge.lawful_silence(self.run, placed.entry.event))
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:
@@ -247,12 +240,9 @@ class Players:
 
 
 def replay(
-    judge: Judge,
-    name: str,
-    sources: Mapping[str, Iterable[LogEvent]],
-    after: float = 10.0,
+    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0,
     written: Mapping[str, float] | None = None,
-) -> Iterator[tuple[Replay, Transition | None]]:
+) -> Iterator[tuple[Replay, Transition | None]]:  # fmt: skip
     """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None.
 
     `written`: when each source was last written, Unix seconds, for stamps without a year.

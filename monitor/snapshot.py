@@ -115,7 +115,6 @@ class Snapshot(Struct, frozen=True):
     monitor: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
     incidents: tuple[dict[str, Any], ...] = ()
     ready: bool = False
-    loop_turned_at: float = 0.0
     behind_seconds: float = 0.0
     """At `at` there was a log that had not been looked at, or not folded, for so long."""
     nodes: tuple[dict[str, Any], ...] = ()

@@ -32,7 +32,8 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 4
+VERSION = 5
+_FRAMED = 4  # the first version of frames; what is in them says for itself what it is
 _NAME = "state"
 _HEAD = Struct(">Q?")  # bytes of the body, whether more frames belong to the same save
 _SUMS = Struct(">I16s")  # checksums of the head and of the body
@@ -265,7 +266,7 @@ def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, b
     version: int = header.get("version", 0)
     if isinstance(version, int) and version > VERSION:
         raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
-    if version != VERSION:
+    if version not in range(_FRAMED, VERSION + 1):
         if version not in earlier:
             raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
         return _converted(header, stream.read(), earlier[version]), 0, ""
@@ -282,6 +283,7 @@ def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, b
         problem = f"{error}; what was saved behind that is read from the logs again"
     if not end:
         raise StateUnreadableError(problem or "it was cut")
+    end = end if version == VERSION else 0
     return {name: value for name, value in found.items() if value is not None}, end, problem
 
 

@@ -21,7 +21,7 @@ from parsers.engine.memo import Memo, Shape
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
-from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed
+from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
 from parsers.redaction import in_key, masked
 from parsers.registry import GATHERERS, RULES
 from parsers.wrappers import CUT, Unwrapper
@@ -113,8 +113,8 @@ class SourceReader:
 
     @property
     def holds_back(self) -> bool:
-        """Whether a fact of several lines is gathered that would be told if nothing more came of it."""
-        return any(_settles(gatherer) for _, gatherer in self._open)
+        """Whether a fact of several lines is gathered, or a bar drawn, that would be told if nothing more came."""
+        return self._splitter.pending.endswith(b"]") or any(_settles(gatherer) for _, gatherer in self._open)
 
     @property
     def told_nothing(self) -> bool:
@@ -122,11 +122,15 @@ class SourceReader:
         return not (self.matched_lines or self._open or self._splitter.raw_pending)
 
     def settle(self) -> list[LogEvent]:
-        """Nothing has followed for a while: what stands complete at the end of the last whole line is told. Risk left:
-        a buffer that was let go at a line's end within a block; what follows of that block is lost.
+        """Nothing has followed for a while: what stands complete at the end of the last whole line is told, and a bar
+        that was drawn behind it: its line ends when it is drawn again, or when another program writes, and it is told
+        once more. Risk left: a buffer that was let go at a line's end within a block; what follows of that is lost.
         """
         out: list[LogEvent] = []
-        if not self._splitter.raw_pending:
+        if self._splitter.raw_pending:
+            drawn = SourceReader(self._extra, memo=self._memo).feed(self._splitter.pending + b"\n")
+            out = [entry for entry in drawn if isinstance(entry.event, TrainerProgressed)]
+        else:
             kept = []
             for name, gatherer in self._open:
                 events = gatherer.close() if _settles(gatherer) else []

@@ -4,15 +4,19 @@ from typing import Any
 
 import msgspec
 
+from monitor.charts.history import Sealed
 from monitor.core import Core
 from monitor.core.saved import Saved, of_parts
 
-encode = msgspec.msgpack.encode
+
+def encode(value: Any) -> bytes:
+    """What the file holds in parts of their own stands in it here."""
+    return msgspec.msgpack.encode(value, enc_hook=lambda one: (one.axis, one.series))
 
 
 def decode(data: bytes, kind: Any) -> Any:
     """Typed as `kind`."""
-    return msgspec.msgpack.decode(data, type=kind)
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=lambda _, pieces: Sealed(*pieces))
 
 
 class Disk:

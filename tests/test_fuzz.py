@@ -82,8 +82,8 @@ def fed(core: Core, data: bytes, *, live: bool = True) -> float:
 
 def pages(core: Core, now: float) -> dict[str, bytes]:
     """Everything that HTTP shows."""
-    snapshot = core.snapshot(now)
-    app = App(lambda _asked: snapshot, ManualClock(now))
+    snapshot, clock = core.snapshot(now), ManualClock(now)
+    app = App(lambda _asked: snapshot, clock, clock.monotonic)
     found = {}
     paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents"]
     paths += [f"/runs/{run.run}".encode("utf-8", "replace").decode() for run in snapshot.runs]

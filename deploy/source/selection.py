@@ -68,11 +68,6 @@ class Selection:
         words = re.findall(r"\w+|!", (settings.job if named else "") + " " + settings.selector)
         return Selection(text, "-".join(words).replace("!", "not"))
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """Of every rule."""
-        return {SCOPE: self.scope} if self.scope else {}
-
     def of_expression(self, text: str) -> str:
         """A PromQL expression, or `label_values(...)` of Grafana."""
         if not self.matchers:

@@ -52,12 +52,9 @@ def _samples(state: RunState) -> Iterator[Finding]:
     if seen.miscounted < _LINES:
         return
     steps, grown, batch = seen.miscount
-    yield Finding(
-        "K10",
-        "warning",
-        f"consumed samples grow by {grown} in {steps} iterations, not by {steps} x {batch}",
-        evidence={"iterations": steps, "samples": grown, "global_batch_size": batch},
-    )
+    text = f"consumed samples grow by {grown} in {steps} iterations, not by {steps} x {batch}"
+    evidence = {"iterations": steps, "samples": grown, "global_batch_size": batch}
+    yield Finding("K10", "warning", text, evidence=evidence)
 
 
 def _rate(state: RunState) -> Iterator[Finding]:
@@ -86,7 +83,8 @@ def _coarse(state: RunState) -> float:
 def _tflops(state: RunState) -> Iterator[Finding]:
     launch = state.launch
     topology, lines = launch.topology, launch.observed.tflops
-    if not lines or _unlike_gpt(topology):
+    unlike = (topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism
+    if not lines or unlike:
         return  # the formulas do not hold, or not exactly
     own = formulas_of(topology.dialect)
     known = _by_formula(topology, lines)
@@ -98,10 +96,6 @@ def _tflops(state: RunState) -> Iterator[Finding]:
         yield _factor(state, *ratio, known[ratio[0]][-1])
     elif candidates:
         yield from _unexplained(state, *next(iter(candidates.items())))
-
-
-def _unlike_gpt(topology: Topology) -> bool:
-    return bool((topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism)
 
 
 def _by_formula(topology: Topology, lines: list[tuple[float, float, int, int]]) -> dict[str, _Pairs]:
@@ -186,10 +180,8 @@ def _peak(state: RunState) -> Iterator[Finding]:
         return
     peak = derived.peak_tflops(state, None)
     name = launch.topology.gpu_name or ""
-    if peak is None and "V100" in name:
-        peak = _V100_BUG
-    if peak is not None and "V100" in name:
-        peak = min(peak, _V100_BUG)
+    if "V100" in name:
+        peak = min(peak or _V100_BUG, _V100_BUG)
     if peak is not None and printed > peak:
         text = f"printed {printed:g} TFLOPs per GPU are more than a {name} can do ({peak:g}): the figure is wrong"
         yield Finding("K17", "warning", text, evidence={"printed": printed, "limit": peak})
@@ -212,13 +204,10 @@ def _scaling(state: RunState) -> Iterator[Finding]:
     expected = median(before) * (last + stages - 1) / (first + stages - 1)
     taken = median(after)
     if taken > (1 + _SCALING) * expected:
-        yield Finding(
-            "K15",
-            "info",
-            f"batch size {large} takes {taken:.4g} s, {taken / expected - 1:+.0%} more than expected from "
-            f"{small} ({expected:.4g} s): not an effect of the batch size",
-            evidence={"seconds": round(taken, 3), "expected_seconds": round(expected, 3)},
-        )
+        more = f"batch size {large} takes {taken:.4g} s, {taken / expected - 1:+.0%} more than expected from {small}"
+        text = f"{more} ({expected:.4g} s): not an effect of the batch size"
+        evidence = {"seconds": round(taken, 3), "expected_seconds": round(expected, 3)}
+        yield Finding("K15", "info", text, evidence=evidence)
 
 
 def _memory(state: RunState) -> Iterator[Finding]:
@@ -229,10 +218,6 @@ def _memory(state: RunState) -> Iterator[Finding]:
         return
     end, rest = max(ends), max(between)
     if end > (1 + _ABOVE) * rest:
-        yield Finding(
-            "K16",
-            "info",
-            f"an end stage of the pipeline needs {end / _GIB:.1f} GiB, the stages between {rest / _GIB:.1f} GiB at "
-            "most: the embedding is not balanced",
-            evidence={"end_bytes": end, "between_bytes": rest},
-        )
+        needs = f"an end stage of the pipeline needs {end / _GIB:.1f} GiB, the stages between {rest / _GIB:.1f} GiB"
+        text = f"{needs} at most: the embedding is not balanced"
+        yield Finding("K16", "info", text, evidence={"end_bytes": end, "between_bytes": rest})

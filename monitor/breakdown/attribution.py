@@ -67,9 +67,7 @@ class Attribution(Struct):
 
 
 def attribute(before: Profile, during: Profile, stages: int | None = None) -> Attribution:
-    """What took the time that iterations take longer in `during` than in `before`. `stages`: pipeline stages, of which
-    not all load data.
-    """
+    """What took the time that iterations take longer in `during`. `stages`: of the pipeline, not all load data."""
     added = during.seconds - before.seconds
     out = Attribution("unknown", added=added, early=min(before.lines, during.lines) < _LINES)
     if out.early or added <= 0:

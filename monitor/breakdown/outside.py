@@ -2,8 +2,7 @@
 around the engine does between two steps. Where the engine alone prints steps, no figure of its lines shows it.
 
 Rules are stricter than those of a shift of the iteration's time: what lies between steps varies by more. The last lines
-must all be long, more of them than ever were in a row and than chance explains; after each time that it was over soon,
-twice as many.
+must all be long, more than ever were in a row and than chance explains; twice as many after each that was over soon.
 """
 
 import math
@@ -26,9 +25,7 @@ StandsFor = Callable[[float], float]
 
 
 class Longer(Struct):
-    """Steps take `level` seconds outside the engine's clock since iteration `onset` instead of `base`, and took `step`
-    seconds in all.
-    """
+    """Since iteration `onset` steps take `level` seconds outside the engine's clock; `base`, `step` in all, before."""
 
     onset: int
     at: float
@@ -71,12 +68,8 @@ class Outside(Struct):
             return False
         level, step = median(last), median([whole for _, _, whole in lines[:-count]])
         since = self._since((base + level) / 2)
-        before = [seconds for _, seconds, _ in lines[:since]]
-        if (
-            len(lines) - since < count
-            or len(before) < _BEFORE
-            or _is_usual(before, (base + level) / 2, len(lines) - since)
-        ):
+        before, lasting = [seconds for _, seconds, _ in lines[:since]], len(lines) - since
+        if lasting < count or len(before) < _BEFORE or _is_usual(before, (base + level) / 2, lasting):
             return False
         if level - base < max(threshold * step, _SURE * deviation(before, base)):
             return False

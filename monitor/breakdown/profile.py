@@ -51,9 +51,7 @@ class Profile(Struct):
 
 
 def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Category (or WHOLE) -> least and most seconds: each timer without the timers inside it. What lies between two
-    iterations is left out.
-    """
+    """Category (or WHOLE) -> least and most seconds: each timer without those inside it; none between two steps."""
     parts: dict[str, tuple[float, float]] = {}
     for name, key, inside in _nested(tuple(timers)):
         low, high = timers[name]

@@ -5,14 +5,16 @@ bucket stands for twice as many rows: lows and highs survive any number of merge
 is absent, NaN or infinite is in no figure; those that were not finite are counted. Everything here can be saved as it
 stands: figures are packed as float32, a bucket of one series is (low, high, sum, count). Rows wait in `open` until
 some dozens are put together at once or somebody looks (`flush`); when that happens makes no difference to the buckets.
+Buckets stay as they are until the next merge: they are sealed by the dozen, and what is sealed is saved once.
 """
 
+import hashlib
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import add
 
-from msgspec import Struct, field
+from msgspec import Struct, field, msgpack
 
 from monitor.breakdown.profile import UNTIMED
 from monitor.model.arguments import Changes
@@ -88,7 +90,7 @@ def _bounded(number: float | None) -> int:
     return min(max(int(number or 0), 0), _LAST_ITERATION)
 
 
-def without_partner(axis: bytearray) -> list[int]:
+def without_partner(axis: bytes | bytearray) -> list[int]:
     """Buckets that merge with nothing: the last of each launch that has an odd number of them, for figures of two
     launches have no mean. None of them where launches are so many that hardly anything would merge.
     """
@@ -102,7 +104,7 @@ def without_partner(axis: bytearray) -> list[int]:
     return alone if len(alone) <= len(attempts) // _CROWDED else [len(attempts) - 1] * (len(attempts) % 2)
 
 
-def _even(column: bytearray, size: int, alone: Sequence[int], partner: Callable[[bytes], bytes]) -> bytes:
+def _even(column: bytes | bytearray, size: int, alone: Sequence[int], partner: Callable[[bytes], bytes]) -> bytes:
     """Each of the `alone` records with its `partner` behind it."""
     parts: list[bytes] = []
     begun = 0
@@ -119,7 +121,7 @@ def _finite(record: bytes) -> bytes:
     return AXIS.pack(first, last, attempt, 0, start, end)
 
 
-def halved(column: bytearray, alone: Sequence[int] = ()) -> bytearray:
+def halved(column: bytes | bytearray, alone: Sequence[int] = ()) -> bytearray:
     """Neighbours as one. An absent quad is the neutral element of all four operations."""
     quads = array("f")
     quads.frombytes(_even(column, QUAD, alone, lambda _: ABSENT))
@@ -130,7 +132,7 @@ def halved(column: bytearray, alone: Sequence[int] = ()) -> bytearray:
     return bytearray(out.tobytes())
 
 
-def halved_axis(axis: bytearray, alone: Sequence[int] = ()) -> bytearray:
+def halved_axis(axis: bytes | bytearray, alone: Sequence[int] = ()) -> bytearray:
     """Neighbours as one: the first's beginning, the second's end."""
     out = bytearray()
     records = list(AXIS.iter_unpack(_even(axis, AXIS.size, alone, _finite)))
@@ -190,6 +192,19 @@ SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
 """How much longer the slowest rank took for it than the fastest, where the log prints both."""
 _TIMED = PARTS + SPREADS
 _WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
+_SEALED = 64 * AXIS.size  # bytes of an axis from which on its buckets are sealed
+
+
+class Sealed:
+    """Buckets of a track that change no more, and the name that their content gives them (core/saved.py)."""
+
+    def __init__(self, axis: bytes, series: Mapping[str, bytes], name: str = "") -> None:
+        self.axis, self.series = axis, series
+        self.name = name or hashlib.blake2b(self.packed(), digest_size=16).hexdigest()
+
+    def packed(self) -> bytes:
+        """As it is saved."""
+        return msgpack.encode((self.axis, self.series))
 
 
 class Track(Struct):
@@ -198,9 +213,11 @@ class Track(Struct):
     width: int = 1
     """Rows of a bucket; fewer where an attempt ended."""
     axis: bytearray = field(default_factory=bytearray)
+    """Of the buckets behind those that are sealed, as are `series`."""
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
     """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
+    sealed: list[Sealed] = field(default_factory=list)
 
     def fit(self, names: tuple[str, ...]) -> None:
         """Rows that an earlier program saved may lack the newest series, which stand last."""
@@ -208,7 +225,15 @@ class Track(Struct):
 
     def __len__(self) -> int:
         """Closed buckets."""
-        return len(self.axis) // AXIS.size
+        return (len(self.axis) + sum([len(one.axis) for one in self.sealed])) // AXIS.size
+
+    def closed(self) -> tuple[bytes, dict[str, bytes]]:
+        """The axis and the series of all closed buckets."""
+        pieces: list[Sealed | Track] = [*self.sealed, self]
+        return b"".join([one.axis for one in pieces]), {
+            name: b"".join([one.series.get(name, ABSENT * (len(one.axis) // AXIS.size)) for one in pieces])
+            for name in dict.fromkeys([name for one in pieces for name in one.series])
+        }
 
     def add(self, row: Row, names: tuple[str, ...]) -> None:
         """One more row, its values in the order of `names`."""
@@ -228,11 +253,11 @@ class Track(Struct):
 
     def _close(self, count: int, names: tuple[str, ...]) -> None:
         """Move the first `count` open rows into buckets of `width`; merge neighbours if the track is full then."""
-        before = len(self)
+        before = len(self.axis) // AXIS.size
         axis, series = packed(self.open[:count], self.width)
         del self.open[:count]
         self.axis += axis
-        absent = ABSENT * (len(self) - before)
+        absent = ABSENT * (len(axis) // AXIS.size)
         for name, quads in zip(names, series, strict=True):
             column = self.series.get(name)
             if column is not None:
@@ -241,12 +266,15 @@ class Track(Struct):
                 self.series[name] = bytearray(ABSENT * before + quads)
         if len(self) >= BUCKETS:
             self._halve()
+        if len(self.axis) >= _SEALED:
+            self.sealed.append(Sealed(bytes(self.axis), {name: bytes(one) for name, one in self.series.items()}))
+            self.axis, self.series = bytearray(), {}
 
     def _halve(self) -> None:
-        self.width *= 2
-        alone = without_partner(self.axis)
-        self.axis = halved_axis(self.axis, alone)
-        self.series = {name: halved(column, alone) for name, column in self.series.items()}
+        axis, series = self.closed()
+        alone = without_partner(axis)
+        self.width, self.axis, self.sealed = self.width * 2, halved_axis(axis, alone), []
+        self.series = {name: halved(column, alone) for name, column in series.items()}
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
         """So many at most, nothing left open: no more rows will come."""
@@ -259,7 +287,7 @@ class Track(Struct):
     def frozen(self) -> "Track":
         """A copy that other threads may read."""
         series = {name: bytearray(column) for name, column in self.series.items()}
-        return Track(self.width, bytearray(self.axis), series, list(self.open))
+        return Track(self.width, bytearray(self.axis), series, list(self.open), list(self.sealed))
 
 
 class History(Struct):
@@ -330,7 +358,7 @@ class History(Struct):
         return round((self.clock_lag or 0.0) / 900.0) * 900.0
 
     def flush(self) -> None:
-        """Put waiting rows together: before a save or a look."""
+        """Put waiting rows together: before a look."""
         self.steps.flush(SERIES)
         self.parts.flush(_TIMED)
         for track in self.validations.values():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -113,12 +113,19 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         if path == "-":
             yield path
             continue
-        found = _found(path)
+        found = sorted(
+            one.path for one in find([Pattern(path)], read_mounts(), OsLayer())
+        )  # what the daemon would follow
         if not found and not has_magic(path):
             found = [path]  # so that opening it gives the reason
         elif not found:
             say(f"{path}: no file matches")
         yield from found
+
+
+def open_log(path: str) -> IO[bytes]:
+    """The file's bytes; standard input's where `-` names it."""
+    return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
 def run_of(path: str, config: Config) -> str:
@@ -145,51 +152,33 @@ def written_at(paths: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def _found(path: str) -> list[str]:
-    """The files that the daemon would follow for PATH, in the order of their names."""
-    return sorted(found.path for found in find([Pattern(path)], read_mounts(), OsLayer()))
+def _duration(read: Callable[[object], float]) -> Callable[[object], float]:
+    """`90s`, `1h30m`, or seconds. What an option's type is called is how its value is shown in the help."""
 
-
-class _Duration(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    """`90s`, `1h30m`, or seconds."""
-
-    name = "duration"
-
-    def __init__(self, read: Callable[[object], float]) -> None:
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
+    def duration(value: object) -> float:
         try:
-            return self._read(value)
+            return read(value)
         except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+            raise click.BadParameter(f"{value!r}: {error}") from error
+
+    return duration
 
 
-DURATION = _Duration(seconds_of)
-POSITIVE_DURATION = _Duration(positive_seconds_of)
+DURATION, POSITIVE_DURATION = _duration(seconds_of), _duration(positive_seconds_of)
 
 
-class _Count(click.ParamType):  # type: ignore[type-arg]  # as above
+def count(value: object) -> int:
     """`104B`, `1.3B`, `350M`, or a plain count."""
-
-    name = "COUNT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The count."""
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper()
-        scale = _SCALES.get(text[-1:])
-        try:
-            number = float(text[:-1]) * scale if scale else float(text)
-        except ValueError:
-            number = 0.0
-        if not 1 <= number < 1e18:
-            self.fail(f"{value!r} is no count; write 104B, 350M or 104e9", param, ctx)
-        return round(number)
+    text = str(value).strip().upper()
+    scale = _SCALES.get(text[-1:])
+    try:
+        number = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < 1e18:
+        raise click.BadParameter(f"{value!r} is no count; write 104B, 350M or 104e9")
+    return round(number)
 
 
-COUNT = _Count()
 POSITIVE = click.IntRange(1)
 ABOVE_ZERO = click.FloatRange(0, min_open=True)

@@ -3,10 +3,10 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -20,21 +20,12 @@ from monitor.reading import dated_events
 from parsers.events import LogEvent
 
 
-class _Zone(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    """`UTC`, `Europe/Paris`."""
-
-    name = "zone"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
-        """The zone, from the system's time zone data."""
-        if isinstance(value, tzinfo):
-            return value
-        if str(value).upper() == "UTC":
-            return UTC
-        try:
-            return ZoneInfo(str(value))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            self.fail(f"{value!r} is no time zone that this system knows", param, ctx)
+def zone(value: str) -> tzinfo:
+    """`UTC`, `Europe/Paris`: of the system's time zone data."""
+    try:
+        return UTC if value.upper() == "UTC" else ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise click.BadParameter(f"{value!r} is no time zone that this system knows") from error
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -54,9 +45,7 @@ def _label(text: str) -> tuple[str, str]:
     show_default=True,
     help="As often as Prometheus would have scraped: what dashboards expect of live data.",
 )
-@click.option(
-    "--timezone", "zone", type=_Zone(), default="UTC", show_default=True, help="Zone of the times in the logs."
-)
+@click.option("--timezone", "zone", type=zone, default="UTC", show_default=True, help="Zone of the times in the logs.")
 @click.option("--start", help="When logs that print no times began: ISO 8601 (in --timezone) or Unix seconds.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label more, such as job=megatron.")
 @with_config
@@ -85,12 +74,11 @@ def backfill(
                 sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
                 past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
                 complete = _fill(spool, config, name, sources, past) and complete
-        if output is None:
-            spool.write(sys.stdout)
-        else:
-            with output.open("w", encoding="utf-8") as stream:
-                spool.write(stream)
-    _sum_up(spool)
+        with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as stream:
+            spool.write(stream)
+    if spool.first is not None and spool.last is not None:
+        ends = [datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)]
+        click.echo(f"{spool.points} samples from {ends[0]} to {ends[1]}", err=True)
     sys.exit(0 if complete and spool.points else 1)
 
 
@@ -114,24 +102,14 @@ def _fill(
     return True
 
 
-def _sum_up(spool: Spool) -> None:
-    if spool.first is not None and spool.last is not None:
-        first, last = (
-            datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)
-        )
-        click.echo(f"{spool.points} samples from {first} to {last}", err=True)
-
-
 def _read(path: str, config: Config) -> Iterator[LogEvent]:
     with open(path, "rb") as stream:
         yield from dated_events(stream, config)
 
 
 def _instant(text: str, zone: tzinfo) -> float:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        pass
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -18,9 +18,7 @@ from monitor.reports import comparison, html
 @click.option("--json", "form", flag_value="json", help="JSON instead of text.")
 @click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
 @with_config
-def compare(
-    a: str, b: str, form: str, output: TextIO, given: Given
-) -> None:  # fmt: skip
+def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
     r"""Compare the runs of two logs: is it the same configuration, what differs, and how sure the difference is.
 
     A and B are files, or directories that hold one run.

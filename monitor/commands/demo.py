@@ -71,8 +71,8 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
         except StartError as error:
             fail(error)
         _announce(daemon.address, fault, log)
-        play = (_play_requeued, (scenario, log)) if slurm else (_play, (scenario, log))
-        threading.Thread(target=play[0], args=play[1], name="training", daemon=True).start()
+        play = _play_requeued if slurm else _play
+        threading.Thread(target=play, args=(scenario, log), name="training", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: daemon.stop())
         if exit_after is not None:

@@ -48,8 +48,7 @@ def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool
         click.echo(json.dumps(_as_json(found, nodes), ensure_ascii=False))
     else:
         _print(found, nodes)
-    if found.missing is None:
-        sys.exit(1)
+    sys.exit(1 if found.missing is None else 0)
 
 
 def _nodes(found: Diagnosis, hosts: Sequence[str]) -> dict[int, str]:

@@ -7,10 +7,10 @@ from typing import Any
 import click
 from msgspec.structs import fields, replace
 
-from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE, Given
+from monitor.commands.arguments import ABOVE_ZERO, POSITIVE, Given, count
 from monitor.commands.reading import only_run
 from monitor.model import gpus
-from monitor.model.topology import Topology
+from monitor.model.topology import Topology, derive_ranks
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.planner import Ramp
@@ -43,13 +43,13 @@ from monitor.reports.rows import Row
 @click.option("--top-k", "moe_top_k", type=POSITIVE, help="Experts that a token passes.")
 @click.option("--expert-ffn", "moe_ffn_hidden_size", type=POSITIVE, help="Width of an expert's MLP.")
 @click.option("--mtp-layers", type=POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", "parameters", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
+@click.option("--size", "parameters", type=count, help="Parameters, e.g. 104B: the seed formula's.")
 @click.option("--gpu", "gpu_name", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
 @click.option("--peak", type=ABOVE_ZERO, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
 @click.option("--printed", type=ABOVE_ZERO, help="A figure that a log or table prints: which formula is it?")
 @click.option("--iterations", type=POSITIVE, help="Iterations of the whole training: days.")
-@click.option("--tokens", type=COUNT, help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--tokens", type=count, help="Tokens of the whole training, e.g. 400B: days.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.pass_context
 def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
@@ -69,10 +69,7 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         click.echo(ctx.get_help())
         return
     answer = calculator.answer(_question(options))
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-    else:
-        click.echo(calculator.text(answer))
+    click.echo(json.dumps(answer, indent=2) if as_json else calculator.text(answer))
     sys.exit(0 if any(row["tflops"] is not None for row in answer["formulas"]) or answer["parameters"] else 1)
 
 
@@ -109,24 +106,13 @@ def _asked(base: Topology, given: dict[str, Any]) -> tuple[Topology, set[str]]:
 
 def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
     """What follows from the sizes: ranks or layout, the padding, full recomputation."""
-    replica = (topology.tensor_parallel_size or 1) * (topology.pipeline_parallel_size or 1)
-    replica *= topology.context_parallel_size or 1
-    world, data, padded = topology.world_size, topology.data_parallel_size, topology.padded_vocab_size
-    if world is None and data is not None:
-        world = replica * data
-    elif data is None and world is not None and world % replica == 0:
-        data = world // replica
+    recomputed, tensor = topology.activation_checkpointing or "full", topology.tensor_parallel_size or 1
+    new = replace(topology, activation_checkpointing=recomputed, log_interval=topology.log_interval or 1)
+    derive_ranks(new, tensor * (topology.pipeline_parallel_size or 1) * (topology.context_parallel_size or 1))
     if given["padded_vocab_size"] is None and given["vocab"]:
-        multiple = given["divisible_by"] * (topology.tensor_parallel_size or 1)
-        padded = -(-given["vocab"] // multiple) * multiple
-    return replace(
-        topology,
-        world_size=world,
-        data_parallel_size=data,
-        padded_vocab_size=padded,
-        activation_checkpointing=topology.activation_checkpointing or "full",
-        log_interval=topology.log_interval or 1,
-    )
+        multiple = given["divisible_by"] * tensor
+        new.padded_vocab_size = -(-given["vocab"] // multiple) * multiple
+    return new
 
 
 @flops.command()

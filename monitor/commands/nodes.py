@@ -36,9 +36,8 @@ _SHOWN = 40  # rows where nobody asks for all: those with the least likely recor
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_config
 def nodes(
-    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool,
-    given: Given,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool, given: Given
+) -> None:
     r"""Show each node's record against what chance gives if all nodes are alike; --exclude: whom to leave out.
 
     Without PATH it reads what the daemon has saved; with PATH these logs. A node stands out where its failures, or the
@@ -93,29 +92,27 @@ def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
 
 
 def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:
-    shown = found if everything else [one for one in found if _eventful(one)][:_SHOWN]
+    eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
+    shown = found if everything else eventful[:_SHOWN]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance"):
         table.add_column(title, justify="left" if title in ("node", "last") else "right", no_wrap=True)
     for one in shown:
         table.add_row(*_cells(one), style="bold red" if one.stands_out else "")
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
-    suspects = [one for one in found if one.stands_out]
-    for one in suspects:
-        click.echo(f"{one.node}: {one.evidence}")
+    suspects = [f"{one.node}: {one.evidence}" for one in found if one.stands_out]
+    for suspect in suspects:
+        click.echo(suspect)
     verb = "stands" if len(suspects) == 1 else "stand"
     verdict = f"{len(suspects)} {verb} out: --exclude prints the list" if suspects else "none stands out"
     click.echo(f"{len(found)} nodes in {launches} launches; {verdict}")
 
 
-def _eventful(one: Standing) -> bool:
-    return bool(one.stands_out or one.named.seen or one.hangs or one.chance < 1.0)
-
-
 def _cells(one: Standing) -> tuple[str, ...]:
     mean, low, high = one.rate
     rate = f"{mean:.1f} [{low:.1f}, {high:.1f}]".replace("[", r"\[")
-    counts = (rate, _count(one.present), _count(one.slow), str(one.hangs), _day(one.last_at))
+    day = "-" if one.last_at is None else f"{datetime.fromtimestamp(one.last_at, UTC):%Y-%m-%d}"
+    counts = (rate, _count(one.present), _count(one.slow), str(one.hangs), day)
     chance = "-" if one.chance >= 1.0 else f"{one.chance:.1g}"
     return one.node, str(one.launches), _count(one.named), *counts, chance
 
@@ -123,7 +120,3 @@ def _cells(one: Standing) -> tuple[str, ...]:
 def _count(count: Count) -> str:
     """Seen, and what is due by chance."""
     return f"{count.seen} ({count.expected:.2g})" if count.of else "-"
-
-
-def _day(at: float | None) -> str:
-    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"

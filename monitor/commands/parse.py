@@ -3,12 +3,12 @@
 import json
 import sys
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
 
-from monitor.commands.arguments import Given, files_of, run_of, say, with_config
+from monitor.commands.arguments import Given, files_of, open_log, run_of, say, with_config
 from monitor.reading import chunks_of, full_reader, own_rules
 from monitor.scalars import one_line
 from parsers.events import IterationLogged, LogEvent, to_fields
@@ -24,7 +24,7 @@ def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
     failed = False
     for path in files_of(paths):
         try:
-            with _open(path) as stream:
+            with open_log(path) as stream:
                 line = _json_lines(path, run_of(path, config)) if as_json else _text_lines(path)
                 for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
@@ -35,10 +35,6 @@ def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
             say(f"{path}: {error.strerror or error}")
             failed = True
     sys.exit(1 if failed else 0)
-
-
-def _open(path: str) -> IO[bytes]:
-    return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
 def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:

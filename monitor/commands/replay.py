@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, Given, by_run, fail, say, with_config, written_at
+from monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
 from monitor.commands.progress import progress
 from monitor.config import Config
 from monitor.detectors.base import RANK, duration
@@ -34,9 +34,8 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 )
 @with_config
 def replay(
-    paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None,
-    given: Given,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None, given: Given
+) -> None:
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
@@ -67,10 +66,7 @@ def replay(
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:
     try:
-        if path == "-":
-            yield from dated_events(sys.stdin.buffer, config)
-            return
-        with open(path, "rb") as stream:
+        with open_log(path) as stream:
             yield from dated_events(stream, config)
     except OSError as error:
         say(f"{path}: {error.strerror or error}")

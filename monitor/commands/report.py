@@ -12,20 +12,8 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from monitor.archive import tasks as readers
-from monitor.archive.tasks import (
-    Done,
-    Reading,
-    RowFile,
-    Task,
-    groups_of,
-    lines_of,
-    merged,
-    read_task,
-    tasks_of,
-    together,
-    write,
-)
-from monitor.commands.arguments import COUNT, POSITIVE, Given, fail, spooled, warn, with_config
+from monitor.archive.tasks import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
+from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
 from monitor.core.sources import watches
 from monitor.follow.discovery import find
@@ -51,7 +39,7 @@ Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 @click.option("--group-by", type=click.Choice(list(GROUPS)), help="One table for each value.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Days until so many iterations.")
-@click.option("--tokens", type=COUNT, help="Days until so many tokens, e.g. 400B.")
+@click.option("--tokens", type=count, help="Days until so many tokens, e.g. 400B.")
 @click.option("--formula", type=click.Choice(list(FORMULAS)), help="Recompute all TFLOPs by one formula.")
 @click.option("--peak", type=click.FloatRange(0, min_open=True), help="Peak of one GPU in TFLOP/s, for MFU.")
 @click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")
@@ -82,13 +70,12 @@ def report(
     with spooled(paths) as files, redirect_stdout(sys.stderr):  # Ray prints to it
         config = given.configured(files)
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
-        read = partial(read_task, config=config, options=options, slim=form != "html")
+        read = partial(readers.read_task, config=config, options=options, slim=form != "html")
         read_all: Readers = partial(_read, read=read, workers=workers, ray=ray)
-        groups = groups_of(find(watches(config), read_mounts(), OsLayer()), config)
+        groups = readers.groups_of(find(watches(config), read_mounts(), OsLayer()), config)
         if not groups:
-            warn(
-                "no file matches " + ", ".join(masked_path(pattern) for watch in config.runs for pattern in watch.paths)
-            )
+            patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
+            warn("no file matches " + ", ".join(patterns))
         with progress(file.path for task in groups for file in task.files):
             if resume is not None or form == "jsonl":
                 sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
@@ -118,9 +105,7 @@ def _rows(groups: Sequence[Task], read_all: Readers) -> list[Row]:
     return rows
 
 
-_FIRST = (
-    "Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
-)  # fmt: skip
+_FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP")
 
 
 def _on_terminal(found: Benchmark, extra: bool) -> str:
@@ -149,7 +134,7 @@ def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew
     some, done = False, list[Done]()
     if not isinstance(to, Path):
         for task, reading in read_all(tasks_of(groups)):
-            write(to, lines_of(task, reading))
+            readers.write(to, lines_of(task, reading))
             warn(*reading.problems)
             some = some or bool(reading.rows)
         return some
@@ -159,7 +144,7 @@ def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew
     left = file.without(groups)
     with file.append() as stream:
         for task, reading in read_all(tasks_of(left)):
-            write(stream, lines_of(task, reading))
+            readers.write(stream, lines_of(task, reading))
             warn(*reading.problems)
             done.append((task, Reading(jobs=reading.jobs)))
     for several in merged(done):

@@ -19,10 +19,7 @@ _log = logging.getLogger(__name__)
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
-def run(
-    paths: tuple[str, ...], given: Given, listen: str | None, name: str | None,
-    once: bool,
-) -> None:  # fmt: skip
+def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | None, once: bool) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -34,7 +31,8 @@ def run(
     """
     if listen is not None:
         given = given._replace(overrides=(*given.overrides, f"listen={listen}"))
-    name = _run_name(name) if name is not None else None
+    if name is not None:  # what of it can be a run's name; a job may be called anything
+        name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
     with spooled(paths) if once else nullcontext(paths) as files:
         _run(given, files, name, once=once)
 
@@ -50,18 +48,19 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
         for note in claims([dialect for several in config.dialects for dialect in several]):
             _log.warning("%s", note)
     if once:
-        sys.exit(_once(config))
+        from monitor.once import metrics_page
+
+        page, problems, unreadable = metrics_page(config)
+        for problem in problems:
+            say(problem)
+        click.echo(page, nl=False)
+        sys.exit(1 if unreadable else 0)
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
         serve(config, lambda: given.load(paths, name))
     except StartError as error:
         fail(error)
-
-
-def _run_name(text: str) -> str | None:
-    """What of it can be a run's name; a job may be called anything."""
-    return "".join(char if char.isprintable() else "_" for char in text).strip()[:200].strip() or None
 
 
 class _OneLine(logging.Formatter):
@@ -77,13 +76,3 @@ def start_logging(config: Config) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
     logging.basicConfig(level=getattr(logging, config.log_level.upper()), handlers=[handler])
-
-
-def _once(config: Config) -> int:
-    from monitor.once import metrics_page
-
-    page, problems, unreadable = metrics_page(config)
-    for problem in problems:
-        say(problem)
-    click.echo(page, nl=False)
-    return 1 if unreadable else 0

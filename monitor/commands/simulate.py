@@ -43,12 +43,9 @@ def simulate(
     scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
     if timers is not None:
         scenario = replace(scenario, timers=timers)
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        if output is None:
-            write(scenario, sys.stdout.buffer, speed=speed, clock=SystemClock())
-        else:
-            with output.open("wb") as stream:
-                write(scenario, stream, speed=speed, clock=SystemClock())
+    target = output.open("wb") if output is not None else contextlib.nullcontext(sys.stdout.buffer)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), target as stream:
+        write(scenario, stream, speed=speed, clock=SystemClock())
 
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:

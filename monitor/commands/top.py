@@ -129,10 +129,7 @@ Look = Callable[[float], View]
 )
 @click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
 @click.option("--every", type=click.FloatRange(0.2), default=None, help="Seconds between two looks.  [default: 2]")
-def top(
-    targets: tuple[str, ...], given: Given, as_lines: bool, once: bool,
-    every: float | None,
-) -> None:  # fmt: skip
+def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, every: float | None) -> None:
     r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. ? shows keys.
 
     \b

@@ -3,6 +3,7 @@
 A log's texts are made printable first: an escape sequence in a name or a line never reaches the terminal.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,16 +41,12 @@ def _rank(incident: dict[str, Any]) -> int:
 
 
 def _head(runs: Iterable[dict[str, Any]], now: float, where: str, problem: str) -> list[RenderableType]:
-    states: dict[str, int] = {}
-    for run in runs:
-        states[run["state"]] = states.get(run["state"], 0) + 1
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no training run seen yet"
+    states = sorted(Counter(run["state"] for run in runs).items())
+    counts = ", ".join(f"{count} {state}" for state, count in states) or "no training run seen yet"
     head = Text(f"{instant(now)}  {counts}  ", style="bold", no_wrap=True, overflow="ellipsis")
     head.append(clean_label(where), style="dim")
-    parts: list[RenderableType] = [head]
-    if problem:
-        parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
-    return parts
+    old = Text(f"▲ figures are old: {clean_label(problem)}", style="yellow")
+    return [head, old] if problem else [head]
 
 
 def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, problem: str = "") -> RenderableType:
@@ -173,15 +170,12 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
     return text
 
 
-def _silence(run: Run, now: float) -> float | None:
-    return None if run.get("progress_at") is None else round(max(0.0, now - run["progress_at"]), 1)
-
-
 _PLAIN: dict[str, str | Callable[[Run, float], Any]] = {
     "RUN": "run", "STATE": "state", "ITERATION": "iteration", "TOTAL": "train_iterations",
     "S/ITERATION": "seconds_per_iteration", "NORMAL": "baseline_seconds", "TFLOPS": "tflops", "MFU": "mfu",
     "SAMPLES/S": "samples_per_second", "LOSS": "lm_loss", "LOSS_SCALE": "loss_scale", "MEMORY": "max_memory_bytes",
-    "SILENCE": _silence, "BUDGET": "budget_seconds",
+    "SILENCE": lambda run, now: None if (at := run.get("progress_at")) is None else round(max(0.0, now - at), 1),
+    "BUDGET": "budget_seconds",
     "ENDS_IN": lambda run, now: None if run.get("eta") is None else round(run["eta"] - now),
     "AT_RISK": "at_risk_seconds",
     "INCIDENTS": lambda run, _: ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]),
@@ -192,11 +186,10 @@ PLAIN_COLUMNS = tuple(_PLAIN)
 
 def plain(runs: list[Run], now: float) -> str:
     """Aligned columns without blanks inside, `-` where nothing is known: seconds and ratios as numbers."""
-    rows = [
-        [_plain_cell(run.get(read) if isinstance(read, str) else read(run, now)) for read in _PLAIN.values()]
-        for run in in_order(runs)
-    ]
-    lines = [list(PLAIN_COLUMNS), *rows]
+    lines = [list(PLAIN_COLUMNS)]
+    for run in in_order(runs):
+        told = (run.get(read) if isinstance(read, str) else read(run, now) for read in _PLAIN.values())
+        lines.append([*map(_plain_cell, told)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines

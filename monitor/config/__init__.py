@@ -16,19 +16,9 @@ from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
 from monitor.scalars import compiled, host_and_port
 
 __all__ = [
-    "Config",
-    "ConfigError",
-    "ConfigProblem",
-    "Follow",
-    "Pattern",
-    "TlsServer",
-    "Watch",
-    "Web",
-    "compiled",
-    "default_config",
-    "host_and_port",
-    "load",
-]
+    "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
+    "default_config", "host_and_port", "load",
+]  # fmt: skip
 
 _LARGEST = 16 * 2**20  # bytes
 
@@ -57,12 +47,9 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     empty = document.value is None and not document.problems
     config = default_config() if empty else decode(document, Config)
     if config is None:
-        raise ConfigError(sorted(document.problems, key=_place), name)
+        problems = sorted(document.problems, key=lambda one: (one.line is None, one.line or 0, one.column or 0))
+        raise ConfigError(problems, name)
     return config
-
-
-def _place(problem: ConfigProblem) -> tuple[bool, int, int]:
-    return problem.line is None, problem.line or 0, problem.column or 0
 
 
 def _text(path: Path) -> str:

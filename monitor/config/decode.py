@@ -8,7 +8,7 @@ mapping or a list is expected (its lines are all commented out), has its default
 What a type can say of itself, under `extra` of its `msgspec.Meta`:
 `read` turns the scalar into the value or raises ValueError with what is expected; `resolve` makes a path of it absolute
 from the document's directory, or reads what is there; `secret` keeps the value out of messages; `unique` names the key
-in which no two items of a list may be equal; `kinds` gives the classes of a list's items, which are loaded only where
+in which no two items of a list may be equal; `kinds` names the classes of a list's items, which are loaded only where
 the list is not empty; `first` is the type of a list's first item. A class may have `problems()`, which yields (key,
 message) for what its values together have wrong.
 """
@@ -16,6 +16,7 @@ message) for what its values together have wrong.
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -147,7 +148,8 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
     if len(raw) < (info.min_length or 0):
         document.problem(path, "expected at least one item")
         return _INVALID
-    kind = inspect.UnionType(tuple(map(inspect.type_info, extra["kinds"]()))) if raw and "kinds" in extra else None
+    loaded = resolve_name(extra["kinds"]) if raw and "kinds" in extra else ()
+    kind = inspect.UnionType(tuple(map(inspect.type_info, loaded))) if loaded else None
     kinds = [kind or info.item_type] * len(raw)
     if "first" in extra:
         kinds[0] = inspect.type_info(extra["first"])

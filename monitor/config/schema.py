@@ -25,18 +25,6 @@ from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 
-def _notifiers() -> tuple[type[Struct], ...]:
-    from monitor.notifiers import NOTIFIERS  # loads HTTP clients, for a configuration that names one
-
-    return NOTIFIERS
-
-
-def _outputs() -> tuple[type[Struct], ...]:
-    from monitor.outputs import OUTPUTS  # loads prometheus_client
-
-    return OUTPUTS
-
-
 def _dialects(name: str, base: str) -> tuple[Any, ...]:
     from monitor.config.dialects import dialects_at  # for a configuration that names one
 
@@ -80,10 +68,8 @@ class Watch(Struct, frozen=True, kw_only=True):
             yield "name_from", "has no named group run, as in (?P<run>[^/]+)"
         unknown = set(re.findall(r"{.*?}", self.pid_file or "")) - {"{run}", "{log}"}
         if unknown or self.pid_file == "":
-            yield (
-                "pid_file",
-                "is a path with {run} or {log} in it" + "".join(f", not {name}" for name in sorted(unknown)),
-            )
+            wrong = "".join(f", not {name}" for name in sorted(unknown))
+            yield "pid_file", "is a path with {run} or {log} in it" + wrong
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
@@ -186,8 +172,7 @@ class Config(Struct, frozen=True, kw_only=True):
     runbook_url: scalars.PublicUrl | None = None
     """Address of deploy/runbook.md, or of your copy of it: messages link to its sections. None: no link."""
     ends_with_job: bool = False
-    """The monitor's stop is the end of its runs: a job's own monitor is ended with it, and nobody need go on watching.
-    """
+    """The monitor's stop is the end of its runs: a job's own monitor is ended with it, nobody need go on watching."""
     stop_wait: Seconds = 20.0
     """At SIGTERM the last word is served until each scraper has seen it, so long at most: more than a scrape interval
     of 15 s, less than the 30 s that Slurm and Kubernetes leave."""
@@ -198,10 +183,10 @@ class Config(Struct, frozen=True, kw_only=True):
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     dialects: tuple[DialectFiles, ...] = ()
     """Files of a site's own dialects, or folders of them: how the lines of its trainers are read."""
-    notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _notifiers})] = ()
-    """Each of a class of monitor/notifiers, chosen by `type:`."""
-    outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()
-    """Each of a class of monitor/outputs, chosen by `type:`."""
+    notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.notifiers:NOTIFIERS"})] = ()
+    """Each of a class of monitor/notifiers, chosen by `type:`; they bring HTTP clients."""
+    outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.outputs:OUTPUTS"})] = ()
+    """Each of a class of monitor/outputs, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""
@@ -242,12 +227,8 @@ class Config(Struct, frozen=True, kw_only=True):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
         if self.intake.listen is None and not self.kafka.bootstrap:
-            for index, watch in enumerate(self.runs):
-                if watch.labels:
-                    yield (
-                        f"runs.{index}.labels",
-                        "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844",
-                    )
+            why = "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844"
+            yield from ((f"runs.{index}.labels", why) for index, watch in enumerate(self.runs) if watch.labels)
         elif self.intake.listen == self.listen:
             yield "intake", "listens where the page does: give it a port of its own"
         names: set[str] = set()

@@ -58,8 +58,7 @@ def _placed(document: Document, inside: Any, path: Path, depth: int, value: Any)
         placed = _placed(document, items[index], fixed, depth + 1, value)
         return [*items[:index], placed, *items[index + 1 :]]
     if inside is None:
-        inside = [] if part == "0" else {}
-        return _placed(document, inside, path, depth, value)
+        return _placed(document, [] if part == "0" else {}, path, depth, value)
     if not isinstance(inside, Mapping):
         document.problems.append(ConfigProblem(dotted(here), "there is a plain value above this key, not a mapping"))
         return inside
@@ -139,16 +138,13 @@ class _Reader:
                     merged = self._mapping(base, path) | merged
                 continue
             # The text as written, so that `on:` and `2340723:` are the keys that the reader of the file sees.
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key is None:
+            if not isinstance(key_node, yaml.ScalarNode):
                 raise _refusal(key_node, "a key must be plain text")
+            key, mark = key_node.value, key_node.start_mark
             place = (*path, key)
-            mark = key_node.start_mark
-            if key in mapping:
-                first = self._document.places[place][0]
-                self._document.places[place] = (mark.line + 1, mark.column + 1)
-                self._document.problem(place, f"this key stands twice, first on line {first}")
-            else:
-                self._document.places[place] = (mark.line + 1, mark.column + 1)
+            first = self._document.places[place] if key in mapping else None
+            self._document.places[place] = (mark.line + 1, mark.column + 1)
+            if first is not None:
+                self._document.problem(place, f"this key stands twice, first on line {first[0]}")
             mapping[key] = self.value(value_node, place)
         return merged | mapping

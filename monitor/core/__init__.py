@@ -34,6 +34,7 @@ fail alone (aside.py).
 import platform
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from monitor import __version__
 from monitor.config import Config
@@ -46,7 +47,7 @@ from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
-from monitor.core.saved import ENDED, LEDGER, MONITOR, OfLog, Place, Saved, Waiting
+from monitor.core.saved import ENDED, LEDGER, MONITOR, Charts, OfLog, Place, Saved, Waiting
 from monitor.core.view import count_sources, show_all
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
@@ -77,6 +78,7 @@ class Core(Watched):
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
+        self._sealed = Charts({})
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
 
@@ -248,7 +250,6 @@ class Core(Watched):
             incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
             ended=ended,
             ready=self.ready,
-            loop_turned_at=at,
             behind_seconds=behind,
         )
 
@@ -277,6 +278,7 @@ class Core(Watched):
     def touch_all(self) -> None:
         """Everything is to be saved anew."""
         self.changed = True
+        self._sealed = Charts({})
         self.touched.update((LEDGER, ENDED), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:
@@ -293,12 +295,11 @@ class Core(Watched):
         """What of that has changed since the last call, for the state file."""
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {}
-        for name in self.touched - {LEDGER, ENDED}:
-            one = self._of_log(name, now)
-            found[name] = self.aside.encoded(name, one) if one is not None and (one.sources or one.runs) else None
-        for name, value in ((LEDGER, self.ledger), (ENDED, self.ended.by_name)):
-            if name in self.touched:
-                found[name] = self.aside.encoded(name, value)
+        own: dict[str, Any] = {LEDGER: self.ledger, ENDED: self.ended.by_name}
+        for name in list(self.touched):
+            value = own[name] if name in own else self._of_log(name, now)
+            found[name] = None if value is None else self.aside.encoded(name, value, self._sealed.note)
+            found |= self._sealed.changed(name)
         self.touched.clear()
         found[MONITOR] = self.aside.encoded_monitor(self._of_monitor(now))
         return found
@@ -311,7 +312,7 @@ class Core(Watched):
         return saved
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
-        """None of one that is put aside: a version without the bug is to read it from the beginning."""
+        """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""
         if rests := self.sources.at_rest(log):
             for kept in rests.values():
                 kept.saved_at = now
@@ -330,7 +331,7 @@ class Core(Watched):
         except Exception as error:  # noqa: BLE001 - the boundary of what is saved
             self.aside.note("state", log, error)
             return None
-        return found
+        return found if found.sources or found.runs else None
 
     def restore(self, saved: Saved) -> dict[str, Position]:
         """Take what was saved; each source and its run are claimed when the follower proves the position.
@@ -340,7 +341,7 @@ class Core(Watched):
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         positions = saved.positions
-        self.saved, self._nodes.ledger = Waiting(saved), saved.ledger
+        self.saved, self._nodes.ledger, self._sealed = Waiting(saved), saved.ledger, Charts(saved.charts)
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)

@@ -14,6 +14,7 @@ from monitor.core.watched import Watched
 from monitor.identity.naming import pid_file_of
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
+from monitor.run.launches import counted_in
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -140,10 +141,13 @@ class Folding:
         alone = prompt and _steps_among(entries) == 1
         state.arrived = at if alone else None
         before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at
+        dead = state.launch.phase in ENDED
         self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
         state.arrived = None
-        if run.archived and source.caught_up and state.progress_at != before:
-            run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
+        dies = not dead and state.launch.phase == "crashed" and counted_in(state, source.name)
+        if run.archived and source.caught_up and (state.progress_at != before or dies):
+            run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves, or dies before our eyes
+            state.live = state.live or (dies and not run.archived)
         state.read_at = now
         run.dirty = True
         trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
@@ -206,7 +210,6 @@ class Folding:
 
     def complete(self, run: Run) -> Judged:
         """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
-        run.state.history.flush()
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
             run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))

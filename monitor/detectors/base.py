@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class Verdict(Struct, frozen=True):
-    """`status` clear: nothing is wrong; firing: something is; unknown: it cannot be observed now, an open incident
-    stays open.
-    """
+    """`status` clear: nothing is wrong; firing: something is; unknown: nobody can see now, what is open stays open."""
 
     incident: str
     status: Literal["clear", "firing", "unknown"] = "clear"
@@ -75,9 +73,7 @@ class Detector(Struct, frozen=True):
     inhibited_by: tuple[str, ...] = ()
     """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
     messages: Literal["event", "level", "each"] = "event"
-    """How the limit of messages counts it (monitor/incidents.py): a level that returns soon is the same incident;
-    `each` is never kept back.
-    """
+    """For the limit of messages (incidents.py): a level that returns soon is the same; `each` is never kept back."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:

@@ -25,6 +25,7 @@ from monitor.units import Factor, Seconds
 
 _NAME = "crash"
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
+_TOLD = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
 
 
 class CrashMemory(Struct):
@@ -180,13 +181,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
 def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
     launch = state.launch
     fields = {
-        "failure": failure.failure,
-        "message": failure.message,
-        "line": failure.line,
-        "rank": failure.rank,
-        "node": failure.node,
-        "exit_code": failure.exit_code,
-        "logged_at": failure.logged_at,
+        **{name: getattr(failure, name) for name in _TOLD},
         "watchdog_ranks": launch.watchdog_ranks[:64] or None,
         "watchdog_nodes": launch.watchdog_nodes[:64] or None,
         "last_checkpoint_iteration": state.past.checkpoints.last_iteration,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict, advice, firing, percent, rollback, unless_standing
+from monitor.detectors.loss_spike.memory import is_news
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high, spread
@@ -70,13 +71,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
     current, size = memory.current, settings.block
     for step in steps:
         loss = step.loss
-        if lines:
-            if not step.counted:
-                continue
-        else:
-            if not step.reported or loss is None or (step.iteration, loss) == memory.seen:
-                continue
-            memory.seen = (step.iteration, loss)
+        if not (step.counted if lines else is_news(memory, step)):
+            continue
         if memory.attempt != state.launch.number:
             # what the new launch computes again is forgotten; the block that was being filled was of the old one
             changed = changed or memory.rise is not None
@@ -98,22 +94,20 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
 
 def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
     """A block is full. Whether that changes anything."""
+    levels = [block[1] for block in memory.blocks]
     if memory.rise is not None:
-        levels = [block[1] for block in memory.blocks]
         risen = levels[-1] - memory.rise.base
         if risen <= memory.rise.bar / 2:
             memory.rise = None
         elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
             memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
         return True
-    blocks = memory.blocks
-    if len(blocks) < _LEARNED or blocks[-1][1] <= blocks[-2][1]:
+    if len(levels) < _LEARNED or levels[-1] <= levels[-2]:
         return False
-    rises = _differences([block[1] for block in blocks[-_RISES - 1 :]])
+    changes = _differences(levels)
+    rises = changes[-_RISES:]
     if min(rises) <= _STEADY * max(rises):
         return False  # falls among them, or a single step: other data has another level
-    levels = [block[1] for block in blocks]
-    changes = _differences(levels)
     # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
     # A few blocks may happen to lie close together: what their lines differ by tells it better.
     noise = max(spread(_differences(changes)) / math.sqrt(6), median_high(memory.noises or [0.0]))

@@ -113,7 +113,7 @@ def _seen(
     memory.highest = level if searching else max(memory.highest, level)
     # the minimum is reported once, and again where the scale has moved
     news = level != known or not _worse(memory, "minimum")
-    if news and _at_minimum(memory, level, settings):
+    if news and _floor(level, settings) and max(memory.highest, level) >= math.log2(_DYNAMIC):
         changed = _open(memory, step.at, "minimum", iteration)
     if searching:
         memory.block_from = iteration
@@ -164,10 +164,6 @@ def _fallen(
     return bool(memory.reason)
 
 
-def _at_minimum(memory: Memory, level: float, settings: LossScaleCollapseSettings) -> bool:
-    return _floor(level, settings) and max(memory.highest, level) >= math.log2(_DYNAMIC)
-
-
 def _floor(level: float, settings: LossScaleCollapseSettings) -> bool:
     return level <= math.log2(2 * settings.minimum)
 
@@ -203,20 +199,17 @@ def _worse(memory: Memory, reason: str) -> bool:
 
 
 def _open(memory: Memory, at: float, reason: str, onset: int) -> bool:
-    if _worse(memory, reason):
-        return True
     if not memory.reason:
         memory.onset, memory.since = onset, at
         memory.before = max(memory.before, memory.highest)
-    memory.reason = reason
+    if not _worse(memory, reason):
+        memory.reason = reason
     return True
 
 
 def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCollapseSettings) -> bool:
     """Whether the incident has ended with this step."""
-    if memory.reason == "declining" or iteration - memory.last_fall < settings.calm:
-        return False
-    if _floor(level, settings):
+    if memory.reason == "declining" or iteration - memory.last_fall < settings.calm or _floor(level, settings):
         return False
     memory.reason, memory.falls, memory.before = "", [], 0.0
     memory.highest = level
@@ -262,11 +255,9 @@ def _of_gradients(memory: Memory) -> str:
         return f"if gradients grow, {advice}"
     least, last = min(norms), norms[-1]
     told = f"grad norm {last:.3g}, {least:.3g} at its least"
-    return (
-        f"gradients grow ({told}): {advice}"
-        if last >= _GROWN * least
-        else f"gradients do not grow ({told}): watch the loss"
-    )
+    if last >= _GROWN * least:
+        return f"gradients grow ({told}): {advice}"
+    return f"gradients do not grow ({told}): watch the loss"
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)

@@ -180,9 +180,8 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
         "loss_scale": scale,
         "engine_loss": memory.engine or None,
     }
-    last = ""
-    if finite and finite < memory.onset:  # the loss itself may be printed on
-        last = f"; last {memory.last_loss:.4g} at iteration {finite}"
+    gone = finite and finite < memory.onset  # the loss itself may be printed on
+    last = f"; last {memory.last_loss:.4g} at iteration {finite}" if gone else ""
     then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
     summary = f"{_WORDS[memory.form]} since iteration {memory.onset} ({memory.lines} lines){last}; {then}"
     severity: Severity = "warning" if mild else "critical"

@@ -37,14 +37,9 @@ class Past(Struct):
         self.batches.append(batch)
         self.samples.append(samples)
         if len(self.iterations) > _KEPT:
-            self._thin()
-
-    def _thin(self) -> None:
-        half = _KEPT // 2
-        self.iterations[:half] = self.iterations[:half:2]
-        self.rates[:half] = self.rates[:half:2]
-        self.batches[:half] = self.batches[:half:2]
-        self.samples[:half] = self.samples[:half:2]
+            columns: tuple[list[Any], ...] = (self.iterations, self.rates, self.batches, self.samples)
+            for column in columns:
+                column[: _KEPT // 2] = column[: _KEPT // 2 : 2]
 
     @property
     def interval(self) -> int:

@@ -44,7 +44,6 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._reserves: dict[SourceId, int] = {}
         self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
         self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
         self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
@@ -67,7 +66,6 @@ class Registry:
         """The file of this position is the source's to resume, under whatever name it is found first."""
         with self._lock:
             self._reserved[position.inode] = source, position
-            self._reserves[source] = position.inode
 
     def reserved(self, inode: int, source: SourceId) -> Position | None:
         """The position that another source has yet to resume in a file with that inode. To be verified."""
@@ -75,14 +73,12 @@ class Registry:
             owner, position = self._reserved.get(inode, (source, None))
             return position if owner != source else None
 
-    def unreserve(self, source: SourceId) -> None:
+    def unreserve(self, position: Position | None, source: SourceId) -> None:
         """The source has begun, or has given up: what it did not resume is free."""
         with self._lock:
-            inode = self._reserves.pop(source, 0)
-            if self._reserved.get(inode, ("",))[0] == source:
-                del self._reserved[inode]
-            if not self._reserves:  # a table that was emptied keeps its memory, some MB of 100,000
-                self._reserves, self._reserved = {}, {}
+            if position is not None and self._reserved.get(position.inode, ("",))[0] == source:
+                del self._reserved[position.inode]
+                self._reserved = self._reserved or {}  # an emptied table keeps its memory, some MB of 100,000
 
     def remember(self, former: Fingerprint, source: SourceId) -> None:
         """The source has read the file up to there and left it: what is found of it again, under whatever name, is not

@@ -265,8 +265,8 @@ class Source:
         raise Duplicate
 
     def _start(self, start: Start, proof: str = "") -> None:
+        self._context.registry.unreserve(self._resume, self.source)
         self._resume = self.gone_since = None
-        self._context.registry.unreserve(self.source)
         self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
 
     def _come_back(self, seen: os.stat_result, at: float) -> None:
@@ -329,7 +329,7 @@ class Source:
         """The path is gone, and what it held has been read. A file with no name left cannot come back."""
         tail, registry = self._tail, self._context.registry
         tail.close()
-        registry.unreserve(self.source)
+        registry.unreserve(self._resume, self.source)
         if tail.content is not None:
             registry.release(tail.content.identity, self.source)
             if links != 0:
@@ -356,7 +356,7 @@ class Source:
                 registry.release(tail.content.identity, self.source)
                 registry.remember(tail.content.fingerprint(), self.source)
             elif self._resume is not None:
-                registry.unreserve(self.source)
+                registry.unreserve(self._resume, self.source)
                 registry.remember(self._resume, self.source)
 
     def _directory_back(self) -> None:

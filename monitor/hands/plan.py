@@ -1,8 +1,7 @@
 """An incident, a policy, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
 
 Whatever is in doubt ends in a reason why nothing is done: the job may not be touched (permission.py), the daemon was
-away, the policy has acted often enough. Node names come from the evidence, and are used only if the job's own node list
-has them.
+away, the policy has acted often enough. Node names of the evidence are used only if the job's own node list has them.
 """
 
 from collections.abc import Sequence
@@ -267,13 +266,10 @@ def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
     """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
     told = incident.evidence.get("nodes")
     named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
-    names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
+    hosts = [name for name in named if isinstance(name, str) and is_node_name(name)]
+    # as Slurm calls them: without their domain, if that is how the job's list has them
+    names = {name if name in own else name.partition(".")[0] for name in hosts} & own
     return names if len(names) <= policy.most_excluded else set()
-
-
-def _short(name: str, own: set[str]) -> str:
-    """A host's name as Slurm calls it: without its domain, if that is how the job's list has it."""
-    return name if name in own else name.partition(".")[0]
 
 
 def _id(job: Job) -> str:

@@ -91,7 +91,7 @@ class Door:
         self._settings, self._watches, self._clock = settings, config.runs, clock
         self.on_new: Callable[[], None] = lambda: None
         """Called when a file was made, by any thread."""
-        self._spool = Spool(Path(directory), settings.spool, self._call_new)
+        self._spool = Spool(Path(directory), settings.spool, lambda: self.on_new())  # noqa: PLW0108 - whoever is there then
         self.carriers = Carriers(Path(directory) / "carriers.json", settings.heartbeat.every, clock)
         self._tenants: dict[str, _Tenant] = {}
         self._lock = threading.Lock()
@@ -99,9 +99,6 @@ class Door:
         self._unnamed: dict[str, float] = {}  # labels -> when a line came with them
         self._ready = False
         self.server = HttpServer(host, port, self, _LIMITS)
-
-    def _call_new(self) -> None:
-        self.on_new()
 
     def open(self) -> None:
         """Take the spool, before the follower begins. SpoolError."""
@@ -245,9 +242,7 @@ def _later(why: str, seconds: float) -> Reply:
 
 
 def _otlp_reply(kind: str, refused: int) -> Reply:
-    """ExportLogsServiceResponse: partial_success = 1 {rejected_log_records = 1, error_message = 2}; empty if all is
-    well.
-    """
+    """ExportLogsServiceResponse: partial_success = 1 {rejected_log_records = 1, error_message = 2}; empty if good."""
     why = "no dated text"
     if kind == "application/json":
         told = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": why}} if refused else {}

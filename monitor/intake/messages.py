@@ -75,23 +75,16 @@ def loki_json(body: bytes) -> Push:
 def loki_protobuf(body: bytes) -> Push:
     """PushRequest: streams = 1 {labels = 1, entries = 2 {timestamp = 1 {seconds = 1, nanos = 2}, line = 2}}."""
     push = Push()
-    for number, one in fields(body):
-        if number != 1 or not isinstance(one, bytes):
-            continue
+    for one in _parts(body, 1):
         stream = Stream({})
         for name, value in fields(one):
             if name == 1 and isinstance(value, bytes):
                 stream.labels = bounded(_loki_labels(value.decode("utf-8", "replace")))
             elif name == 2 and isinstance(value, bytes):
-                seconds = nanos = 0
-                text = b""
-                for part, content in fields(value):
-                    if part == 2 and isinstance(content, bytes):
-                        text = content
-                    elif part == 1 and isinstance(content, bytes):
-                        stamp = dict(fields(content))
-                        seconds, nanos = stamp.get(1, 0), stamp.get(2, 0)  # type: ignore[assignment]
-                stream.entries.append((_nanoseconds(seconds * 1_000_000_000 + nanos), text))
+                entry = dict(fields(value))
+                stamp, text = (part if isinstance(part := entry.get(place), bytes) else b"" for place in (1, 2))
+                told = {part: count for part, count in fields(stamp) if isinstance(count, int)}
+                stream.entries.append((_nanoseconds(told.get(1, 0) * 1_000_000_000 + told.get(2, 0)), text))
         push.streams.append(stream)
     return push
 
@@ -164,16 +157,10 @@ def otlp_protobuf(body: bytes) -> Push:
         about = {name: value for one in _parts(logs, 1) for name, value in _pairs(one, 1)}
         for scope in _parts(logs, 2):
             for record in _parts(scope, 2):
-                at = observed = 0
-                text = b""
-                for number, value in fields(record):
-                    if number == 1 and isinstance(value, int):
-                        at = value
-                    elif number == 11 and isinstance(value, int):
-                        observed = value
-                    elif number == 5 and isinstance(value, bytes):
-                        text = _any(value)
-                _add(push, streams, about | dict(_pairs(record, 6)), _nanoseconds(at or observed), text)
+                told = dict(fields(record))
+                at = next((at for at in (told.get(1), told.get(11)) if at and isinstance(at, int)), 0)
+                text = _any(held) if isinstance(held := told.get(5), bytes) else b""
+                _add(push, streams, about | dict(_pairs(record, 6)), _nanoseconds(at), text)
     return push
 
 

@@ -6,8 +6,9 @@ only while `take` polls. What blocks (the state of a partition, who has the othe
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -67,7 +68,7 @@ class Member:
         self._told: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
         self.gone = MonitorCounts()
         """Counted by shards that are not ours any more."""
-        self._counts: dict[tuple[str, ...], float] = {}
+        self._counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._partitions = 0
         self._others: dict[int, str] = {}
         self._peers: Asking[str, tuple[int, dict[int, str]] | None] = Asking(
@@ -179,7 +180,7 @@ class Member:
             known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, shard.partition), cached=True)
             if known and (low := known[0]) > shard.next:
                 self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
-                self._count("kafka_records_total", "lost", by=low - shard.next)
+                self._counts["kafka_records_total", "lost"] += low - shard.next
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
         given: Any = message.headers() or ()
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in given}
@@ -212,7 +213,7 @@ class Member:
     def _error(self, error: KafkaError) -> None:
         settings = self._config.kafka
         names = {"brokers": ", ".join(settings.bootstrap), "topic": self._topic, "group": settings.group}
-        self._count("kafka_errors_total", error.name())
+        self._counts["kafka_errors_total", error.name()] += 1.0
         if error.code() == KafkaError._TRANSPORT:
             return  # one of several; it is said when none is left
         self._tell(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
@@ -226,11 +227,9 @@ class Member:
     def _look_around(self) -> tuple[int, dict[int, str]] | None:
         """In a thread: how many partitions there are, and who has written the state of each."""
         try:
-            count, reader = prepare(self._config.kafka), Reader(self._config.kafka)
-            try:
+            count = prepare(self._config.kafka)
+            with closing(Reader(self._config.kafka)) as reader:
                 found = {partition: reader.newest(partition) for partition in range(count)}
-            finally:
-                reader.close()
         except (KafkaException, StateError, OSError):
             return None  # who opens a partition tells of it
         return count, {partition: one.address for partition, one in found.items() if one is not None}
@@ -279,14 +278,11 @@ class Member:
                 found.setdefault(address, []).append(partition)
         return found
 
-    def _count(self, name: str, *labels: str, by: float = 1.0) -> None:
-        self._counts[(name, *labels)] = self._counts.get((name, *labels), 0.0) + by
-
     def count(self, counts: MonitorCounts) -> None:
         """Into `counts`: this member's share, and what became of the records."""
         for shard in self._shards.values():
             for outcome, many in shard.counts.items():
-                self._count("kafka_records_total", outcome, by=many)
+                self._counts["kafka_records_total", outcome] += many
             shard.counts.clear()
         states = [
             "refused" if shard.refused else "judging" if shard.open else "opening" for shard in self._shards.values()

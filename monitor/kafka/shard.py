@@ -9,6 +9,7 @@ records, each handled when it came, until all is read. What lay there when the f
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -50,9 +51,8 @@ class Shard:
     """Opened in a thread of its own; all else is for the loop's thread."""
 
     def __init__(
-        self, config: Config, partition: int, record: StateRecord, clock: Clock,
-        wake: Callable[[], None], links: Links,
-    ) -> None:  # fmt: skip
+        self, config: Config, partition: int, record: StateRecord, clock: Clock, wake: Callable[[], None], links: Links
+    ) -> None:
         """`record` is where the state lies."""
         self._directory = f"/kafka/{config.kafka.topic}"
         self._config, self._clock, self._wake = followed(config, self._directory), clock, wake
@@ -90,7 +90,7 @@ class Shard:
         """Why it is not read any further; a person has to do something."""
         self.unnamed = ""
         """Labels of lines that name no run."""
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         """Records by what became of them, until somebody takes them."""
 
     # --- begin and end ----------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Shard:
                 self._carriers.note(carrier, min(until, came), came, heartbeat=beats)
             if not named:
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
-        self._count("taken" if named else "unnamed")
+        self.counts["taken" if named else "unnamed"] += 1
 
     def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
         return address(dict(labels), "", self._config.runs, self._config.intake.heartbeat.label, key)
@@ -235,13 +235,10 @@ class Shard:
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _left_out(self, outcome: str, offset: int, why: str) -> None:
-        self._count(outcome)
+        self.counts[outcome] += 1
         self._named += 1
         if self._named <= _NAMED:
             _log.warning("kafka: %s offset %d is left out: %s", self._mount, offset, why)
-
-    def _count(self, outcome: str) -> None:
-        self.counts[outcome] = self.counts.get(outcome, 0) + 1
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ says its epoch besides: one more than the record that it was made of. The highes
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -169,12 +170,9 @@ class StateRecord:
             logger=_log,  # else librdkafka writes to standard error what `_failed` tells
         )
         self._producer.init_transactions(_TIMEOUT)
-        reader = Reader(settings)
-        try:
+        with closing(Reader(settings)) as reader:
             found = reader.newest(partition)
             self.end = reader.end(partition)
-        finally:
-            reader.close()
         self.epoch = 1 if found is None else found.epoch + 1
         known = b"" if found is None else found.value
         if not self.write(known):  # under our epoch: who wakes up later is behind it; and the others see who has it

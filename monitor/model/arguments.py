@@ -99,9 +99,8 @@ def _unusual(values: dict[str, str]) -> list[str]:
 
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
-    virtual = values.get("virtual_pipeline_model_parallel_size") or values.get(
-        "num_virtual_stages_per_pipeline_rank", ""
-    )
+    names = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
+    virtual = next(filter(None, map(values.get, names)), "")
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     switches["flash"] |= values.get("transformer_impl") == "transformer_engine"
     return {

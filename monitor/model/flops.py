@@ -231,14 +231,9 @@ def formulas_of(dialect: str | None) -> tuple[str, ...]:
 
 
 def computed_tflops(
-    topology: Topology,
-    seconds: float,
-    batch_size: int | None,
-    sequence_length: int | None,
-    dialect: str | None,
-    formula: str | None = None,
-    at: float | None = None,
-) -> tuple[str, float] | None:
+    topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, dialect: str | None,
+    formula: str | None = None, at: float | None = None,
+) -> tuple[str, float] | None:  # fmt: skip
     """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the rule of 2021's notes for a log of
     that time, else the dialect's newest, else PR 251. `at`: Unix seconds by the log's own clock.
     """
@@ -304,10 +299,7 @@ def utilisation(
     available = peak * 1e12 * world * seconds
     model = model_flops_per_iteration(topology, batch, sequence)
     hardware = hardware_flops_per_iteration(topology, batch, sequence)
-    return (
-        model / available if model is not None else None,
-        hardware / available if hardware is not None else None,
-    )
+    return model and model / available, hardware and hardware / available
 
 
 def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:

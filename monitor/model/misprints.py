@@ -43,10 +43,8 @@ def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequ
 
 def _asked(topology: Topology) -> tuple[str, ...]:
     """The run's own program's formulas and the notes' rule: of many formulas with many inputs, some fits by chance."""
-    return (
-        *(formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")),
-        "seed",
-    )
+    own = formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
+    return (*own, "seed")
 
 
 def _fitting(printed: float, inputs: _Inputs) -> list[str]:

@@ -45,8 +45,7 @@ def sizes_of(topology: Topology) -> Sizes | None:
 def expert_width(topology: Topology) -> int | None:
     """Width of the MLP that one token passes: the MLP's own, or with experts those of the chosen ones together.
 
-    Every layer is taken to have experts and none to share one (Megatron-LM's default): the arguments read here do not
-    tell otherwise.
+    Every layer is taken to have experts and none to share one (Megatron-LM's default): no argument here tells more.
     """
     sizes = sizes_of(topology)
     if sizes is None:

@@ -255,7 +255,7 @@ def _derive_trainer(new: Topology) -> None:
     if new.parameters is None and trained and layers and hidden and trained > 6 * layers * hidden**2:
         new.parameters = trained  # more than half of what the layers have: the model is trained, and no adapter
     context = new.context_parallel_size or 1
-    _derive_ranks(new, context)
+    derive_ranks(new, context)
     if new.data_parallel_size is None:
         if new.engine_world_size and context == 1:
             new.data_parallel_size = new.engine_world_size
@@ -263,7 +263,7 @@ def _derive_trainer(new: Topology) -> None:
             step = new.micro_batch_size * new.gradient_accumulation_steps
             if new.global_batch_size % step == 0:
                 new.data_parallel_size = new.global_batch_size // step
-    _derive_ranks(new, context)
+    derive_ranks(new, context)
 
 
 def _derive(new: Topology) -> Topology:
@@ -275,7 +275,7 @@ def _derive(new: Topology) -> Topology:
         elif new.data_parallel_size is None and context == 1:
             new.data_parallel_size = new.engine_world_size
     if tensor and pipeline:
-        _derive_ranks(new, tensor * pipeline * context)
+        derive_ranks(new, tensor * pipeline * context)
     if new.global_batch_size is None:
         _derive_batch(new)
     return new
@@ -289,7 +289,7 @@ def _derive_batch(new: Topology) -> None:
     new.global_batch_size = whole(step) if step else None
 
 
-def _derive_ranks(new: Topology, replica: int) -> None:
+def derive_ranks(new: Topology, replica: int) -> None:
     """Of data parallel size and world size the one from the other, by the ranks of a replica."""
     if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
         new.data_parallel_size = new.world_size // replica

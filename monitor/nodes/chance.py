@@ -24,9 +24,7 @@ def binomials_tail(chances: Iterable[float], least: int) -> float:
 
 
 def strata_tail(strata: Sequence[tuple[int, int, int]], least: int) -> float:
-    """P(at least `least` marked were drawn), over several tables (total, of which marked, drawn): Fisher's exact test,
-    one-sided.
-    """
+    """P(at least `least` marked were drawn) over tables (total, of which marked, drawn): Fisher's test, one-sided."""
     sums = [1.0]
     for total, marked, drawn in strata:
         every = math.comb(total, drawn)

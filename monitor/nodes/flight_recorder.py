@@ -45,8 +45,7 @@ class Dump:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Group -> its ranks."""
     stacks: dict[str, list[str]] = field(default_factory=dict)
-    """Group -> where the program called its first collective that was not completed, else the last one; innermost
-    first."""
+    """Group -> where the program called the first collective that was not completed, else the last; innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +148,8 @@ def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
     for entry in entries:
         if not isinstance(entry, dict):
             continue
-        place, number, done = (
-            entry.get("process_group"),
-            entry.get("collective_seq_id"),
-            entry.get("state") == _COMPLETED,
-        )
-        number = _number(number)
+        place, number = entry.get("process_group"), _number(entry.get("collective_seq_id"))
+        done = entry.get("state") == _COMPLETED
         if not isinstance(place, list | tuple) or not place or number is None:
             continue
         if entry.get("is_p2p"):

@@ -107,10 +107,7 @@ def _by_width(numbers: list[str]) -> Iterator[tuple[int, list[int]]]:
     padded = sorted({len(number) for number in numbers if number[0] == "0"}, reverse=True)
     groups: dict[int, list[int]] = {}
     for number in numbers:
-        if number[0] == "0":
-            width = len(number)
-        else:
-            width = next((width for width in padded if width <= len(number)), 1)
+        width = len(number) if number[0] == "0" else next((one for one in padded if one <= len(number)), 1)
         groups.setdefault(width, []).append(int(number))
     yield from sorted(groups.items())
 

@@ -329,13 +329,9 @@ def _counts(windows: Iterable[_Draws]) -> dict[str, Count]:
         if not 0 < marked < total:
             continue  # all alike: nothing to compare
         marked_in_all += marked
-        drawn: dict[str, int] = {}
-        for one in known:
-            for node in one.nodes:
-                drawn[node] = drawn.get(node, 0) + 1
-                if one.marked:
-                    counts.setdefault(node, Count()).seen += 1
-        for node, times in drawn.items():
+        for node in (node for one in known if one.marked for node in one.nodes):
+            counts.setdefault(node, Count()).seen += 1
+        for node, times in Counter(node for one in known for node in one.nodes).items():
             strata.setdefault(node, []).append((total, marked, times))
     for node, tables in strata.items():
         count = counts.setdefault(node, Count())

@@ -31,23 +31,20 @@ class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="al
             if name in fields:
                 annotations[name] = str(fields[name])
         annotations |= {f"evidence_{name}": str(value) for name, value in fields["evidence"].items()}
-        alerts = []
-        for severity in SEVERITIES:
-            fires = message.status == "firing" and severity == message.severity
-            alerts.append(
-                {
-                    "labels": {
-                        "alertname": "Megatron" + "".join(part.title() for part in message.incident.split("_")),
-                        "run": fields["run"],
-                        "incident": message.incident,
-                        "severity": severity,
-                    },
-                    "annotations": annotations,
-                    "startsAt": _instant(message.time),
-                    "endsAt": _instant(message.time + (self.keep if fires else 0.0)),
-                }
-            )
-        return alerts
+        name = "Megatron" + "".join(part.title() for part in message.incident.split("_"))
+        labels = {"alertname": name, "run": fields["run"], "incident": message.incident}
+        ends = dict.fromkeys(SEVERITIES, message.time)
+        if message.status == "firing":
+            ends[message.severity] += self.keep
+        return [
+            {
+                "labels": {**labels, "severity": severity},
+                "annotations": annotations,
+                "startsAt": _instant(message.time),
+                "endsAt": _instant(end),
+            }
+            for severity, end in ends.items()
+        ]
 
 
 def _instant(at: float) -> str:

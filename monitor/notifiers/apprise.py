@@ -1,7 +1,6 @@
 """Chat, mail and pagers by Apprise, an optional package that knows some hundred services.
 
-Comes in: a Transition. Goes out: a title and a plain text. Apprise answers yes or no without a reason, so a no is tried
-again.
+Comes in: a Transition. Goes out: a title and a plain text. Apprise answers without a reason, so a no is tried again.
 """
 
 import importlib

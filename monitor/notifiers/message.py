@@ -82,17 +82,13 @@ def from_file(path: str) -> list[str]:
 
 
 def message_id(message: Transition) -> str:
-    """The same for each try of one message, also after a restart: a receiver that answered too late can recognise the
-    repetition.
-    """
+    """The same for each try of a message, after a restart too: who answered too late can recognise the repetition."""
     what = (message.run, message.incident, message.status, message.severity, repr(message.time), message.summary)
     return hashlib.blake2s("\0".join(what).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def payload(message: Transition) -> dict[str, Any]:
-    """The object of `replay --json`, its version and its id, and what a person wants to know first, in values that
-    every JSON reader takes.
-    """
+    """The object of `replay --json`, version, id, and what a person asks first, as every JSON reader takes it."""
     known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
     plain: dict[str, Any] = _plain(known | {"title": words.title(message)} | words.facts(message))
     return plain

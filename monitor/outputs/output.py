@@ -19,6 +19,7 @@ from monitor.units import PositiveSeconds
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")
+Wait = Callable[[threading.Event, float], bool]
 _FAILURES = (OSError, http.client.HTTPException, ValueError)
 
 _log = logging.getLogger(__name__)
@@ -50,21 +51,13 @@ class Output(Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-def _wait(stop: threading.Event, seconds: float) -> bool:
-    return stop.wait(seconds)
-
-
 class OutputTimer:
     """Writes the last snapshot to `output` every `output.interval` seconds: the families of the runs and the monitor's
     own; those of the process are left out, node_exporter has its own process_*.
     """
 
     def __init__(
-        self,
-        output: Output,
-        snapshot: Callable[[], Snapshot],
-        instance: str,
-        wait: Callable[[threading.Event, float], bool] = _wait,
+        self, output: Output, snapshot: Callable[[], Snapshot], instance: str, wait: Wait = threading.Event.wait
     ) -> None:
         """`wait` waits, and returns true once the event is set."""
         self.name = output.name
@@ -75,7 +68,6 @@ class OutputTimer:
         self._instance = instance
         self._wait = wait
         self._stopping = threading.Event()
-        self._guard = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         self._failing = ""
@@ -100,8 +92,7 @@ class OutputTimer:
 
     def counts(self) -> dict[Outcome, int]:
         """How many writes had which outcome."""
-        with self._guard:
-            return dict(self._counts)
+        return dict(self._counts)
 
     def _run(self) -> None:
         while not self._wait(self._stopping, self._output.interval):
@@ -110,7 +101,7 @@ class OutputTimer:
 
     def _write_counted(self) -> None:
         with self._writing:
-            self._count(self._try(self._write))
+            self._counts[self._try(self._write)] += 1
 
     def _write(self) -> None:
         self._output.write(self._text.page(self._snapshot()).encode(), self._instance)
@@ -135,7 +126,3 @@ class OutputTimer:
             else:
                 _log.info("output=%s outcome=written again", self.name)
         self._failing = failing
-
-    def _count(self, outcome: Outcome) -> None:
-        with self._guard:
-            self._counts[outcome] += 1

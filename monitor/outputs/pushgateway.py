@@ -46,14 +46,9 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
         delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
 
     def _handler(
-        self,
-        url: str,
-        method: str,
-        timeout: float | None,
-        headers: list[tuple[str, str]],
-        data: bytes,
+        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes,
         page: bytes = b"",
-    ) -> Callable[[], None]:
+    ) -> Callable[[], None]:  # fmt: skip
         data = data or page
         if self.username is None or self.password_file is None:
             return default_handler(url, method, timeout, headers, data)

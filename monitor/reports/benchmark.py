@@ -30,25 +30,18 @@ _SHOWN = 4
 
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
+    facts = [(text, [read(row) for row in rows]) for text, read in _FACTS]
+    software = sorted({name for row in rows for name in row.software})
+    facts += [(f"{name} differs", [row.software.get(name) for row in rows]) for name in software]
     out = []
-    for text, read in _FACTS:
-        found = _by_value(rows, read)
+    for text, values in facts:
+        found: dict[str, list[str]] = {}
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                found.setdefault(str(value), []).append(row.run)
         if len(found) > 1:
             out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
-    for name in sorted({name for row in rows for name in row.software}):
-        found = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
-        if len(found) > 1:
-            out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
     return [*out, *_contradictions(rows), *_fuller(rows)]
-
-
-def _by_value(rows: Sequence[Row], read: Callable[[Row], Any]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        value = read(row)
-        if value is not None:
-            found.setdefault(str(value), []).append(row.run)
-    return found
 
 
 def _names(names: list[str]) -> str:
@@ -78,17 +71,13 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
         if len(group) < 2:
             continue
         swapped = [(a, b) for place, a in enumerate(group) for b in group[place + 1 :] if _swapped(a, b)]
-        for one, other in swapped:
-            out.append(
-                f"seconds and TFLOPs look exchanged between {one.run} and {other.run}, of the same configuration"
-            )
+        text = "seconds and TFLOPs look exchanged between {} and {}, of the same configuration"
+        out += [text.format(one.run, other.run) for one, other in swapped]
         times = sorted((row.seconds_per_iteration or 0.0, row.run) for row in group)
         spread = times[-1][0] / times[0][0] - 1
         if spread > _REPEATS and not swapped:
-            out.append(
-                f"{times[-1][1]} takes {spread:.0%} longer than {times[0][1]} with the same configuration: "
-                "report the spread"
-            )
+            slower = f"{times[-1][1]} takes {spread:.0%} longer than {times[0][1]}"
+            out.append(f"{slower} with the same configuration: report the spread")
     return out
 
 

@@ -118,13 +118,9 @@ def _pipeline(question: Question) -> dict[str, Any]:
 
 def _days(question: Question) -> dict[str, Any]:
     seconds, batch, sequence = question.seconds, question.batch, question.sequence
-    out: dict[str, Any] = {}
     days = formulas.days(question.iterations, question.tokens, seconds, batch, sequence)
-    if days is not None:
-        out["days"] = days
-    if question.iterations and batch and sequence:
-        out["tokens"] = question.iterations * batch * sequence
-    return out
+    tokens = question.iterations * batch * sequence if question.iterations and batch and sequence else None
+    return {name: value for name, value in (("days", days), ("tokens", tokens)) if value is not None}
 
 
 def _explained(question: Question) -> dict[str, Any]:

@@ -53,13 +53,9 @@ def noted(finding: Finding) -> bool:
 
 def _work_varies(state: RunState) -> bool:
     """Whether the FLOPs of an iteration, printed rate x time, differ between the last lines at one batch size."""
-    work = [tflops * seconds for tflops, seconds, batch, _ in state.launch.observed.tflops if batch == _batch(state)]
+    lines = state.launch.observed.tflops
+    work = [tflops * seconds for tflops, seconds, batch, _ in lines if batch == lines[-1][2]]
     return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
-
-
-def _batch(state: RunState) -> int | None:
-    launch = state.launch
-    return launch.observed.tflops[-1][2] if launch.observed.tflops else None
 
 
 def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | None:

@@ -90,25 +90,22 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
     known = [setting for setting in settings if None not in setting]
     changed = _changes({name: value for name, value, _ in known}, {name: value for name, _, value in known})
     arguments = _changes(a.arguments, b.arguments)
-    environment = _changes(a.environment, b.environment)
-    software = _changes(a.software, b.software)
     pace = difference(a.steady, b.steady)
-    out: dict[str, Any] = {
+    return {
         "runs": [a.run, b.run],
         "outcomes": [a.outcome, b.outcome],
         "same_configuration": not changed and not arguments if known else None,
         "configuration": changed,
         "arguments": arguments,
-        "environment": environment,
-        "software": software,
+        "environment": _changes(a.environment, b.environment),
+        "software": _changes(a.software, b.software),
         "figures": _figures(a, b),
-        "breakdown": _breakdown(a, b),
+        "breakdown": {name: [a.breakdown.get(name), b.breakdown.get(name)] for name in a.breakdown | b.breakdown},
         "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
         "levels": [a.level, b.level],
         "verdict": _levels(a, b) + _verdict(a, b, pace, bool(changed)),
         "notes": _notes(a, b, changed, pace),
     }
-    return out
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -116,12 +113,9 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]
     if not a or not b:
         return {}
     pairs = {name: [a.get(name), b.get(name)] for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)}
-    return {name: pair for name, pair in pairs.items() if name in _CONFIGURED or _tells(name, pair)}
-
-
-def _tells(name: str, pair: list[Any]) -> bool:
-    """A switch that is off is no other setting than one that a version of the program does not have."""
-    return any(map(is_set, pair)) and not is_place(name)
+    # a switch that is off is no other setting than one that a version of the program does not have
+    told = {name for name, pair in pairs.items() if any(map(is_set, pair)) and not is_place(name)}
+    return {name: pair for name, pair in pairs.items() if name in _CONFIGURED | told}
 
 
 def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
@@ -138,13 +132,6 @@ def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
     if loss is not None:
         out["lm_loss"] = {"values": [loss[1], loss[2]], "difference": loss[2] / loss[1] - 1, "iteration": loss[0]}
     return out
-
-
-def _breakdown(a: Row, b: Row) -> dict[str, list[float | None]]:
-    """Category -> seconds of an iteration in both, where a log's timers tell."""
-    return {
-        name: [a.breakdown.get(name), b.breakdown.get(name)] for name in dict.fromkeys((*a.breakdown, *b.breakdown))
-    }
 
 
 def _cause(a: Row, b: Row) -> str:

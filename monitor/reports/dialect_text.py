@@ -87,7 +87,6 @@ class Proposal:
     prefix: str
     texts: Sequence[str]
     count: Count
-    seen: int
     indent: str = " "
     below: Sequence[str] = ()
     whole: bool = False
@@ -127,13 +126,8 @@ class Proposal:
     def score(self) -> int:
         """How much is understood."""
         fields, unknown = self.guessed
-        return (
-            4 * len(fields.keys() - {self.step})
-            + len(set(unknown))
-            + ("{total}" in self.mark)
-            - self.inside
-            - self.whole
-        )
+        named = 4 * len(fields.keys() - {self.step}) + len(set(unknown))
+        return named + ("{total}" in self.mark) - self.inside - self.whole
 
     @property
     def line(self) -> LineSpec:

@@ -40,6 +40,7 @@ _KEPT = 40  # texts of a shape; of all its lines the numbers are kept
 _BLOCK = 300  # lines
 _SEPARATORS = ("|", " - ", ",", ";", "  ", " ")
 _CUTS = ("|", ", ", " - ", "{", "  ")
+_Block = tuple[str, list[str]]  # a line, and the lines below it
 
 
 @dataclass
@@ -85,11 +86,7 @@ def proposed(raw: Iterable[bytes], name: str) -> str | None:
 
 
 def _written(
-    name: str,
-    proposal: Proposal,
-    gives: dict[str, object],
-    blocks: list[tuple[str, list[str]]],
-    anew: Proposal | None = None,
+    name: str, proposal: Proposal, gives: dict[str, object], blocks: list[_Block], anew: Proposal | None = None
 ) -> str:
     """The file, with what the log's other lines tell; where the mark stands in lines of no name that is known, too,
     the step's have one that those have not.
@@ -119,7 +116,7 @@ def _best(shape: Shape, name: str) -> tuple[Proposal, dict[str, object]] | None:
 # --- which lines ----------------------------------------------------------------------------------------------------
 
 
-def _candidates(blocks: Iterable[tuple[str, list[str]]]) -> list[Shape]:
+def _candidates(blocks: Iterable[_Block]) -> list[Shape]:
     """Shapes that may tell a step, the likeliest first; those that are read already behind all others."""
     shapes: dict[str, Shape] = {}
     for text, lines in blocks:
@@ -147,7 +144,7 @@ def _known(text: str) -> int:
     return sum(guess(name, value) is not None for name, value in _PAIR.findall(text))
 
 
-def _with_blocks(raw: Iterable[bytes]) -> Iterator[tuple[str, list[str]]]:
+def _with_blocks(raw: Iterable[bytes]) -> Iterator[_Block]:
     """Each line with the lines below it that begin with a blank and hold one name with its value."""
     head, below, cut = "", list[str](), b""
     for data in raw:
@@ -190,7 +187,7 @@ def _options(shape: Shape) -> Iterator[Proposal]:
     drawn = _DRAWN.search(body)
     if drawn is not None:
         places |= {drawn.span("elapsed"): "elapsed_seconds clock", drawn.span("left"): "clock"}
-    common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "count": count, "seen": len(shape.rows)}
+    common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "count": count}
     if shape.below:
         indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
         mark, _, inside = _mark(body, places)
@@ -245,14 +242,10 @@ def _pairs(
 def _cut(rest: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """Ways to cut it into names and values, as they will be read: (separator, assign, names with values)."""
     for separator, assign in product(_SEPARATORS, (":", "=", " ")):
-        if separator.strip():
-            yield separator, assign, _named(rest.split(separator), assign)
-        elif assign != " ":
-            yield (
-                separator,
-                assign,
-                _named(re.sub(rf"(?<![ \t])[ \t]*{assign}[ \t]+", assign, rest).split(separator), assign),
-            )
+        if not separator.strip() and assign == " ":
+            continue
+        text = rest if separator.strip() else re.sub(rf"(?<![ \t])[ \t]*{assign}[ \t]+", assign, rest)
+        yield separator, assign, _named(text.split(separator), assign)
 
 
 def _named(pieces: Sequence[str], assign: str) -> list[tuple[str, str]]:
@@ -277,11 +270,10 @@ def _prefix(text: str) -> tuple[str, str]:
     match = _TIME.search(text[:80])
     if match is None:
         return "", text
-    before = text[: match.start()]
     behind = text[match.end() :]
     glue = _GLUE.match(behind)
     tail = glue[0] if glue else ""
-    return f"{before}{{time}}{tail}", behind[len(tail) :]
+    return f"{text[: match.start()]}{{time}}{tail}", behind[len(tail) :]
 
 
 def _numbered(text: str) -> str:

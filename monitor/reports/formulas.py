@@ -1,7 +1,5 @@
-"""The arithmetic of reports. Pure.
-
-Every formula of run/flops.py on one set of inputs: the figure, what it counts, and which input it lacks; utilisation;
-days to an end, the pipeline's bubble, scaling.
+"""The arithmetic of reports: every formula of model/flops.py on one set of inputs, the figure or which input it lacks;
+days to an end, the pipeline's bubble, scaling. Pure.
 """
 
 from dataclasses import dataclass
@@ -49,9 +47,7 @@ def figures(topology: Topology, seconds: float | None, batch: int | None, sequen
 def days(
     iterations: float | None, tokens: float | None, seconds: float | None, batch: int | None, sequence: int | None
 ) -> float | None:
-    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks (seed 003:
-    steps x sec / 86400).
-    """
+    """Days to so many iterations, else so many tokens (seed 003: steps x sec / 86400); None where an input lacks."""
     if not iterations and tokens and batch and sequence:
         iterations = tokens / (batch * sequence)
     return iterations * seconds / _DAY if iterations and seconds else None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
+from itertools import islice
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,7 +53,8 @@ def bars(title: str, unit: str, items: Sequence[Bar]) -> str:
         y = top + place * (_BAR + _GAP) + _GAP / 2
         spread = "" if item.low is None or item.high is None else f", {figure(item.low)} to {figure(item.high)}"
         out.append(f"<g><title>{escape(item.label)}: {figure(item.value)} {escape(unit)}{spread}</title>")
-        out.append(_text(_LABEL - 8, y + 12, _cut(item.label), "end"))
+        label = item.label if len(item.label) <= 34 else "…" + item.label[-33:]
+        out.append(_text(_LABEL - 8, y + 12, label, "end"))
         width = max(1.0, x(item.value) - _LABEL)
         out.append(f'<rect class="bar" x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR}"/>')
         reach = x(item.value)
@@ -137,10 +139,6 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= 34 else "…" + label[-33:]
 
 
 _BARS_SHOWN = 40
@@ -234,15 +232,13 @@ def _bars(rows: Sequence[Row]) -> str:
 
 
 def _curves(rows: Sequence[Row]) -> str:
-    out: list[str] = []
-    for row in rows:
-        if len(out) >= _CURVES_SHOWN:
-            break
-        plots = [
+    plots = (
+        "".join(
             f"<figure><h3>{escape(row.run)}: {name}</h3>{drawn}</figure>"
             for name, unit, key in _CURVES
             if (drawn := line(f"{row.run}: {name}", unit, row.curves[key].stretches))
-        ]
-        if plots:
-            out.append(f"<div class=curves>{''.join(plots)}</div>")
+        )
+        for row in rows
+    )
+    out = [f"<div class=curves>{drawn}</div>" for drawn in islice(filter(None, plots), _CURVES_SHOWN)]
     return "<h2>Over the iterations</h2>" + "".join(out) if out else ""

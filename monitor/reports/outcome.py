@@ -70,13 +70,9 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
         return _WORDS.get(failure, "crash")
-    if run_state == "hung":
-        return "hang"
-    if run_state == "finished":
-        return "ok"
     if run_state == "lost":
         return "incomplete" if state.iterations_total else "never started"
-    return "running"
+    return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
 
 
 def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
@@ -95,7 +91,8 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     if outcome_word == "never started":
         return "no iteration was finished"
     message = f": {failure.message}" if failure and outcome_word == "crash" and failure.message else ""
-    return f"{outcome_word} {where}{_shortened(message)}"
+    message = " ".join(message.split())
+    return f"{outcome_word} {where}{message if len(message) <= 120 else message[:117] + '...'}"
 
 
 def _hang(state: RunState, tally: Tally | None) -> str:
@@ -129,8 +126,3 @@ def _expected(state: RunState) -> float | None:
     if "evaluating" not in (phase for _, phase in state.phase_history[-2:]):
         return expected
     return expected + pace * launch.topology.eval_iters if launch.topology.eval_iters else None
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -162,6 +162,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     row = Row(run=state.name, outcome=word)
     row.arguments = dict(tally.arguments) if tally is not None else {}
     row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
+    row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
     _configuration(row, state, options)
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
     row.train_iterations, row.restarts = launch.train_iterations, state.restarts
@@ -173,8 +174,6 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     notes += [] if row.level is None else [standing(row.level)]
     measured = _rates(row, state, steady, options)
     _memory(row, state)
-    row.environment, row.software = dict(launch.environment), dict(launch.software)
-    row.sources = list(state.sources)
     _breakdown(row, state)
     notes += _remarks(row, vocabulary)
     found = findings(state, measured)
@@ -284,9 +283,8 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
     if seconds:
         wanted = options.formula or formula
-        computed = flops.computed_tflops(
-            topology, seconds, batch, sequence, launch.dialect, wanted, state.log_clock_first
-        )
+        first = state.log_clock_first
+        computed = flops.computed_tflops(topology, seconds, batch, sequence, launch.dialect, wanted, first)
         if computed is not None and options.formula in (None, computed[0]):
             row.tflops_computed = computed[1]
             row.tflops_formula = computed[0] if options.formula or printed is None else formula

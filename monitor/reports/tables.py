@@ -66,14 +66,12 @@ def aligned(table: Table, indent: str = "") -> str:
     numeric = table.numeric()
     lines = [table.headers, *table.rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(table.headers))]
-    out = []
-    for line in lines:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        out.append((indent + "  ".join(cells)).rstrip())
-    return "\n".join(out)
+    return "\n".join((indent + "  ".join(_padded(line, widths, numeric))).rstrip() for line in lines)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
+    columns = zip(line, widths, numeric, strict=True)
+    return [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in columns]
 
 
 def markdown(table: Table) -> str:
@@ -81,18 +79,9 @@ def markdown(table: Table) -> str:
     clean = [[_cell(cell) for cell in line] for line in [table.headers, *table.rows]]
     widths = [max(3, *(len(line[place]) for line in clean)) for place in range(len(table.headers))]
     numeric = table.numeric()
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(cells, widths, numeric, strict=True)
-        )
-        return "| " + " | ".join(padded) + " |"
-
-    rule = line(
-        [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    )
-    return "\n".join([line(clean[0]), rule, *(line(cells) for cells in clean[1:])])
+    rule = ["-" * (width - right) + ":" * right for width, right in zip(widths, numeric, strict=True)]
+    lines = (_padded(cells, widths, numeric) for cells in (clean[0], rule, *clean[1:]))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _cell(text: str) -> str:

@@ -71,14 +71,14 @@ def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
     if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
         known = launch.boundaries.get(kind)
         ended_here = launch.phase in ENDED and known != stamp
-        if again or _counted_in(state, told.source) or ended_here or (known is not None and known != stamp):
+        if again or counted_in(state, told.source) or ended_here or (known is not None and known != stamp):
             begin_launch(state, told.at)
     state.launch.boundaries.setdefault(kind, stamp)
     if kind in _TIMELESS:
         state.launch.boundaries.setdefault(mark, stamp)
 
 
-def _counted_in(state: RunState, source: str) -> bool:
+def counted_in(state: RunState, source: str) -> bool:
     """Whether the source has counted iterations of the present launch."""
     cursor = state.copies.cursors.get(source)
     return cursor is not None and cursor.launch == state.launch.number

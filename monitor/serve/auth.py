@@ -46,9 +46,7 @@ class Auth:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
     async def allows(self, header: str | None) -> bool:
-        """Whether the value of `Authorization` is a known token, or names a user with the right password.
-        TooManyGuessesError.
-        """
+        """Whether `Authorization` holds a known token, or a user with the right password. TooManyGuessesError."""
         scheme, _, token = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
             found = hashlib.sha256(token.strip().encode("latin-1", "replace")).hexdigest()
@@ -58,9 +56,8 @@ class Auth:
             return False
         user, password = given
         digest = self._users.get(user, self._nobody)
-        mark = hmac.digest(
-            self._key, b"\0".join([hashlib.sha256(part).digest() for part in (user, digest, password)]), "sha256"
-        )
+        parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
+        mark = hmac.digest(self._key, parts, "sha256")
         for answer, marks in self._known.items():
             if mark in marks:
                 marks.move_to_end(mark)

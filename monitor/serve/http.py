@@ -72,8 +72,8 @@ _GZIP_LEVEL = 1  # ten times as fast as 9, and the page still shrinks to a tenth
 class Exposition:
     """Answers /metrics in the format that the client accepts: text, or OpenMetrics, which Prometheus prefers."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock | None = None) -> None:
-        """With a clock the age of what is shown grows until the loop makes another snapshot."""
+    def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+        """By the clock the age of what is shown grows until the loop makes another snapshot."""
         self._snapshot, self._clock = snapshot, clock
         self._process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._process)
@@ -94,7 +94,7 @@ class Exposition:
         return Reply(200, content_type, page, tuple(headers))
 
     def _aged(self, shown: Snapshot) -> Snapshot:
-        if self._clock is None or _AGE not in shown.monitor:
+        if _AGE not in shown.monitor:
             return shown
         age = shown.behind_seconds + max(0.0, self._clock.wall() - shown.at)
         return replace(shown, monitor=shown.monitor | {_AGE: (Sample((), age),)})
@@ -133,10 +133,8 @@ _SECURITY = (
 class App:
     """Answers requests. Reads one `snapshot` a request."""
 
-    def __init__(
-        self, snapshot: Callable[[Asked], Snapshot], clock: Clock, turned: Callable[[], float] | None = None
-    ) -> None:
-        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves."""
+    def __init__(self, snapshot: Callable[[Asked], Snapshot], clock: Clock, turned: Callable[[], float]) -> None:
+        """`turned` gives the monotonic second of the loop's last turn."""
         self._snapshot = snapshot
         self._clock = clock
         self._turned = turned
@@ -176,10 +174,7 @@ class App:
         return page._replace(body=page.body.replace(b"<body>", notice, 1))
 
     def _healthy(self) -> Reply:
-        if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that
-            idle = self._clock.monotonic() - self._turned()
-        else:
-            idle = self._clock.wall() - self._snapshot(FIGURES).loop_turned_at
+        idle = self._clock.monotonic() - self._turned()
         if idle < _HEALTHY_WITHIN:
             return text_reply(200, "healthy\n")
         return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")

@@ -48,8 +48,7 @@ def escape(text: str) -> str:
 def run_path(name: str) -> str:
     """The address of a run below `runs/`, slashes and all; what a proxy could change goes into a query."""
     segments = name.split("/")
-    awkward = any(segment in ("", ".", "..") for segment in segments) or "%" in name or "\\" in name
-    if awkward:
+    if any(segment in ("", ".", "..") for segment in segments) or "%" in name or "\\" in name:
         return "?name=" + quote(name, safe="", errors="replace")
     return "/".join(quote(segment, safe="", errors="replace") for segment in segments)
 
@@ -344,9 +343,8 @@ def _died(page: dict[str, Any]) -> str:
     if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
         return ""
     lines = f"<pre>{escape(died['line'])}</pre>" if died["line"] else ""
-    place = ", ".join(
-        [died["failure"].replace("_", " "), *(f"{name} {died[name]}" for name in ("rank", "node") if died[name])]
-    )
+    where = (f"{name} {died[name]}" for name in ("rank", "node") if died[name])
+    place = ", ".join((died["failure"].replace("_", " "), *where))
     return (
         "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
         f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"

@@ -13,8 +13,8 @@ _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
     """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
     track.flush(names)
-    axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
-    closed = len(axis) // AXIS.size
+    axis, series = track.closed()
+    closed = len(track)
     start = min(max(start, 0), closed)
     if track.open:
         last_axis, quads = packed(track.open, track.width)
@@ -32,10 +32,8 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
         "attempt": [record[2] for record in records],
         "not_finite": [record[3] for record in records],
         "time": [round(record[5] + zone, 3) if record[5] == record[5] else None for record in records],
-        "series": {
-            name: _figures(series[name][start * QUAD :], track.width > 1) for name in names if name in series
-        },
-    }  # fmt: skip
+        "series": {name: _figures(series[name][start * QUAD :], track.width > 1) for name in names if name in series},
+    }
 
 
 def _figures(column: bytes, many: bool) -> dict[str, list[float | None]]:
@@ -69,7 +67,7 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     out: dict[str, Any] = {"key": now, "steps": steps}
     if key == now:
         return out
-    if history.parts.axis or history.parts.open:
+    if len(history.parts) or history.parts.open:
         out["parts"] = _parts(history)
     shown = {name: columns(track, VALIDATION, 0, zone) for name, track in sorted(history.validations.items())}
     changes = _dated(zone, history.changes, ("iteration", "time", "arguments"))

@@ -79,10 +79,10 @@ class HttpServer:
         self._evictor: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], socket.socket | None] = {}  # the socket until its task has begun
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._running = threading.Event()
         self._executor = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="http")
-        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="http", daemon=True)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,7 +102,7 @@ class HttpServer:
 
     def stop(self, timeout: float = 2.0) -> None:
         """Close every socket and end the threads."""
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+        if self._loop is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
@@ -111,11 +111,8 @@ class HttpServer:
 
     # --- the asyncio thread -----------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        asyncio.run(self._main())
-
     async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
         accepting = asyncio.create_task(self._accept())
         self._running.set()
@@ -130,7 +127,6 @@ class HttpServer:
 
     async def _accept(self) -> None:
         assert self._loop is not None
-        assert self._stop is not None
         while not self._stop.is_set():
             try:
                 connection, peer = await self._loop.sock_accept(self._listener)
@@ -177,9 +173,7 @@ class HttpServer:
                 if self._loop.time() >= self._look_at:
                     self._look_at = self._loop.time() + limits.certificates
                     await self._loop.run_in_executor(self._executor, tls.refresh)
-                secure = {
-                    "ssl": tls.context, "ssl_handshake_timeout": limits.handshake, "ssl_shutdown_timeout": 1.0
-                }  # fmt: skip
+                secure = {"ssl": tls.context, "ssl_handshake_timeout": limits.handshake, "ssl_shutdown_timeout": 1.0}
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, **secure)
         except OSError as error:  # no handshake in time, or no common protocol
             _log.debug("http: %s: %s", peer, error)

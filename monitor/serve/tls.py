@@ -26,9 +26,7 @@ class Tls:
 
     def __init__(self, settings: TlsServer) -> None:
         self._settings = settings
-        self._files = [settings.cert_file, settings.key_file]
-        if settings.client_ca_file:
-            self._files.append(settings.client_ca_file)
+        self._files = [*filter(None, (settings.cert_file, settings.key_file, settings.client_ca_file))]
         self._stamp = self._look()
         self.context = self._build()
 

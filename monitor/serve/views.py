@@ -13,19 +13,9 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from monitor.serve import page
 from monitor.serve.exchange import Reply, Request
 from monitor.serve.formats import FLEET
-from monitor.serve.page import (
-    each_run,
-    fleet_run,
-    live_run,
-    render_index,
-    render_missing,
-    render_nodes,
-    render_run,
-    summary,
-    worst_first,
-)
 from monitor.serve.past import history_json
 from monitor.snapshot import CARDS, FIGURES, Asked, RunSnapshot, Snapshot, as_asked
 
@@ -85,8 +75,11 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
     if path.startswith("/runs/"):
-        root = _root(request)
-        return _html(render_missing(_named(request), root), 404) if run is None else _html(render_run(run, now, root))
+        # back to `/` from the run's page as the browser sees the path: a slash may be written %2F
+        root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
+        if run is None:
+            return _html(page.render_missing(_named(request), root), 404)
+        return _html(page.render_run(run, now, root))
     if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
         return None
     if what == "history":
@@ -95,14 +88,14 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
 
 
 def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
-    ordered = worst_first(snapshot, now)
+    ordered = page.worst_first(snapshot, now)
     if _first(request, "view") == "fleet":
         columns = list(filter(None, _first(request, "columns").split(","))) or FLEET
-        runs = each_run(ordered, lambda run: fleet_run(run.page, now, columns))
+        runs = page.each_run(ordered, lambda run: page.fleet_run(run.page, now, columns))
     else:
-        runs = each_run(ordered, lambda run: live_run(run.page, now))
+        runs = page.each_run(ordered, lambda run: page.live_run(run.page, now))
     more = {"members": snapshot.members} if snapshot.members else {}
-    return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs, **more})
+    return _json({"at": now, "ready": snapshot.ready, "summary": page.summary(snapshot), "runs": runs, **more})
 
 
 def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
@@ -117,8 +110,8 @@ def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
 
 
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
-    "/": lambda _request, snapshot, now: _html(render_index(snapshot, now)),
-    "/nodes": lambda _request, snapshot, now: _html(render_nodes(snapshot, now)),
+    "/": lambda _request, snapshot, now: _html(page.render_index(snapshot, now)),
+    "/nodes": lambda _request, snapshot, now: _html(page.render_nodes(snapshot, now)),
     "/api/v1/runs": _runs,
     "/api/v1/verdict": _verdict,
     "/api/v1/nodes": lambda _request, snapshot, now: _json(
@@ -142,11 +135,6 @@ def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
     return next((run for run in snapshot.all_runs if as_asked(run.run) == name), None)
 
 
-def _root(request: Request) -> str:
-    """The way from a run's page back to `/`, as the browser sees the path: a slash may be written %2F."""
-    return "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
-
-
 def _first(request: Request, name: str) -> str:
     """The first value of a parameter, "" if there is none."""
     return parse_qs(request.query[:4000], errors="replace").get(name, [""])[0]
@@ -155,14 +143,8 @@ def _first(request: Request, name: str) -> str:
 def _history(run: RunSnapshot, request: Request, now: float) -> Reply:
     width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
     past = history_json(run.history, width, start, _first(request, "key"))
-    return _json(
-        {
-            "at": now,
-            "run": live_run(run.page, now),
-            **past,
-            "incidents": [{**item.to_json(), "since": item.since} for item in run.transitions],
-        }
-    )
+    incidents = [{**item.to_json(), "since": item.since} for item in run.transitions]
+    return _json({"at": now, "run": page.live_run(run.page, now), **past, "incidents": incidents})
 
 
 def _whole(text: str) -> int:

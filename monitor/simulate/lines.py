@@ -132,13 +132,9 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
 def _tflops(scenario: Scenario, step: Step) -> float:
     if scenario.printed_tflops is not None:
         return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
+    topology, dialect = topology_of(scenario), scenario.program.dialect.name
     found = flops.computed_tflops(
-        topology_of(scenario),
-        step.elapsed,
-        step.batch_size,
-        scenario.sequence_length,
-        scenario.program.dialect.name,
-        scenario.formula,
+        topology, step.elapsed, step.batch_size, scenario.sequence_length, dialect, scenario.formula
     )
     return found[1] if found else 0.0
 

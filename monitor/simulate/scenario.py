@@ -99,7 +99,7 @@ class Scenario:
     printed_tflops: float | None = None
     """TFLOPs printed at `seconds_per_iteration`, as a table keeps them; by the program's formula if not given."""
     formula: str | None = None
-    """A formula of run/flops.py in place of the program's own."""
+    """A formula of model/flops.py in place of the program's own."""
     memory_mib: float | None = None
     """Memory reserved on the middle pipeline stages; the size of a usual report if not given."""
     end_memory_mib: float | None = None

@@ -86,19 +86,16 @@ def _texts(scenario: Scenario, run: _Run) -> Iterator[Emission]:
     yield from _launch(scenario, run, cut=starting)
     if starting:
         return
-    faults = sorted(scenario.faults, key=lambda fault: fault.at)
-    pending = list(faults)
+    pending = sorted(scenario.faults, key=lambda fault: fault.at)
     active: list[Fault] = []
     while run.iteration < scenario.iterations:
         while pending and pending[0].at <= run.iteration + 1:
             fault = pending.pop(0)
             active.append(fault)
-            ended = yield from _strike(scenario, run, fault)
-            if ended:
+            if (yield from _strike(scenario, run, fault)):
                 return
         yield from _iterate(scenario, run, active)
-        ended = yield from _interrupt(scenario, run, active)
-        if ended:
+        if (yield from _interrupt(scenario, run, active)):
             return
     yield Emission(run.at, say("end", scenario, run.at, iteration=run.iteration))
 

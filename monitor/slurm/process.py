@@ -42,14 +42,9 @@ class Finished:
 
 
 def run(
-    arguments: Sequence[str],
-    clock: Clock,
-    timeout: float,
-    most: int,
-    variables: Mapping[str, str] | None = None,
-    copy: IO[bytes] | None = None,
-    given: bytes = b"",
-) -> Finished:
+    arguments: Sequence[str], clock: Clock, timeout: float, most: int, variables: Mapping[str, str] | None = None,
+    copy: IO[bytes] | None = None, given: bytes = b"",
+) -> Finished:  # fmt: skip
     """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
     given as much of its output as well; `given`: what is its standard input.
     """

@@ -266,6 +266,8 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
     if inside is None:
         return step
     if step is None:
+        if epoch < 0 or (each and not inside):
+            return None  # none of this epoch: Lightning draws its bar at 0 once more before the next one's
         return inside + epoch * each if each else None if epoch else inside
     if epoch == 0 and step != inside:
         return None

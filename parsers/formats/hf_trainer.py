@@ -27,9 +27,10 @@ _DICT = lazy(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
 _PAIR = lazy(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
 _KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
-# ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`
+# ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`; a notebook
+# leaves out what is drawn: ` 25% 2/8 [03:45<11:17, 112.97s/it]`
 _BAR = lazy(
-    r"\d{1,3}%\|[^|]{0,400}\|[ ]{0,4}"
+    r"\d{1,3}%(?:\|[^|]{0,400}\|)?[ ]{0,4}"
     r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
@@ -135,7 +136,7 @@ def _name_before(text: str) -> str:
 
 def read_line(line: Line) -> Iterator[Event]:
     """A segment may hold bars and, behind them, a dict."""
-    if "%|" in line.text:
+    if "t/s" in line.text or "s/it" in line.text:
         yield from read_bar(line)
     if "{'" in line.text:
         yield from read_dict(line)
@@ -162,7 +163,7 @@ def read_setting(line: Line) -> Iterator[Event]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "hf.dict_or_bar",
-        (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
+        (b"%|", b"it/s", b"s/it", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
         read_line,
         templated=True,
     ),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from parsers.engine.fields import number
 from parsers.engine.scan import Line, Rule
 from parsers.events import CollectiveStatus, Event, FailureSeen, WatchdogTimedOut
-from parsers.formats.exceptions import NCCL
+from parsers.formats.exceptions import NCCL, cuda_failure
 from parsers.patterns import lazy
 
 # `[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE,
@@ -33,7 +33,7 @@ _FOLLOWERS = ("terminated with exception", "what():", "Exception raised from")
 # `Process group watchdog thread terminated with exception`, `Some NCCL operations have failed or timed out.`
 _AFTER = lazy(
     r"watchdog thread terminated with exception|NCCL operations have failed or timed out"
-    r"|NCCL watchdog thread terminated|Terminating the process after attempting to dump debug info"
+    r"|NCCL watchdog thread terminated(?! normally)|Terminating the process after attempting to dump debug info"
 )
 # gloo: `[..pair.cc:598] Connection closed by peer [10.0.0.1]:1234`; c10d: `sendBytes failed on SocketImpl(...)`
 _LOST = lazy(
@@ -48,7 +48,8 @@ def read_watchdog(line: Line) -> Iterator[Event]:
     match = _WATCHDOG.search(text)
     if not match:
         if _AFTER.search(text):
-            yield FailureSeen(failure="nccl", message=text.strip()[:300], consequence=True, **line.origin)
+            cause = cuda_failure(text) or "nccl"  # the watchdog is the first that hears of an asynchronous error
+            yield FailureSeen(failure=cause, message=text.strip()[:300], consequence=True, **line.origin)
         return
     before = text[: match.start()]
     if any(words in before for words in _FOLLOWERS):

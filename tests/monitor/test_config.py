@@ -4,6 +4,7 @@ import contextlib
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
@@ -40,7 +41,8 @@ def uncommented(text: str) -> str:
 def keys_of(info: inspect.Type) -> set[str]:
     """Every key of a type and of what it holds, `*` standing for an index."""
     if isinstance(info, inspect.Metadata):
-        kinds = (info.extra or {}).get("kinds", tuple)()
+        named = (info.extra or {}).get("kinds")
+        kinds = resolve_name(named) if named else ()
         return keys_of(info.type) | {f"*.{key}" for kind in kinds for key in keys_of(inspect.type_info(kind))}
     if isinstance(info, inspect.UnionType):
         return {key for kind in info.types for key in keys_of(kind)}

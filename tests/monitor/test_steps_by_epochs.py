@@ -25,7 +25,9 @@ def lightning(figures: str) -> Iterator[str]:
             yield drawn(f"Epoch {epoch}", step, 40, 6 * step, f", {figures}=2.{500 - step}")
         for batch in range(1, 31):
             yield "\n" + drawn("Validation DataLoader 0", batch, 30, batch) + "\x1b[A"
-        yield drawn(f"Epoch {epoch}", 40, 40, 270, f", {figures}=2.46, val_loss=2.4") + "\n"
+        yield drawn(f"Epoch {epoch}", 40, 40, 270, f", {figures}=2.46, val_loss=2.4")
+        yield drawn(f"Epoch {epoch}", 0, 40, 0, f", {figures}=2.46, val_loss=2.4")  # as Lightning 1 does
+        yield drawn(f"Epoch {epoch + 1}", 0, 40, 0, f", {figures}=2.46, val_loss=2.4") + "\n"
     yield "`Trainer.fit` stopped: `max_epochs=2` reached.\n"
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -123,7 +122,7 @@ def test_a_number_that_is_none_is_absent(line: str) -> None:
     for text in variants(line):
         check(text, RunState(name="run"), state)
     check(ITERATIONS[0].replace("30/", "31/"), state)
-    msgspec.msgpack.encode(state)
+    encode(state)
 
 
 BLOCK = """\

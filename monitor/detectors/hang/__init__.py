@@ -12,12 +12,14 @@ from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_
 from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
-from monitor.run.phases import ENDED, PARTS
+from monitor.run.phases import ENDED, PARTS, Phase
 from monitor.run.state import RunState
 
 __all__ = ["DETECTOR", "Budget", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
+_BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
+"""Phases between steps: of a run whose steps no line tells their silence means nothing, the loop may have gone on."""
 _CUT = 1.0  # seconds after the line that tells that processes were ended at exit
 
 
@@ -26,6 +28,8 @@ def watched(state: RunState) -> bool:
     launch = state.launch
     if not state.live or not state.proven or state.progress_at is None or launch.phase in ENDED:
         return False
+    if launch.phase in _BETWEEN and not state.iterations_total and launch.driver is None:
+        return bool(launch.pace.predicted() or launch.boundaries)
     # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
     return launch.phase != "exiting" or launch.ending.ended > 0
 

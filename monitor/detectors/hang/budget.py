@@ -1,6 +1,4 @@
-"""How long a run may show no progress in its present phase: learned from the run where it has a past, else a stated
-first default.
-"""
+"""How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
 
 from msgspec import Struct
 
@@ -32,8 +30,7 @@ class HangSettings(Struct, frozen=True):
     first_late: Seconds = 1800.0
     """Of these three: from here on the run is shown as late."""
     first_line: Seconds = 7200.0
-    """More for a first line that stands for several iterations, or for nobody knows how many: a line every 9,750 s was
-    seen."""
+    """More for a first line that stands for several iterations, or nobody knows how many: one each 9,750 s was seen."""
     startup_factor: float = 4.0
     """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
     startup_minimum: Seconds = 600.0
@@ -154,9 +151,7 @@ def _most(kind: str, settings: HangSettings) -> float:
 
 
 def _learned(state: RunState, settings: HangSettings, kind: str, factor: float, what: str) -> Budget | None:
-    """`factor` over the longest of the last silences of the kind; None while none is known. One that stands alone is
-    believed up to a bound.
-    """
+    """`factor` over the longest of the last silences of the kind, if any; one that stands alone counts to a bound."""
     silences = state.past.silences
     longest = silences.longest(kind)
     if longest is None:
@@ -202,23 +197,16 @@ def _part_before(state: RunState) -> tuple[float | None, str]:
 
 
 def _stretched(state: RunState, settings: HangSettings, expected: float | None = None) -> Budget:
-    """By the longest step."""
-    longest, which = _longest_stretch(state)
-    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
-
-
-def _longest_stretch(state: RunState) -> tuple[float, str]:
-    """What may go on without a line although nothing is wrong: the step, or this part where it is certain that it is
-    this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
+    """By what may go on without a line although nothing is wrong: the longest step, or this part where it is certain
+    that it is this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
     """
-    launch = state.launch
-    printed = launch.parts.printed.get(launch.phase)
+    launch, which = state.launch, "step"
+    printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
     if printed is not None and launch.parts.lines >= _CERTAIN:
-        return max(printed.values), launch.phase
-    window = launch.pace.window
-    return max(window) if window else sum(
-        state.past.silences.longest(part) or 0.0 for part in launch.parts.told
-    ), "step"
+        longest, which = max(printed.values), launch.phase
+    else:
+        longest = max(window) if window else sum(state.past.silences.longest(part) or 0.0 for part in launch.parts.told)
+    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
 
 
 def _set_up(state: RunState, settings: HangSettings) -> Budget:

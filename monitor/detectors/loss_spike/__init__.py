@@ -32,6 +32,7 @@ from monitor.detectors.loss_spike.memory import (
     Spike,
     Trace,
     is_abnormal,
+    is_news,
     mark_level,
     set_bars,
 )
@@ -172,7 +173,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
     lines, number, changed = launch.whole_lines, launch.number, False
     log, infinite = math.log, math.inf
     for step in steps:
-        if not (step.counted if lines else _is_news(memory, step)):
+        if not (step.counted if lines else is_news(memory, step)):
             continue
         printed, norm = step.loss, step.grad_norm
         if memory.attempt != number:
@@ -210,15 +211,6 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             if not memory.lines % LEVEL_EVERY and len(memory.loss.values) >= LEVEL_EVERY:
                 mark_level(memory.levels, step.iteration, median(memory.loss.values[-LEVEL_EVERY:]))
     return changed
-
-
-def _is_news(memory: Memory, step: Step) -> bool:
-    """A loss that was not printed by another node already."""
-    printed = step.loss
-    if not step.reported or printed is None or (step.iteration, printed) == memory.seen:
-        return False
-    memory.seen = (step.iteration, printed)
-    return True
 
 
 def _off(

@@ -2,9 +2,11 @@
 
 import math
 from operator import sub
+from typing import Any
 
 from msgspec import Struct, field
 
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
 from monitor.statistics.median import spread
 from monitor.units import Factor, Ratio
@@ -26,8 +28,7 @@ class LossSpikeSettings(Struct, frozen=True):
     norm_floor_twice: Factor = 4.0
     """The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times."""
     spreads: Factor = 10.0
-    """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, batches are
-    heavier-tailed."""
+    """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, tails are heavier."""
     record_factor: Factor = 2.0
     """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
     twice: Ratio = 0.6
@@ -134,6 +135,14 @@ def mark_level(levels: list[tuple[int, float]], iteration: int, level: float) ->
     levels.append((iteration, level))
     if len(levels) > _LEVELS:
         del levels[::2]  # the past gets coarser, it is never forgotten
+
+
+def is_news(memory: Any, step: Step) -> bool:
+    """Whether the step has a loss that no other node has printed already: `memory.seen` holds the last one."""
+    if not step.reported or step.loss is None or (step.iteration, step.loss) == memory.seen:
+        return False
+    memory.seen = (step.iteration, step.loss)
+    return True
 
 
 def is_abnormal(memory: Memory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:

@@ -38,7 +38,8 @@ def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, setti
         shift.lines += new
         shift.stood = shift.stood or _stands(track, shift, step, settings)
         if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
-            _renew_level(track, shift, settings)
+            level = median_high(track.values[-levels.DRIFT :])  # on the way back it stays what it was
+            shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
         if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
             _return(memory, track, shift)
             return True
@@ -84,13 +85,6 @@ def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settin
             return False
     memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
     return True
-
-
-def _renew_level(track: Level, shift: Shift, settings: SlowdownSettings) -> None:
-    """The slow level is what the last steps show; on the way back it stays what it was."""
-    level = median_high(track.values[-levels.DRIFT :])
-    if level - shift.base > math.log1p(settings.threshold):
-        shift.level = level
 
 
 def _is_back(memory: Memory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:

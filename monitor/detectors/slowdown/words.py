@@ -85,9 +85,8 @@ def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
     if not _EXPLAINED <= explained <= 1 / _EXPLAINED:
         return f"GPU clocks were locked to {clocks[1]} MHz, {clocks[0]} MHz before"
     evidence.update(cause="compute", cause_scope="all")
-    return (
-        f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {clocks[0]} MHz before, {clocks[0] / clocks[1]:.3f} x"
-    )
+    before, ratio = clocks[0], clocks[0] / clocks[1]
+    return f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {before} MHz before, {ratio:.3f} x"
 
 
 def _nodes_of(memory: Memory) -> str:

@@ -180,9 +180,12 @@ def _interval(state: RunState, iteration: int) -> int:
 
 
 def _take_interval(state: RunState, iteration: int, delta: int) -> None:
-    """The iterations between two lines; of a declared dialect, whose lines may come out of turn, the usual number."""
+    """The iterations between two lines; of a declared dialect, whose lines may come out of turn, and of bars, which are
+    drawn at any time, the usual number.
+    """
     launch, known = state.launch, state.launch.log_interval
-    if launch.dialect in BY_NAME or known is None or delta >= known or delta == launch.last_delta:
+    regular = launch.dialect in BY_NAME and launch.driver != "trainer"
+    if regular or known is None or delta >= known or delta == launch.last_delta:
         if launch.iterations == 1 and delta > 1 and iteration == 2 * delta and launch.dialect not in BY_NAME:
             launch.iterations += delta - 1  # the first line stood for as many
             state.iterations_total += delta - 1

@@ -29,7 +29,8 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
         begin_launch(state, told.at)
         launch = state.launch
         if event.total == trainer.total:
-            launch.trainer.declared, launch.trainer.total = True, event.total
+            launch.trainer.declared, launch.trainer.supposed = trainer.declared, trainer.supposed
+            launch.trainer.total = event.total
         trainer = launch.trainer
     if not trainer.declared and (trainer.total is None or _is_drawn_out(launch)) and name in _OF_TRAINING:
         _suppose(state, event, told)
@@ -47,11 +48,12 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
 
 def _begins_anew(launch: Launch, total: int) -> bool:
     """Whether a bar at 0 is a new launch's: behind a crash, that must not be in doubt where the bar is of another
-    length. (Without one it may be an evaluation as long as the training, or what another node has held back.)
+    length, or behind a hang. (Else it may be an evaluation as long as the training, or what another node held back.)
     """
-    if not launch.trainer.declared or not launch.iterations or launch.phase != "crashed":
+    trainer, doubtful = launch.trainer, launch.doubtful
+    if not launch.iterations or (doubtful and not trainer.declared) or not (launch.hung or launch.phase == "crashed"):
         return False
-    return total == launch.trainer.total or not launch.doubtful
+    return total == trainer.total or (trainer.declared and not doubtful and not launch.hung)
 
 
 def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:

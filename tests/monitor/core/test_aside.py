@@ -48,8 +48,8 @@ class Two(Following):
 
     def served(self) -> dict[str, bytes]:
         """What HTTP shows."""
-        snapshot = self.core.snapshot(self.now)
-        app = App(lambda _asked: snapshot, ManualClock(self.now))
+        snapshot, clock = self.core.snapshot(self.now), ManualClock(self.now)
+        app = App(lambda _asked: snapshot, clock, clock.monotonic)
         paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents", *(f"/runs/{run.run}" for run in snapshot.runs)]
         replies = {path: app(Request(path=path)) for path in paths}
         assert {reply.status for reply in replies.values()} == {200}

@@ -78,6 +78,39 @@ def test_a_stale_log_is_archived() -> None:
     assert [item.incident for item in core.tick(NOW + 5 + 600)] == ["hang"]
 
 
+def test_a_stale_log_that_dies_before_our_eyes() -> None:
+    """Its crash is told, though it had not moved: what wrote it lived."""
+    core = core_for()
+    told = line(1) + line(2)
+    read(core, "/l/a.log", told, NOW - 86400)
+    words = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nKilled\n"
+    core.handle(data("/l/a.log", words, offset=len(told), at=NOW + 5), NOW + 5)
+    assert [item.incident for at in (6, 60) for item in core.tick(NOW + at)] == ["crash"]
+    assert state_of(core, NOW + 60) == {"a": "crashed"}
+
+
+def test_a_bar_that_another_program_ends_is_no_progress() -> None:
+    """The training died without a word behind its bar. What is written days later ends the bar's line: the hang that
+    was told stands until a step comes, and is told once.
+    """
+    core, offset, told = core_for(judge=Judge(default_config(), repeats=False)), 0, list[Transition]()
+    bars = [f"\r {n:2d}%|#   | {n}/100 [{n // 6:02d}:{n % 6}0<59:00, 10.00s/it]".encode() for n in range(31)]
+    heading = b"***** Running training *****\n  Total optimization steps = 100\n"
+    later = [(NOW + 260_000, b"Loading the model\n"), (NOW + 261_000, b"It is loaded\n")]
+    for at, text in [(NOW, heading), *((NOW + 10 * n, text) for n, text in enumerate(bars)), *later]:
+        if at == NOW and not offset:
+            read(core, "/l/a.log", text)
+        else:
+            core.handle(data("/l/a.log", text, offset=offset, at=at), at)
+        offset += len(text)
+        told += [item for after in range(1, 10) for item in core.tick(at + after) if not item.quiet]
+        if text == bars[-1]:
+            told += [item for after in range(20, 600, 20) for item in core.tick(at + after) if not item.quiet]
+            assert core.runs["a"].state.launch.last_iteration == 30
+    told += [item for after in range(20, 600, 20) for item in core.tick(NOW + 261_000 + after) if not item.quiet]
+    assert [(item.incident, item.status) for item in told] == [("hang", "firing")]
+
+
 def stepped(numbers: Iterable[int], day: str) -> bytes:
     """Iterations without stamps of their own, each behind a stamped line, as DeepSpeed prints them."""
     stamped = "[{}] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.0001], mom=[[0.9, 0.95]]\n"

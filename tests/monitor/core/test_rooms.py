@@ -226,15 +226,15 @@ def test_claims_do_not_walk_all_runs() -> None:
 
 def test_a_source_gives_back_what_it_reserved() -> None:
     """And nothing that another one has reserved since in a file of the same inode."""
-    registry, other = Registry({}), Position(1, 3, 0, "", 0, 0, "")
-    registry.reserve(Position(1, 2, 0, "", 0, 0, ""), "a")
+    registry, one, other = Registry({}), Position(1, 2, 0, "", 0, 0, ""), Position(1, 3, 0, "", 0, 0, "")
+    registry.reserve(one, "a")
     registry.reserve(other, "a")
     registry.reserve(other, "b")
-    registry.unreserve("a")
-    registry.unreserve("a")
+    registry.unreserve(one, "a")
+    registry.unreserve(other, "a")
     assert registry.reserved(2, "c") is None
     assert registry.reserved(3, "c") == other
-    registry.unreserve("b")
+    registry.unreserve(other, "b")
     assert registry.reserved(3, "c") is None
 
 

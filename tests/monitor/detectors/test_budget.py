@@ -29,7 +29,7 @@ def run(
     at: float | None = 1000.0, **launch: Any,
 ) -> RunState:  # fmt: skip
     """A run in that phase: seconds of its iterations, its gaps over what was expected, and what silences taught."""
-    state = RunState("run", proven=True, progress_at=at, live=True)
+    state = RunState("run", proven=True, progress_at=at, live=True, iterations_total=9)
     state.launch = Launch(phase=phase, topology=topology or Topology(), **launch)  # type: ignore[arg-type]
     for seconds in window:
         state.launch.pace.add(seconds, None)

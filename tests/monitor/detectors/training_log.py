@@ -4,13 +4,12 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from monitor.config import Config
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.run.state import RunState
 from parsers.reader import SourceReader
+from tests.plain import decode, encode
 
 
 class TrainingLog:
@@ -39,7 +38,7 @@ class TrainingLog:
 
     def restarted_daemon(self) -> None:
         """What a restart of the daemon keeps."""
-        self.run.state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.run.state), type=RunState)
+        self.run.state = decode(encode(self.run.state), RunState)
 
     def fired(self, incident: str) -> list[Transition]:
         """Every time it was told as firing."""

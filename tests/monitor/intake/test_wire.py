@@ -83,6 +83,14 @@ def test_loki_says_the_same_in_both_forms() -> None:
     assert read(loki_protobuf(push_request(LABELS, entries))) == expected
 
 
+def test_a_time_that_is_no_number_is_none() -> None:
+    """Bytes where the seconds should be are not multiplied: ten of them would take ten gigabytes."""
+    stamp = b"\x0a\x0a" + b"x" * 10
+    entry = b"\x0a%c%s\x12\x03one" % (len(stamp), stamp)
+    stream = b"\x12%c%s" % (len(entry), entry)
+    assert read(loki_protobuf(b"\x0a%c%s" % (len(stream), stream))) == [({}, [(0, b"one")])]
+
+
 def test_one_bad_line_costs_itself() -> None:
     """A time that is none, a text that is none, an entry without either; structured metadata is left aside."""
     values = [["x", "a"], ["1", 5], [], ["-3", "undated"], ["7", "good", {"trace": "1"}]]

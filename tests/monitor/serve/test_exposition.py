@@ -106,7 +106,7 @@ def test_the_page_is_what_the_library_would_write(accept: str) -> None:
     chance = Random(5)
     runs = {name: any_run(name, chance) for name in NAMES}
     shown = Snapshot(at=0.0)
-    app = Exposition(lambda: shown)
+    app = Exposition(lambda: shown, ManualClock())
     encode, content_type = choose_encoder(accept)
     for turn in range(30):
         name = chance.choice(NAMES)
@@ -154,7 +154,7 @@ def test_a_bad_family_of_one_run_costs_that_family_of_that_run() -> None:
     good = RunSnapshot("good", {"megatron_iteration": (Sample((), 1.0),)}, {})
     samples = {"megatron_iteration": (Sample(("one too many",), 1.0),), "megatron_lm_loss": (Sample((), 2.0),)}
     bad = RunSnapshot("bad", dict(samples), {})
-    body = fetch(Exposition(lambda: Snapshot(at=0.0, runs=(bad, good))), "")[1]
+    body = fetch(Exposition(lambda: Snapshot(at=0.0, runs=(bad, good)), ManualClock()), "")[1]
     assert b'megatron_iteration{run="good"} 1.0\n' in body
     assert b'megatron_iteration{run="bad"}' not in body
     assert b'megatron_lm_loss{run="bad"} 2.0\n' in body
@@ -163,7 +163,7 @@ def test_a_bad_family_of_one_run_costs_that_family_of_that_run() -> None:
 def test_gzip() -> None:
     """As the library offers it."""
     run = RunSnapshot("a", {"megatron_iteration": (Sample((), 1.0),), "megatron_lm_loss": (Sample((), 2.0),)}, {})
-    app = Exposition(lambda: Snapshot(at=0.0, runs=(run,)))
+    app = Exposition(lambda: Snapshot(at=0.0, runs=(run,)), ManualClock())
     headers, body = fetch(app, "", encoding="gzip")
     assert headers["Content-Encoding"] == "gzip"
     assert ours(gzip.decompress(body)) == ours(fetch(app, "")[1])
@@ -186,7 +186,7 @@ def test_names_choose_samples(names: tuple[str, ...], accept: str) -> None:
     chance = Random(7)
     runs = tuple(any_run(name, chance) for name in NAMES)
     own = {"megatron_monitor_runs": (Sample((), 7.0),), "megatron_monitor_bytes_total": (Sample((), 9.0),)}
-    app = Exposition(lambda: Snapshot(at=0.0, runs=runs, monitor=own))
+    app = Exposition(lambda: Snapshot(at=0.0, runs=runs, monitor=own), ManualClock())
     query = "&".join(f"name%5B%5D={name}" for name in names)
     whole, chosen = (fetch(app, accept, query=some)[1].decode() for some in ("", query))
     wanted = [row for row in whole.splitlines() if row.replace("{", " ").split(" ")[0] in names]

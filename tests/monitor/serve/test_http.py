@@ -27,13 +27,11 @@ def page(**values: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def app_with(*runs: RunSnapshot, turned_at: float | None = None) -> App:
-    """An application over a fixed snapshot."""
+def app_with(*runs: RunSnapshot, idle: float = 0.0) -> App:
+    """An application over a fixed snapshot, of a loop that has not turned for `idle` seconds."""
     clock = ManualClock()
-    snapshot = Snapshot(
-        at=clock.wall(), runs=runs, ready=True, loop_turned_at=clock.wall() if turned_at is None else turned_at
-    )
-    return App(lambda _asked: snapshot, clock)
+    snapshot = Snapshot(at=clock.wall(), runs=runs, ready=True)
+    return App(lambda _asked: snapshot, clock, lambda: clock.monotonic() - idle)
 
 
 def get(
@@ -157,7 +155,7 @@ def test_the_api_is_valid_json() -> None:
 def test_health_means_the_loop_turns() -> None:
     """A loop that has not turned for a minute is not healthy."""
     assert get(app_with(), "/-/healthy")[0] == 200
-    assert get(app_with(turned_at=ManualClock().wall() - 60), "/-/healthy")[0] == 503
+    assert get(app_with(idle=60.0), "/-/healthy")[0] == 503
 
 
 def test_other_methods_and_paths_are_refused() -> None:

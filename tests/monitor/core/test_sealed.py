@@ -1,0 +1,139 @@
+"""What is sealed of a chart is saved once, as a part of its own, and goes with the charts that name it."""
+
+from pathlib import Path
+
+import pytest
+
+from monitor.charts.history import BUCKETS, Sealed
+from monitor.config import load
+from monitor.core import Core
+from monitor.core.conversion import EARLIER
+from monitor.core.saved import Saved, of_parts
+from monitor.run.fold import fold
+from monitor.serve.past import history_json
+from monitor.store import Store
+from parsers.events import IterationLogged, LogEvent
+from tests.plain import Disk
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "state"
+
+
+def begun() -> Core:
+    """Two runs, which print the same."""
+    core = Core(load("", ["runs=[{paths: [/l/*.log]}]"]))
+    for name in ("one", "two"):
+        core.runs.begin(name, 7.0).state.proven = True
+    return core
+
+
+def train(core: Core, first: int, last: int) -> None:
+    """So many iterations of each run."""
+    for name, run in core.runs.items():
+        for number in range(first, last + 1):
+            event = IterationLogged(iteration=number, seconds_per_iteration=2.0, lm_loss=1 / number)
+            fold(run.state, LogEvent(number, "r", event, "line"), "a", float(number), True)
+        core.touch(name)
+
+
+def pieces(parts: dict[str, bytes | None] | dict[str, bytes]) -> dict[str, bytes | None]:
+    """Of these parts, what is sealed."""
+    return {name: value for name, value in parts.items() if name.startswith("\0charts\0")}
+
+
+def shown(saved: Saved | Core) -> list[object]:
+    """The charts of the runs."""
+    return [history_json(run.state.history) for _, run in sorted(saved.runs.items())]
+
+
+def test_what_is_sealed_is_saved_once() -> None:
+    """A save after some more steps holds none of the charts' past; a restart finds all of it."""
+    core, disk = begun(), Disk()
+    train(core, 1, 300)
+    disk.save(core, 300.0)
+    assert pieces(disk.parts)
+    train(core, 301, 310)
+    parts = core.parts(310.0)
+    assert not pieces(parts)
+    assert len(parts["one"] or b"") < 20_000
+    disk.parts |= {name: part for name, part in parts.items() if part}
+    assert shown(disk.saved()) == shown(core)
+
+
+def test_what_was_sealed_goes_when_buckets_merge_and_with_its_run() -> None:
+    """Also over a restart; what the other run of the same content needs stays."""
+    core, disk = begun(), Disk()
+    train(core, 1, BUCKETS - 10)
+    disk.save(core, 1000.0)
+    before = pieces(disk.parts)
+    again = Core(load("", ["runs=[{paths: [/l/*.log]}]"]))
+    again.restore(disk.saved())
+    for name in ("one", "two"):
+        again.runs.claim(again.saved, name, name)
+    train(again, BUCKETS - 9, BUCKETS + 100)
+    disk.save(again, 1200.0)
+    after = pieces(disk.parts)
+    assert after
+    assert before.keys().isdisjoint(after)
+    assert shown(disk.saved()) == shown(again)
+    del again.runs["one"]
+    again.touch("one")
+    disk.save(again, 1300.0)
+    assert pieces(disk.parts).keys() == {name for name in after if "\0two\0" in name}
+    assert shown(disk.saved()) == shown(again)
+
+
+def test_everything_is_saved_anew_when_somebody_has_removed_the_file() -> None:
+    """What was sealed before, too."""
+    core, disk, anew = begun(), Disk(), Disk()
+    train(core, 1, 200)
+    disk.save(core, 200.0)
+    core.touch_all()
+    anew.save(core, 201.0)
+    assert anew.parts.keys() == disk.parts.keys()
+
+
+def test_a_log_of_which_a_piece_is_missing_is_read_again() -> None:
+    """No run without its past is taken for a whole one."""
+    core, disk = begun(), Disk()
+    train(core, 1, 200)
+    disk.save(core, 200.0)
+    lost = next(iter(pieces(disk.parts)))[-32:]
+    problems: list[str] = []
+    saved = of_parts({name: part for name, part in disk.parts.items() if not name.endswith(lost)}, problems)
+    assert saved is not None
+    assert not saved.runs
+    assert len(problems) == 2
+    assert "a piece of its charts is missing" in problems[0]
+
+
+@pytest.mark.parametrize("more", [0, 1, 200])
+def test_a_file_of_version_4_goes_on_with_its_charts(tmp_path: Path, more: int) -> None:
+    """It held them whole in the part of their log; the next save writes it anew."""
+    (tmp_path / "state").write_bytes((GOLDEN / "version-4.state").read_bytes())
+    store, core = Store(tmp_path), Core(load("", ["runs=[{paths: [/logs/*.log]}]"]))
+    parts, problems = store.load(EARLIER)
+    assert parts is not None
+    saved = of_parts(parts, problems)
+    assert saved is not None
+    assert not problems
+    assert saved.runs["run"].state.history.steps.axis
+    core.restore(saved)
+    core.runs.claim(core.saved, "run", "run")
+    train(core, 41, 40 + more)
+    before = shown(core)
+    core.touch_all()
+    assert store.save(core.parts(2.0e9))
+    assert b'"version": 5' in (tmp_path / "state").read_bytes()[:100]
+    found, problems = Store(tmp_path).load()
+    assert found is not None
+    back = of_parts(found, problems)
+    assert back is not None
+    assert shown(back) == before
+    assert len(before[0]["steps"]["iteration"]) == 40 + more  # type: ignore[index]
+
+
+def test_pieces_of_the_same_content_have_one_name() -> None:
+    """And others have another."""
+    name = Sealed(b"axis", {"x": b"1"}).name
+    assert name == Sealed(b"axis", {"x": b"1"}).name
+    assert name != Sealed(b"axis", {"y": b"1"}).name
