@@ -231,13 +231,16 @@ def _steps_among(entries: Sequence[LogEvent]) -> int:
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
     """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
-    are deferred: its file may be read later, and its lines come first. What libraries say of the layout and of
-    themselves stands in either of a job's two files.
+    are deferred: its file may be read later, and its lines come first. Where the file itself goes on with a step, they
+    stood before that. What libraries say of the layout and of themselves stands in either of a job's two files.
     """
-    if source.has_steps and source.member.steps:
+    if source.has_steps and source.member.steps and not run.deferred:
         return entries
     taken: list[LogEvent] = []
     for entry in entries:
+        if run.deferred and type(entry.event) in STEP_EVENTS:
+            taken += [early for early, stream, _ in run.deferred if stream == source.name]
+            run.deferred = [early for early in run.deferred if early[1] != source.name]
         if not source.has_steps and isinstance(entry.event, _SURROUNDING):
             run.deferred.append((entry, source.name, at))
         else:

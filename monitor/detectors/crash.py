@@ -60,10 +60,10 @@ def ended_by(state: RunState) -> Evidence | None:
 
 
 def due(state: RunState, settings: CrashSettings) -> float | None:
-    """When the cause is believed; None where nothing has failed."""
+    """When the cause is believed; None where nothing has failed but a step before the training's first word."""
     found, failure = state.launch.ending, ended_by(state)
     at = found.since
-    if failure is None or at is None:
+    if failure is None or at is None or state.launch.foreign:
         return None
     if found.certain:
         proved = found.certain_at or at

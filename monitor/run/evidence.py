@@ -128,6 +128,8 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
         note_tasks(state, event)
     before, failed = launch.phase, launch.ending.job_failed_at
     rows = list(_OF[type(event)](event, told.at, told.entry.text, launch.iterations))
+    if not state.proven and isinstance(event, ProcessExited) and event.tasks == "0":
+        rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
     weigh(state, told.at, anew=True in [keep(launch, row) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):
         launch.opening.clear()
@@ -222,7 +224,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
 
 def pass_by(state: RunState, at: float, *, step: bool) -> None:
     """The loop has moved: what was told before did not end it, unless the line may have been on its way since then.
-    `step`: of these one may have been, where it comes within the usual interval.
+    `step`: of these one may have been, where it comes within the usual interval; what else moves may be behind the end.
     """
     launch = state.launch
     if not launch.evidence:
@@ -233,7 +235,9 @@ def pass_by(state: RunState, at: float, *, step: bool) -> None:
     launch.evidence = [
         replace(row, passed_at=at)
         for row in launch.evidence
-        if row.sort != "silence" and at - row.at <= expected and not (step and row.passed_at is not None)
+        if row.sort != "silence"
+        and (at - row.at <= expected or (row.sort == "done" and not step))
+        and not (step and row.passed_at is not None)
     ]
     if not launch.evidence:
         launch.collectives.clear()

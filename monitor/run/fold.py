@@ -86,6 +86,9 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
     """What every line tells: that there is a training, when it was written, whose node. Its stamp as a moment."""
     if event.proves_training:
+        if state.launch.foreign:
+            state.launch.forget()
+            enter(state, "starting", at)
         state.proven = True
     if at > state.updated_at:
         state.updated_at = at
@@ -103,7 +106,7 @@ def _prove(state: RunState, *, live: bool, new: bool) -> None:
     doubt it may have been another program of its job.
     """
     launch = state.launch
-    if state.proven and not (live and new):
+    if launch.foreign or (state.proven and not (live and new)):
         return
     if not launch.doubtful or (launch.failure is not None and launch.failure.optional):
         state.proven, state.live = True, state.live or live

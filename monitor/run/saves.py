@@ -27,7 +27,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, told: Tol
     launch = state.launch
     if launch.phase == "finished":
         return False  # what is evaluated behind the training's end
-    if not event.total and (launch.training_done or launch.ending.done_at is not None):
+    if not event.total and not event.finished and launch.resumes_as == "exiting":
         return True  # a heading behind the last step: no line tells when that evaluation is over
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
     _overhead(state, told.at)
@@ -38,7 +38,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, told: Tol
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
     pass_by(state, told.at, step=False)
-    return launch.ending.state == "crashed" or ("training" if event.finished else PHASE_AFTER[event.kind])
+    return launch.ending.state == "crashed" or (launch.resumes_as if event.finished else PHASE_AFTER[event.kind])
 
 
 def on_validation(state: RunState, event: events.ValidationLogged, told: Told) -> Moved:
@@ -58,7 +58,7 @@ def on_validation(state: RunState, event: events.ValidationLogged, told: Told) -
     if launch.phase in ENDED:
         return True
     last_set = launch.evaluation_sets is not None and launch.validations_since >= launch.evaluation_sets
-    return "exiting" if launch.training_done else "training" if last_set else "evaluating"
+    return launch.resumes_as if last_set or launch.resumes_as == "exiting" else "evaluating"
 
 
 def on_save_started(state: RunState, event: events.CheckpointSaveStarted, told: Told) -> Moved:
@@ -118,7 +118,7 @@ def on_saved(state: RunState, event: events.CheckpointSaved, told: Told) -> Move
     _overhead(state, told.at)
     if launch.phase != "saving":
         return True
-    return "exiting" if launch.training_done else "training"
+    return launch.resumes_as
 
 
 def end_save(state: RunState, stamp: str | None = None) -> None:

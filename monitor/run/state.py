@@ -185,6 +185,11 @@ class Launch:
         return self.ending.cause
 
     @property
+    def foreign(self) -> bool:
+        """Whether all that was told of an end is that of a step which came before any word of a training."""
+        return self.failure is not None and self.failure.sort == "exit" and self.failure.helper
+
+    @property
     def failed(self) -> bool:
         """Something has ended it, be it caught yet."""
         return self.ending.since is not None
@@ -217,6 +222,11 @@ class Launch:
         """Whether the last iteration that was asked for is done."""
         last = self.latest.iteration
         return self.train_iterations is not None and last is not None and last >= self.train_iterations
+
+    @property
+    def resumes_as(self) -> Phase:
+        """Where an evaluation or a save leads that is over: behind the last step or the loop's last word to the end."""
+        return "exiting" if self.training_done or self.ending.done_at is not None else "training"
 
     @property
     def last_line(self) -> str:

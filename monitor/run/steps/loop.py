@@ -106,13 +106,13 @@ def _is_news(state: RunState, event: IterationLogged, source: str, at: float) ->
 
 
 def _in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
-    """The line's iteration, where it counts samples or tokens. A program that counts steps under the same name shows by
-    a number that no batch size divides.
+    """The line's iteration, where it counts samples or tokens; where no length of a sequence is told these are samples
+    (MLPerf's BERT). A program that counts steps under the same name shows by a number that no batch size divides.
     """
     launch = state.launch
     batch = event.global_batch_size or launch.topology.global_batch_size
     if event.in_tokens:
-        each = (batch or 0) * (launch.topology.sequence_length or 0)
+        each = (batch or 0) * (launch.topology.sequence_length or 1)
         return structs.replace(event, iteration=event.iteration // each) if each else event
     if not batch or launch.loop.counts_steps or event.iteration % batch:
         launch.loop.counts_steps = bool(batch)

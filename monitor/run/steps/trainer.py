@@ -123,7 +123,7 @@ def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
 
 def _evaluating(launch: Launch, *, over: bool) -> Phase:
     """Where an evaluation stands: behind the last step it leads to the end."""
-    return "exiting" if over and launch.training_done else "training" if over else "evaluating"
+    return launch.resumes_as if over else "evaluating"
 
 
 def _step(state: RunState, report: Report) -> Moved:
