@@ -48,6 +48,9 @@ class CrashSettings(Struct, frozen=True):
     starting: Seconds = 30.0
     """Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
     imports and prints within seconds."""
+    step_before: Seconds = 600.0
+    """Where all that the log tells is that a step of one task failed: such steps prepare jobs, too, that go on with the
+    training, whose first word takes minutes."""
     failed_import: Seconds = 120.0
     """Before the first iteration, after an import that failed and that nothing else calls an end: some programs print
     that flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two."""
@@ -60,11 +63,13 @@ def ended_by(state: RunState) -> Evidence | None:
 
 
 def due(state: RunState, settings: CrashSettings) -> float | None:
-    """When the cause is believed; None where nothing has failed but a step before the training's first word."""
+    """When the cause is believed; None where nothing has failed."""
     found, failure = state.launch.ending, ended_by(state)
     at = found.since
-    if failure is None or at is None or state.launch.foreign:
+    if failure is None or at is None:
         return None
+    if state.launch.foreign:
+        return at + settings.step_before
     if found.certain:
         proved = found.certain_at or at
         return at + settings.wait if proved <= at else max(at + settings.wait, proved + _PROVED)

@@ -128,7 +128,7 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
         note_tasks(state, event)
     before, failed = launch.phase, launch.ending.job_failed_at
     rows = list(_OF[type(event)](event, told.at, told.entry.text, launch.iterations))
-    if not state.proven and isinstance(event, ProcessExited) and event.tasks == "0":
+    if (not state.proven or launch.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
     weigh(state, told.at, anew=True in [keep(launch, row) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):

@@ -106,7 +106,7 @@ def _prove(state: RunState, *, live: bool, new: bool) -> None:
     doubt it may have been another program of its job.
     """
     launch = state.launch
-    if launch.foreign or (state.proven and not (live and new)):
+    if state.proven and not (live and new):
         return
     if not launch.doubtful or (launch.failure is not None and launch.failure.optional):
         state.proven, state.live = True, state.live or live

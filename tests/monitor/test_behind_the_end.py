@@ -77,6 +77,12 @@ def test_a_step_that_prepares_the_job_is_no_crash_of_its_training(behind: bool) 
     assert played.state.restarts == 0
 
 
+def test_a_step_behind_which_nothing_comes_is_told() -> None:
+    """What it began was the training, or what the training needs."""
+    assert play([(0.0, STEP)], after=590.0).kinds() == set()
+    assert play([(0.0, STEP)], after=630.0).kinds() == {"crash"}
+
+
 MEGATRON = """  train_iters ..................................... 3
 training ...
 [before the start of training step] datetime: 2024-08-26 14:51:00
