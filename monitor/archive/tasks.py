@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -231,13 +232,12 @@ def _ended(pool: Executor, read: Read, tasks: Iterable[Task]) -> Iterator[Done]:
 
 
 def _alone(task: Task, read: Read) -> Done:
-    """In a process of its own: whatever kills it ends nothing else."""
-    with _pool(1) as pool:
-        try:
+    """In a process of its own, twice, for it may not have begun before: whatever kills it ends nothing else."""
+    for _ in range(_TRIES):
+        with _pool(1) as pool, suppress(BrokenProcessPool):
             return task, pool.submit(read, task).result()
-        except BrokenProcessPool:
-            names = ", ".join(one.path for one in task.files)
-            return task, Reading(problems=[f"{names}: the process that read it was killed, perhaps for want of memory"])
+    names = ", ".join(one.path for one in task.files)
+    return task, Reading(problems=[f"{names}: the process that read it was killed, perhaps for want of memory"])
 
 
 def read_by_ray(tasks: Sequence[Task], read: Read, address: str) -> Iterator[Done]:
