@@ -211,7 +211,7 @@ class ReaderThread(threading.Thread):
         for message in self._reader.poll(self._clock, changed, all_files=all_files):
             found.append(message)
             self._grown += isinstance(message, Data)
-            small = not isinstance(message, Data) or len(message.data) <= SMALL_BYTES
+            small = isinstance(message, Data) and len(message.data) <= SMALL_BYTES
             if small and self._reader.mount.local and len(found) < _BATCH:
                 continue  # it goes with others of this pass, but not where the next look may hang
             self._busy_since = None  # waiting for the loop is no sign of a hung mount
