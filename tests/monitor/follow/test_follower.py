@@ -17,6 +17,7 @@ from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import read_once
 from monitor.follow.settings import FollowSettings
+from monitor.system.clock import SystemClock
 
 SECONDS = 10  # that no test needs
 
@@ -48,10 +49,11 @@ def start():
 
 def until(messages, kind):
     """The next message of this kind; fails the test if there is none in time."""
-    while True:
-        message = messages.get(timeout=SECONDS)
-        if isinstance(message, kind):
-            return message
+    clock = SystemClock()
+    late = clock.monotonic() + SECONDS
+    while not isinstance(message := messages.get(timeout=SECONDS), kind):
+        assert clock.monotonic() < late
+    return message
 
 
 def test_woken_by_events(start, append, tmp_path):
@@ -68,6 +70,19 @@ def test_woken_by_events(start, append, tmp_path):
     (tmp_path / "b.log").write_text("three\n")
     assert until(messages, Data).data == b"three\n"
     assert follower.alive
+
+
+def test_a_directory_that_comes_later_is_watched(start, append, tmp_path):
+    """From the end of the walk on that has found it: what is written there comes long before the next poll."""
+    _, messages = start(tmp_path / "*" / "a.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=0.2)
+    until(messages, Scanned)
+    (tmp_path / "later").mkdir()
+    append(tmp_path / "later" / "a.log", b"one\n")
+    until(messages, CaughtUp)
+    for _ in range(2):  # what follows the first was done before the second
+        until(messages, Scanned)
+    append(tmp_path / "later" / "a.log", b"two\n")
+    assert until(messages, Data).data == b"two\n"
 
 
 def test_what_lies_unread_while_events_add_up_is_read_for_who_calls(start, append, tmp_path, monkeypatch):
