@@ -57,6 +57,7 @@ class Instants:
         if abs(step) > _JUMP:
             _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", step)
             self._core.counts.add("clock_jumps_total")
+            self._core.changed = self._core.save_soon = True  # killed before, it would believe that it was away so long
         return self._steady.now()
 
 

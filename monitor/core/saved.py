@@ -18,6 +18,7 @@ from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
 from monitor.hands.record import Record
 from monitor.identity import Member
+from monitor.intake.carriers import Remembered
 from monitor.judgement import Judged
 from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
@@ -61,8 +62,8 @@ class Place(Struct):
     among the sources saved here is read again from there."""
     written: dict[str, float] = field(default_factory=dict)
     """When each stream was last written to, Unix seconds."""
-    carriers: dict[str, float] = field(default_factory=dict)
-    """Until when each agent that sends heartbeats was heard, Unix seconds."""
+    carriers: dict[str, Remembered | float] = field(default_factory=dict)
+    """Agents that send heartbeats."""
 
 
 class OfLog(Struct):

@@ -1,7 +1,8 @@
 """Which agents (carriers) were heard until when. An agent that sends heartbeats is deaf when they stay away; silence of
 its streams is then no evidence. Of one that sends none nobody can say so.
 
-Kept in a file beside the spool: an agent that died while the monitor was away must not look as if it had never been.
+Kept in a file beside the spool: an agent that died while the monitor was away must not look as if it had never been,
+and the first lines that come to a new process are dated as those before.
 """
 
 import contextlib
@@ -44,6 +45,15 @@ class Heard(NamedTuple):
         return self.behind.get(carrier, 0.0 if carrier in self.beating else self.others_behind)
 
 
+class Remembered(NamedTuple):
+    """What is to be known of an agent over a restart."""
+
+    heard: float
+    """Until when, Unix seconds."""
+    behind: float | None = None
+    """By how many seconds its clock is behind ours, if it is known."""
+
+
 class Carriers:
     """Told by the threads that take pushes, asked by the loop."""
 
@@ -65,21 +75,26 @@ class Carriers:
         """Those that were known. What cannot be read is none."""
         if self._path is not None:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, float]))
+                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered | float]))
 
-    def restore(self, heard: Mapping[str, float]) -> None:
-        """These were known."""
-        self._heard, self._beating = dict(heard), set(heard)
+    def restore(self, known: Mapping[str, Remembered | float]) -> None:
+        """These were known. Earlier versions kept when an agent was heard, no more."""
+        for name, one in known.items():
+            heard, behind = one if isinstance(one, Remembered) else Remembered(one)
+            self._heard[name] = heard
+            self._beating.add(name)
+            if behind is not None:
+                self._behind[name] = behind
 
     @property
-    def kept(self) -> dict[str, float]:
-        """What is to be known over a restart: until when those that beat were heard."""
-        return {name: self._heard[name] for name in self._beating}
+    def kept(self) -> dict[str, Remembered | float]:
+        """Of those that beat."""
+        return {name: Remembered(self._heard[name], self._behind.get(name)) for name in self._beating}
 
     def note(self, carrier: str, until: float, now: float, *, heartbeat: bool) -> None:
         """It was heard at `now`, and told what had been until then by its own clock (Unix seconds)."""
         with self._lock:
-            self._look()
+            self._look(now)
             if len(self._heard) < _MOST or carrier in self._heard:
                 if heartbeat:
                     delays = self._delays.setdefault(carrier, deque(maxlen=_DELAYS))
@@ -87,7 +102,9 @@ class Carriers:
                     last = list(delays)[-_AGREE:]
                     if len(last) > 1 and max(last) - min(last) < self._every / 2.0:
                         self._behind[carrier] = min(last)
-                until += min(self._delays.get(carrier, (0.0,)))
+                    elif carrier in self._behind and now - until < self._behind[carrier]:
+                        self._behind[carrier] = now - until  # nothing comes before it was sent
+                until += self._behind.get(carrier, min(self._delays.get(carrier, (0.0,))))
                 self._heard[carrier] = max(self._heard.get(carrier, 0.0), min(until, now))
                 new = heartbeat and carrier not in self._beating
                 if heartbeat:
@@ -98,7 +115,7 @@ class Carriers:
     def heard(self, now: float) -> Heard:
         """At this moment, Unix seconds."""
         with self._lock:
-            self._look()
+            self._look(now)
             deaf = {one: self._heard[one] for one in self._beating if now - self._heard[one] > self._late}
             count = len(self._beating)
             states = {"heard": count - len(deaf), "deaf": len(deaf), "without_heartbeat": len(self._heard) - count}
@@ -106,7 +123,7 @@ class Carriers:
             others = self._set_by if abs(self._set_by) > _APART else 0.0
             return Heard(deaf, frozenset(self._beating), states, behind, others)
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Was our clock set? What was told by it, and how far it was from others', moves with it."""
         if self._steady is None or not (step := self._steady.look()):
             return
@@ -114,13 +131,15 @@ class Carriers:
         self._heard = {one: at + step for one, at in self._heard.items()}
         self._behind = {one: seconds + step for one, seconds in self._behind.items()}
         self._delays = {one: deque((seconds + step for seconds in some), _DELAYS) for one, some in self._delays.items()}
+        self._save(now)  # what was saved is another clock's
 
     def _save(self, now: float) -> None:
         """Not synced: who was heard is told anew within seconds of a power cut."""
         self._saved_at = now
         for name in [name for name, at in self._heard.items() if now - at > _FORGOTTEN]:
-            del self._heard[name]
             self._beating.discard(name)
+            for table in (self._heard, self._behind, self._delays):
+                table.pop(name, None)
         if self._path is None:
             return
         with contextlib.suppress(OSError):

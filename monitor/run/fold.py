@@ -63,17 +63,19 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and now is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, silent_work or before, event, at)
-        _note_progress(state, kind, clock, at)
+        _note_progress(state, kind, clock, at, live=live)
         state.live = state.live or live
     if now.parts.told and (silence := now.parts.follow(before, phase, event)) > 0:
         state.past.silences.learn(before, silence)
 
 
-def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float) -> None:
-    """A line proves progress, by its stamp or near one that was stamped."""
+def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
+    """A line proves progress, by its stamp or near one that was stamped. How much of the time since then was not heard
+    is known if it came `live`; else it is still as much as before.
+    """
     launch = state.launch
     if state.progress_at is None or at > state.progress_at:
-        state.progress_at, state.unheard = at, 0.0
+        state.progress_at, state.unheard = at, 0.0 if live else state.unheard
     launch.hung, state.unheard_before = False, None
     if clock is not None:
         launch.progress_clock = clock

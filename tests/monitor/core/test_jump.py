@@ -46,12 +46,12 @@ class Lab:
             self.core.wall_offset = self.steady.offset
         return self.steady.now()
 
-    def second(self) -> list[Any]:
-        """A line; the transitions."""
+    def second(self, behind: float = 0.0) -> list[Any]:
+        """A line, to a file whose server's clock is so many seconds behind ours; the transitions."""
         self.clock.advance(1.0)
         self.written += 1
         data, wall = line(self.written), self.clock.wall()
-        self.core.handle(Data("/x.log", self.at, data, wall, wall, 0), self.now)
+        self.core.handle(Data("/x.log", self.at, data, wall - behind, wall, 0), self.now)
         self.at += len(data)
         return self.core.tick(self.now)
 
@@ -168,6 +168,30 @@ def test_instants_go_on_over_a_restart(unseen: float) -> None:
     assert again.core.tick(again.now) == []
     assert again.core.snapshot(again.now).runs[0].page["progress_at"] == wall - max(0.0, unseen)
     (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
+    assert 59 <= waited <= 62
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_file_server_keeps_its_own_time(seen: bool) -> None:
+    """Our clock was set and its was not: what was written while the daemon was away is not as old as the file says.
+    The new clock was saved (`seen`), or the daemon believes that it was away for an hour, and is killed again.
+    """
+    lab = Lab()
+    for _ in range(100):
+        lab.second()
+    if seen:
+        lab.clock.set_wall(lab.clock.wall() + 3600.0)
+        lab.second(behind=3600.0)
+    else:
+        lab = restarted(lab, 0.0, away=3.0, unseen=3600.0)
+        lab.core.handle(CaughtUp("/x.log", lab.clock.wall()), lab.now)
+        assert lab.core.tick(lab.now) == []
+    lab = restarted(lab, 3600.0 if seen else 0.0)
+    lab.second(behind=3600.0)
+    lab.core.handle(CaughtUp("/x.log", lab.clock.wall()), lab.now)
+    assert lab.core.tick(lab.now) == []
+    lab.second(behind=3600.0)
+    (waited,) = [waited for waited, one in lab.silence(100) if one.severity == "critical"]
     assert 59 <= waited <= 62
 
 

@@ -206,3 +206,24 @@ def test_our_clock_is_set(tmp_path: Path) -> None:
                 assert round(heard.behind_us("right") - begin) == 0
                 assert round(heard.behind_us("wrong") - begin) == 70
             assert heard.behind_us("backlog") == 0
+            beat(times // 2)  # it is saved as often
+            again = Carriers(tmp_path / "carriers", 5.0, clock)
+            again.load()
+            for name in ("right", "wrong"):
+                assert again.heard(clock.wall()).behind_us(name) == pytest.approx(heard.behind_us(name))
+                assert again.heard(clock.wall()).deaf == {}
+
+
+def test_a_clock_that_was_set_while_the_monitor_was_away(tmp_path: Path) -> None:
+    """What was known of it is believed until heartbeats say otherwise. An earlier version kept only who was heard."""
+    (tmp_path / "carriers").write_text('{"node7": 1000.0}')
+    carriers = Carriers(tmp_path / "carriers", 5.0)
+    carriers.load()
+    assert carriers.heard(1060.0).deaf == {"node7": 1000.0}
+    for second in range(60, 90, 5):
+        carriers.note("node7", 1000.0 + second, 1700.0 + second, heartbeat=True)
+    assert round(carriers.heard(1790.0).behind_us("node7")) == 700
+    again = Carriers(tmp_path / "carriers", 5.0)
+    again.load()
+    again.note("node7", 1090.0, 1120.0, heartbeat=True)  # it cannot have come before it was sent
+    assert round(again.heard(1120.0).behind_us("node7")) == 30
