@@ -51,7 +51,6 @@ class Replay:
         self.now = 0.0
         self._judge = judge
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
-        self._detected: dict[str, int] = {}
 
     def play(self, placed: Placed) -> Iterator[Transition]:
         """One event at its time."""
@@ -222,7 +221,7 @@ class Players:
         player = self._by_label.get(own.label)
         if player is None:
             player = self._by_label[own.label] = Replay(self._judge, experiment_name(self._name, own.label))
-            player.run.state.experiment = Experiment(self._name, own.number, own.label)
+            player.run.state.experiment = Experiment(self._name, own.label)
             player.dated = self.all[0].dated
             self.all.append(player)
         return player

@@ -231,10 +231,10 @@ def _iso(moment: object) -> str | None:
         count /= 1000
     days, seconds = divmod(count, 86400)
     hour, minute = divmod(int(seconds) // 60, 60)
-    return f"{_date(int(days))}T{hour:02d}:{minute:02d}:{seconds % 60:09.6f}Z"
+    return f"{date_after(int(days))}T{hour:02d}:{minute:02d}:{seconds % 60:09.6f}Z"
 
 
-def _date(days: int) -> str:
+def date_after(days: int) -> str:
     """Of the Gregorian calendar, so many days after 1970 began (Hinnant, "chrono-Compatible Low-Level Date
     Algorithms": years from March, so that the leap day is the last one).
     """

@@ -34,7 +34,6 @@ class Profile(Struct):
     lines: int
     seconds: float
     """Median seconds per iteration of these lines."""
-    spread: float
     parts: dict[str, Span] = field(default_factory=dict)
     """Category (or WHOLE, OUTSIDE) -> seconds."""
     timers: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -124,13 +123,10 @@ def profile(lines: Sequence[Timed]) -> Profile | None:
     known = [line for line in lines if line.seconds is not None]
     if not known:
         return None
-    seconds = [line.seconds for line in known if line.seconds is not None]
     splits = [_whole(line) for line in known]
-    middle = median(seconds)
     return Profile(
         len(known),
-        middle,
-        deviation(seconds, middle),
+        median([line.seconds for line in known if line.seconds is not None]),
         {key: _span(series) for key, series in _usual(splits)},
         {name: (median([p[0] for p in pairs]), median([p[1] for p in pairs]))
          for name, pairs in _usual([line.timers for line in known])},

@@ -27,8 +27,6 @@ class Ended(Struct):
     page: dict[str, Any]
     history: History
     transitions: list[Transition]
-    at: float
-    """Unix seconds: when it left."""
 
 
 class EndedRuns:
@@ -38,11 +36,11 @@ class EndedRuns:
         self.by_name: dict[str, Ended] = {}
         self._shown: dict[str, RunSnapshot] = {}
 
-    def keep(self, shown: RunSnapshot, at: float) -> None:
-        """The run leaves; `shown` is all that HTTP shows of it. `at`: Unix seconds."""
+    def keep(self, shown: RunSnapshot) -> None:
+        """The run leaves; `shown` is all that HTTP shows of it."""
         self.forget(shown.run)
         page, told = {**shown.page, "history": []}, list(shown.transitions[-_TOLD:])
-        self.by_name[shown.run] = Ended(page, _thinned(shown.history, _BUCKETS), told, at)
+        self.by_name[shown.run] = Ended(page, _thinned(shown.history, _BUCKETS), told)
         for name in list(self.by_name)[:-MOST]:
             self.forget(name)
         for name in list(self.by_name)[-_FRESH - 1 : -_FRESH]:

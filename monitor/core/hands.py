@@ -263,7 +263,7 @@ class Hands:
                 step.status, step.outcome, step.ended_at = "done", "sent", now
                 continue
             self.stamp += 1
-            step.status, step.began_at, step.stamp, self.changed = "begun", now, self.stamp, True
+            step.status, step.stamp, self.changed = "begun", self.stamp, True
             break
         return messages
 

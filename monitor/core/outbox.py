@@ -174,12 +174,6 @@ class Outbox:
         owed.refusals += 1
         return now - owed.refused_since >= _GIVE_UP
 
-    def drop(self) -> None:
-        """There is no state that would keep them."""
-        for name, lane in self._lanes.items():
-            self._count(name, "dropped", len(lane.waiting))
-            lane.waiting.clear()
-
     # --- what is owed -----------------------------------------------------------------------------------------------
 
     def owed(self) -> dict[str, int]:

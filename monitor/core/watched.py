@@ -117,7 +117,7 @@ class Watched:
         if run.state.proven and not run.failed:
             shown = show(run, now, self.config, self.aside)
         if shown is not None:
-            self.ended.keep(shown, now + self.wall_offset)
+            self.ended.keep(shown)
             self.touch(ENDED)
 
     @property
@@ -177,6 +177,5 @@ class Watched:
         if name == source.run:
             self.runs.claim(self.saved, name, name)  # saved, and a file of it came first that was not there then
         else:
-            own = self.sources.latest(source)
-            experiment = Experiment(source.run, own.number, own.label)
+            experiment = Experiment(source.run, self.sources.latest(source).label)
         return self.runs.get(name) or self.runs.begin(name, now, experiment)

@@ -148,8 +148,6 @@ class Scanned(Struct, frozen=True):
     """One walk over the patterns of one mount has ended. Counts are since the walk before."""
 
     mount: str
-    file_system: str
-    mode: Literal["inotify", "poll"]
     at: float
     stats: int = 0
     """Calls that ask for a file's attributes."""

@@ -266,8 +266,6 @@ class MountReader:
         forgotten = self._forget(now)
         scanned = Scanned(
             self.mount.point,
-            self.mount.file_system,
-            self.mode,
             clock.wall(),
             stats=self._context.stats + walk.stats,
             errors=dict(self._context.errors),

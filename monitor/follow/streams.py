@@ -83,7 +83,7 @@ class StreamThread(threading.Thread):
             self._caught_up = True
             at = self._clock.wall()
             self._put(CaughtUp(source_id(self.path), at))
-            self._put(Scanned(self.path, FILE_SYSTEM, "poll", at))
+            self._put(Scanned(self.path, at))
 
     def _put(self, message: Message) -> None:
         while not self._stopping.is_set() and not self._messages.put_all([message], _WAIT):

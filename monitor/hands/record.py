@@ -36,7 +36,6 @@ class Step(Struct):
     commands: list[list[str]] = field(default_factory=list)
     status: Status = "waiting"
     outcome: str = ""
-    began_at: float | None = None
     ended_at: float | None = None
     to: list[str] = field(default_factory=list)
     """Of `notify`: the notifiers."""

@@ -110,7 +110,7 @@ def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now
         return _told(state, incident, "stop", f"{why}: {incident.summary}")
     if not (again := restarts(actions)):
         return _told(state, incident, "stop", incident.summary)
-    own = {*listed_nodes(state), *(expand_some(state.job.nodes) if state.job is not None else ())}
+    own: set[Any] = {*listed_nodes(state), *expand_some(state.job.nodes if state.job is not None else "")}
     own = own or {*incident.evidence.get("nodes", ()), incident.evidence.get("node")}  # no list: whom the log names
     nodes = sorted(named_nodes(policy, incident, own)) if any(action.exclude for action in again) else []
     return _told(state, incident, "restart", incident.summary, nodes)

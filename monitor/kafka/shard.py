@@ -315,7 +315,7 @@ class Shard:
             if not source.caught_up and source.ordered and source.ordered.settles_at is None:
                 self.core.handle(CaughtUp(source.name, wall), self._at)
         if not self.core.scanned:
-            self.core.handle(Scanned(self._mount, "kafka", "poll", wall), self._at)
+            self.core.handle(Scanned(self._mount, wall), self._at)
 
     def _prune(self) -> None:
         """What need not be read again: streams of which it is decided whose they are."""
@@ -333,4 +333,4 @@ class Shard:
             del self._place.written[name]
             self._fed.pop(name, None)
         if old:
-            self.core.handle(Scanned(self._mount, "kafka", "poll", wall, forgotten=tuple(old)), now)
+            self.core.handle(Scanned(self._mount, wall, forgotten=tuple(old)), now)

@@ -39,7 +39,6 @@ class Dump:
     """One rank's dump."""
 
     rank: int
-    version: str
     reports: list[Report] = field(default_factory=list)
     """Where it stood in each group; `work` only in the group that it waits in."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -74,7 +73,7 @@ def read_dump(data: bytes, rank: int) -> Dump:
     value = _plain(data)
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list | tuple):
         raise NoDumpError("it holds no `entries`: no dump of the flight recorder")
-    dump = Dump(rank, _text(value.get("version")))
+    dump = Dump(rank)
     left = _ALL_RANKS
     for config in _mappings(value.get("pg_config")):
         name, told = _text(config.get("name")), config.get("ranks")

@@ -40,7 +40,6 @@ class LaunchRecord(Struct):
     """Not yet ended, or ended as somebody wanted."""
     named: dict[str, list[str]] = field(default_factory=dict)
     """Node -> what named it: kinds of failures, `missing_rank`."""
-    iterations: int = 0
     seconds: float | None = None
     """Normal seconds per iteration,"""
     layout: str = ""

@@ -344,8 +344,6 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.LossScaleExhausted: _on_scale_exhausted,
     events.CollectiveStatus: _on_collective_status,
     events.CustomValueLogged: _on_custom_value,
-    events.CustomProgressLogged: lambda *_: True,
-    events.GenerationMoved: lambda *_: True,
     events.PartBegan: _on_part,
     **dict.fromkeys(EVENTS, fold_evidence),
     events.TrainerSummary: _on_summary,

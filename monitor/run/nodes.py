@@ -20,13 +20,9 @@ NODE_LIST = "SLURM_JOB_NODELIST"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
 
 
-def expand_some(hostlist: str) -> list[str]:
-    """The first nodes of Slurm's list; what is no list gives none."""
-    return list(_expanded(hostlist))
-
-
 @lru_cache(maxsize=256)  # a run's list is asked for at each scrape
-def _expanded(hostlist: str) -> tuple[str, ...]:
+def expand_some(hostlist: str) -> tuple[str, ...]:
+    """The first nodes of Slurm's list; what is no list gives none."""
     try:
         return tuple(expand(hostlist)[:MOST])
     except HostlistError:
@@ -40,7 +36,7 @@ def freeze_node_list(state: RunState) -> None:
         launch.node_list = launch.environment.get(NODE_LIST)
 
 
-def listed_nodes(state: RunState) -> list[str]:
+def listed_nodes(state: RunState) -> tuple[str, ...]:
     """Slurm's list of the present launch's nodes, in its order: as a dump shows it, else as Slurm answered since the
     launch began; empty where neither is known.
     """
@@ -50,7 +46,7 @@ def listed_nodes(state: RunState) -> list[str]:
     if not listed and job is not None:
         began = launch.started_at if launch.started_at is not None else state.first_at
         listed = job.nodes if began is not None and job.asked_at >= began else None
-    return expand_some(listed) if listed else []
+    return expand_some(listed) if listed else ()
 
 
 def nodes_of(state: RunState) -> list[str]:
@@ -64,11 +60,11 @@ def countable_nodes(state: RunState, most: int) -> list[str]:
     return nodes if len(nodes) <= most else []
 
 
-def note_node(state: RunState, node: str, lines: int = 1) -> None:
-    """So many more lines of the launch carry this node's name."""
+def note_node(state: RunState, node: str) -> None:
+    """One more line of the launch carries this node's name."""
     nodes = state.launch.nodes
     if node in nodes or len(nodes) < MOST:
-        nodes[node] = nodes.get(node, 0) + lines
+        nodes[node] = nodes.get(node, 0) + 1
 
 
 def note_rank(state: RunState, rank: int, node: str) -> None:
@@ -212,7 +208,6 @@ def launch_of(state: RunState) -> LaunchRecord | None:
         outcome=outcome,
         planned=planned,
         named=_named(state, set(nodes)),
-        iterations=attempt.iterations,
         seconds=launch.pace.baseline if paced else None,
         layout=" ".join(map(str, sizes)),
         script=f"{job.user} {job.name}" if job is not None else "",

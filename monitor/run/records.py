@@ -53,7 +53,6 @@ class Experiment(Struct, frozen=True):
 
     log: str = ""
     """The run of the log's first experiment."""
-    number: int = 1
     label: str = ""
     """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
 

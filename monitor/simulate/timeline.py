@@ -64,7 +64,6 @@ class _Run:
     window: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
     """Seconds by which the data loader is slow, of the same iterations."""
-    crashes: int = 0
 
 
 def timeline(scenario: Scenario) -> Iterator[Emission]:

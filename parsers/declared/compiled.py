@@ -5,6 +5,7 @@ line that is none of it, or when it has stood complete at the end of its log for
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
@@ -68,7 +69,7 @@ class Block(Struct):
         if self.readings[0].spec.ends and not self.ended:
             return []
         line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        return list(_answer(self.readings, line, self.readings[0].spec.separator.join(self.lines)))
+        return list(_answer(self.readings, self.readings[0].spec.separator.join(self.lines), line))
 
 
 def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
@@ -94,16 +95,7 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
         return Rule(name, (first.mark.anchor.encode(),), _Opens(readings, block))
     # what a bar tells may contradict itself, and an engine may stand still, by their numbers
     plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
-    return Rule(name, (first.mark.anchor.encode(),), _Reads(readings), templated=plain)
-
-
-class _Reads(Struct, eq=False):
-    """Lines that say everything by themselves."""
-
-    readings: tuple[Reading, ...]
-
-    def __call__(self, line: Line) -> Iterator[Event]:
-        return _answer(self.readings, line, None)
+    return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), templated=plain)
 
 
 class _Opens(Struct, eq=False):
@@ -118,7 +110,7 @@ class _Opens(Struct, eq=False):
             yield self.block(line.text, [], origin["rank"], origin["node"], origin["logged_at"])
 
 
-def _answer(readings: tuple[Reading, ...], line: Line, below: str | None) -> Iterator[Event]:
+def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Event]:
     """Of the first reading whose line it is. `below`: the lines of a block. They have one mark, which is looked for
     once; names and values are cut once where they are cut alike.
     """

@@ -25,7 +25,6 @@ _MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
 _MOST_PLACEHOLDERS = 40
 _MOST_CHARACTERS = 1000
 _MOST_PLACES = 64  # of a line in which a mark that may stand anywhere is looked for
-_LEAST_ANCHOR = 3
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = (
     rf"\d{{4}}-\d\d-\d\d[ T,]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
@@ -38,7 +37,6 @@ class Mark:
     """A mark, read. Raises ValueError with what is wrong."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(f"is longer than {_MOST_CHARACTERS} characters")
         pieces = _PLACEHOLDER.split(text)

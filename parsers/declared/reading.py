@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
 from parsers.declared.marks import Mark
@@ -57,11 +57,6 @@ _TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     **{part: (PartBegan, {"part": part}) for part in get_args(Part)},
 }
 """What a line means -> its event, and the event's fields: the line's own where it has them."""
-_THEN: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
-    "evaluating": lambda origin: EvaluationProgressed(done=0, total=0, **origin),
-    "saving": lambda origin: CheckpointSaveStarted(**origin),
-    "rollout": lambda origin: PartBegan(part="rollout", implied=True, **origin),
-}
 _REPEATED: Final = "x across cluster]"
 """Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
@@ -130,16 +125,14 @@ class Reading:
             rest = self._after_assign.sub(self._assign, rest)
         found: dict[str, str] = {}
         for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
-            name, assigned, value = self._cut(piece)
+            cut = piece.strip().rpartition(" ") if self._assign == " " else piece.partition(self._assign)
+            name, assigned, value = cut
             if assigned:
                 value = value.strip(" \t'\"}]|")
                 if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
                     value = value.partition("(")[2].rstrip(")")
                 found.setdefault(name.strip(" \t'\"{[|"), value)
         return found
-
-    def _cut(self, piece: str) -> tuple[str, str, str]:
-        return piece.strip().rpartition(" ") if self._assign == " " else piece.partition(self._assign)
 
     def wanted(self, found: Mapping[str, str]) -> bool:
         """Whether it is this line by what it names."""
@@ -178,9 +171,10 @@ class Reading:
             origin = {**origin, "logged_at": values["time"]}
         if self.spec.means == "step":
             yield from self._step(values, losses, extra, origin)
-            then = _THEN.get(self.spec.then)
-            if then is not None:
-                yield then(origin)
+            if self.spec.then:
+                kind, fields = _TELLS[self.spec.then]
+                implied = {"implied": True} if kind is PartBegan else {}
+                yield kind(**fields, **implied, **origin)
         else:
             yield from self._other(values, losses, line, origin)
 
@@ -192,8 +186,9 @@ class Reading:
             samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
         step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
-            if _is_of_an_epoch(values):
-                yield CustomProgressLogged(name=self.spec.name or self._dialect, **origin)  # which step nobody knows
+            # a step of a later epoch, and not how many an epoch has: which one nobody knows
+            if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
+                yield CustomProgressLogged(name=self.spec.name or self._dialect, **origin)
             return
         yield from _memory(values, step, origin)
         total = _total_of(values)
@@ -233,15 +228,11 @@ class Reading:
             if sizes:
                 yield SizesTold(values=sizes, **origin)
         else:
-            yield from self._figures(values, step, origin)
-
-    def _figures(self, values: dict[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
-        yield from _memory(values, step, origin)
-        yield from _parts(values, origin)
-        names = ("tflops", "samples_per_second")
-        rates = {name: values[name] for name in names if name in values}
-        if rates:
-            yield ThroughputReported(**rates, **origin)
+            yield from _memory(values, step, origin)
+            yield from _parts(values, origin)
+            rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
+            if rates:
+                yield ThroughputReported(**rates, **origin)
 
 
 def _time(values: dict[str, Any]) -> None:
@@ -272,11 +263,6 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
     if epoch == 0 and step != inside:
         return None
     return step
-
-
-def _is_of_an_epoch(values: Mapping[str, Any]) -> bool:
-    """Whether a step of a later epoch is told, and not how many an epoch has."""
-    return bool(values.get("epoch")) and values.get("epoch_step") is not None and "epoch_steps" not in values
 
 
 def _total_of(values: Mapping[str, Any]) -> int | None:

@@ -28,6 +28,7 @@ from parsers.engine.fields import (
     words_of_time,
 )
 from parsers.engine.prefixes import iso_time
+from parsers.wrappers import date_after
 
 Convert = Callable[[str], Any]
 
@@ -74,19 +75,8 @@ def _percent(text: str) -> float | None:
     return _share(text if text.endswith("%") else f"{text.strip()}%")
 
 
-def _giga(text: str) -> float | None:
-    value = finite_amount(text)
-    return None if value is None else value / 1e3
-
-
-def _plain_flops(text: str) -> float | None:
-    value = finite_amount(text)
-    return None if value is None else value / 1e12
-
-
-def _index(text: str) -> int | None:
-    value = whole_amount(text)
-    return None if value is None else value + 1
+def _over(divisor: float) -> Convert:
+    return lambda text: None if (value := finite_amount(text)) is None else value / divisor
 
 
 def _from_zero(text: str) -> int | None:
@@ -97,7 +87,8 @@ def _from_zero(text: str) -> int | None:
 
 def _lossless_index(text: str) -> int | None:
     """Of `1.23e+3` the last digits are lost: it names no step."""
-    return None if "e" in text else _index(text)
+    value = whole_amount(text) if "e" not in text else None
+    return None if value is None else value + 1
 
 
 def _unix(divisor: int) -> Convert:
@@ -148,7 +139,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
         name: {"": byte_size, "B": byte_size, "MiB": mebibytes, "GiB": gibibytes, "printed": byte_size}
         for name in MEMORY
     },
-    "tflops": {"": finite_amount, "TFLOP/s": finite_amount, "GFLOP/s": _giga, "FLOP/s": _plain_flops,
+    "tflops": {"": finite_amount, "TFLOP/s": finite_amount, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
                "printed": teraflops},
     "time": {"": _iso, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},
@@ -174,13 +165,6 @@ def unix_time(milliseconds_: int) -> str | None:
     days, rest = divmod(milliseconds_, 86_400_000)
     if not 0 <= days < 2_932_897:
         return None
-    # days since 1 March of the year 0, counted in eras of 400 years
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted = (5 * day_of_year + 2) // 153
-    day, month = day_of_year - (153 * shifted + 2) // 5 + 1, shifted + 3 if shifted < 10 else shifted - 9
-    year = year_of_era + era * 400 + (month <= 2)
     second, fraction = divmod(rest, 1000)
     time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{fraction:03}"
-    return f"{year:04}-{month:02}-{day:02}T{time}Z"
+    return f"{date_after(days)}T{time}Z"

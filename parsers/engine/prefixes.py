@@ -31,19 +31,19 @@ _PREFIX = re.compile(
     # `[1,3]<stdout>:` OpenMPI --tag-output
     | \[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err|diag)>:[ ]?
     # `[2023-10-19 23:07:45,931] [INFO] [logging.py:96:log_dist] [Rank 0] ` DeepSpeed's logger
-    | [ ]{0,4}\[(?P<ds_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]\[(?P<ds_level>[A-Z]+)\][ ]
+    | [ ]{0,4}\[(?P<ds_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]\[[A-Z]+\][ ]
       \[(?P<ds_where>[^\]\s]+)\](?:[ ]\[Rank[ ](?P<ds_rank>-?\d{1,9})\])?[ ]?
     # `[2024-06-21 10:50:42][INFO][training_log:661] - ` Argonne
-    | [ ]{0,4}\[(?P<ar_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]\[(?P<ar_level>[A-Z]+)\]
+    | [ ]{0,4}\[(?P<ar_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]\[[A-Z]+\]
       \[(?P<ar_where>[^\]]+)\](?:[ ]-[ ]|[ ])?
     # `[2026-03-27 15:42:15.545150] ` Megatron-LM 2024 on
     | [ ]{0,4}\[(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]
     # `INFO:megatron.core.timers:` Python's default logging
-    | (?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL):(?P<logger>[A-Za-z_][\w.]*):
+    | (?:INFO|WARNING|ERROR|DEBUG|CRITICAL):(?P<logger>[A-Za-z_][\w.]*):
     # `[INFO|trainer.py:1165] 2021-05-25 07:09:47,832 >> ` transformers' logger
-    | \[(?P<hf_level>[A-Z]+)\|(?P<hf_where>[^\]]+)\][ ](?P<hf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+)[ ]>>[ ]?
+    | \[[A-Z]+\|(?P<hf_where>[^\]]+)\][ ](?P<hf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+)[ ]>>[ ]?
     # `[INFO|2026-04-02 14:00:00] trainer.py:2519 >> ` LLaMA-Factory's
-    | \[(?P<lf_level>[A-Z]+)\|(?P<lf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d)\][ ]
+    | \[[A-Z]+\|(?P<lf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d)\][ ]
       (?P<lf_where>[\w.]{1,80}:\d{1,6})[ ]>>[ ]?
     # `2023-10-26 21:31:16,318 [Rank 15]: ` a vendor's logger
     | (?P<vd_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ]\[Rank[ ](?P<vd_rank>\d{1,9})\]:[ ]?
@@ -51,7 +51,7 @@ _PREFIX = re.compile(
     # `[[32m20251202 06:56:28[0m][[36mrank-7/8[0m][[1mINFO [0m] [1m[...` the same where only the escape byte was lost
     | \[(?:\[\d{1,2}m)?(?P<pr_time>\d{8}[ ]\d\d:\d\d:\d\d)(?:\[0m)?\]
       \[(?:\[\d{1,2}m)?rank-(?P<pr_rank>\d{1,9})/\d{1,9}(?:\[0m)?\]
-      \[(?:\[\d{1,2}m)?(?P<pr_level>[A-Z]+)[ ]{0,4}(?:\[0m)?\][ ]?
+      \[(?:\[\d{1,2}m)?[A-Z]+[ ]{0,4}(?:\[0m)?\][ ]?
       (?:\[\d{1,2}m)?(?:\[(?P<pr_where>[^\]]+)\][ ]?)?:?[ ]?
     | """
     + TEXT_FORMS
@@ -96,7 +96,6 @@ class Prefix:
     rank: int | None = None
     node: str | None = None
     logged_at: str | None = None
-    level: str | None = None
     location: str | None = None
     pod: str | None = None
 
@@ -152,7 +151,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
 
 
 _ROLES = {
-    "task": "task", "local": "local_rank", "rank": "rank", "mpi": "rank", "time": "logged_at", "level": "level",
+    "task": "task", "local": "local_rank", "rank": "rank", "mpi": "rank", "time": "logged_at",
     "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
 """The last word of a group's name -> what it tells."""
@@ -169,7 +168,7 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
             continue
         if role == "logged_at":
             prefix.logged_at = iso_time(value)
-        elif role in ("level", "location", "node"):
+        elif role in ("location", "node"):
             setattr(prefix, role, value)
         elif role == "pod":
             prefix.pod = prefix.node = value

@@ -22,10 +22,5 @@ EVENT_TYPES: dict[str, type[Event]] = {
 
 def to_fields(event: Event) -> dict[str, Any]:
     """The event as plain data, absent values and empty collections left out, for `parse --json`."""
-    out: dict[str, Any] = {"event": event.kind}
-    for name in event.__struct_fields__:
-        value = getattr(event, name)
-        if value is None or value == {} or value == "":
-            continue
-        out[name] = value
-    return out
+    values = {name: getattr(event, name) for name in event.__struct_fields__}
+    return {"event": event.kind} | {name: value for name, value in values.items() if value not in (None, {}, "")}

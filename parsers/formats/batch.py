@@ -8,7 +8,7 @@ ends in `The output (if any) follows:`.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -87,6 +87,9 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
 class LsfReportGatherer(Struct):
     """LSF's report: how the job ended is told where its output ends, once. `writer`: whose lines they are."""
 
+    settles: ClassVar[bool] = True
+    """The subject tells that the job is over, although the rest was not written."""
+
     writer: str
     subject: str
     lines: int = 0
@@ -102,11 +105,6 @@ class LsfReportGatherer(Struct):
     def shown(self) -> str:
         """What says most of the end."""
         return self.reason or self.end or self.subject
-
-    @property
-    def settles(self) -> bool:
-        """The subject tells that the job is over, although the rest was not written."""
-        return True
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Take the report's lines; another line is the next job's, or of the output that follows."""

@@ -5,9 +5,10 @@ GiB. `skipped` is cumulative, unlike Megatron's count per interval.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from parsers.engine.fields import finite, gibibytes, integer, milliseconds_range, number, seconds, teraflops
+from parsers.engine.fields import finite, gibibytes, integer, number, seconds, teraflops
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     EngineStepLogged,
@@ -17,8 +18,8 @@ from parsers.events import (
     ModelSettingLogged,
     OverflowSkipped,
     ThroughputReported,
-    TimersReported,
 )
+from parsers.formats.megatron_reports import timers_of
 from parsers.patterns import lazy
 
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
@@ -126,21 +127,6 @@ def read_overflow(line: Line) -> Iterator[Event]:
         yield LossScaleExhausted(**line.origin)
 
 
-def read_timers(line: Line) -> Iterator[Event]:
-    """wall_clock_breakdown: behind DeepSpeed's logger, or `rank=0 time (ms) | ...`."""
-    text = line.text
-    at = text.find("time (ms) |")
-    if at < 0 or (line.prefix.location is None and "rank=" not in text[:at]):
-        return
-    timers: dict[str, tuple[float, float]] = {}
-    for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
-        took = milliseconds_range(value)
-        if took is not None:
-            timers[name] = took
-    if timers:
-        yield TimersReported(speaker="deepspeed", timers=timers, **line.origin)
-
-
 def read_memory(line: Line) -> Iterator[Event]:
     """see_memory_usage on rank 0: the device's line and the host's."""
     if match := _SEE_MEMORY.search(line.text):
@@ -184,9 +170,7 @@ def read_setting(line: Line) -> Iterator[Event]:
     if match is None or name is None:
         return
     text = match[2].strip()
-    value: Any = integer(text)
-    if text in ("True", "False"):
-        value = text
+    value: Any = text if text in ("True", "False") else integer(text)
     if value is not None:
         yield ModelSettingLogged(name=name, value=value, **line.origin)
 
@@ -199,7 +183,7 @@ RULES: tuple[Rule, ...] = (
         (b"Attempted loss scale", b"dynamic loss scale from", b"loss scale already at minimum"),
         read_overflow, templated=True,
     ),
-    Rule("deepspeed.timers", (b"time (ms) |",), read_timers, templated=True),
+    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _TIMER), templated=True),
     Rule("deepspeed.memory", (b"Max_MA ", b"CPU Virtual Memory:"), read_memory, templated=True),
     Rule("deepspeed.profile", (b"FLOPS per GPU ", b"samples/second: ", b"iter latency: "), read_profile),
     Rule("deepspeed.setting", (b":print] ",), read_setting),

@@ -164,9 +164,7 @@ def role_of(exception: str, message: str, script: str | None, text: str) -> Role
     """
     if _BYSTANDERS.search(text) or (script is not None and _BYSTANDERS.search(script)):
         return "bystander"
-    if exception in ("ChildFailedError", "SignalException") or (
-        exception == "CalledProcessError" and _launched(message)
-    ):
+    if exception in _LAUNCHERS or (exception == "CalledProcessError" and _launched(message)):
         return "launcher"
     if script is None:
         return None

@@ -21,6 +21,7 @@ from parsers.events import (
 )
 from parsers.formats import TABLES
 from parsers.patterns import lazy
+from parsers.wrappers import MONTHS
 
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most
@@ -65,7 +66,6 @@ _DATE = lazy(
     r"^[ ]{0,4}\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) "
     r"(\d\d):(\d\d:\d\d)(?: ([AP])M)?(?: [A-Z]{1,5})? (\d{4})\]?:? "
 )
-_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _ATTEMPT = lazy(r"\battempt #?(\d{1,4})\b(?!.{0,200}\b(?:rc=|exit|fail|done|succe))", re.IGNORECASE)
 _LAUNCHES = lazy(
     r"\b(?:attempt|run|job|launch|launcher|train|training|pretrain|pretraining|finetune|torchrun|srun|deepspeed|mpirun)"
@@ -189,7 +189,7 @@ def read_launch(line: Line) -> Iterator[Event]:
 def _date(match: re.Match[str]) -> str:
     month, day, hour, rest, half, year = match.groups()
     hours = int(hour) % 12 + 12 * (half == "P") if half else int(hour)
-    return f"{year}-{_MONTHS.index(month) // 3 + 1:02}-{int(day):02}T{hours:02}:{rest}"
+    return f"{year}-{MONTHS.index(month) + 1:02}-{int(day):02}T{hours:02}:{rest}"
 
 
 def read_other(line: Line) -> Iterator[Event]:

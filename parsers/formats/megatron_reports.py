@@ -4,8 +4,10 @@ Timers come in four forms (`--timing-log-option`): one rank's in a line, and blo
 least and most over the ranks, its most alone, or each rank's.
 """
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -66,19 +68,20 @@ def read_memory(line: Line) -> Iterator[Event]:
             )
 
 
-def read_timers(line: Line) -> Iterator[Event]:
-    """`time (ms)` lines without DeepSpeed's logger in front: those are deepspeed.py's."""
+def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Event]:
+    """A `time (ms)` line: DeepSpeed's is behind its logger, or `rank=0 time (ms) | ...`, Megatron's is neither."""
     text = line.text
     at = text.find("time (ms) |")
-    if at < 0 or line.prefix.location is not None or "rank=" in text[:at]:
+    by_engine = line.prefix.location is not None or "rank=" in text[:at]
+    if at < 0 or by_engine != (speaker == "deepspeed"):
         return
     timers = {}
-    for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
+    for name, value in form.findall(text[at + len("time (ms) ") :]):
         took = milliseconds_range(value)
         if took is not None:
             timers[name.strip()] = took
     if timers:
-        yield TimersReported(speaker="megatron", timers=timers, **line.origin)
+        yield TimersReported(speaker=speaker, timers=timers, **line.origin)
 
 
 def read_spread(line: Line) -> Iterator[Event]:
@@ -140,7 +143,7 @@ def read_straggler(line: Line) -> Iterator[Event]:
 
 RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
-    Rule("megatron.timers", (b"time (ms) |",), read_timers, templated=True),
+    Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
     Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),

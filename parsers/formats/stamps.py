@@ -9,12 +9,12 @@ from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, TimeShown
 from parsers.patterns import lazy
+from parsers.wrappers import MONTHS
 
 # `[2022-03-21 15:14:01] PULSE: ...` is a prefix already; `2023-07-16 10:54:50.217374: I tensorflow/core/...`,
 # `2024-05-01 12:00:00,123 - root - INFO - ...`, `[NeMo I 2025-03-01 10:00:00 nemo_logging:381] ...`
 _DATE = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 _FIRST = lazy(rf"[ ]{{0,4}}\[?(?:[A-Za-z]\w{{1,20}}\]?[ ](?:[A-Z][ ])?)?({_DATE})[\],:; ]")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
 _BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
 _DATE_1 = lazy(
@@ -49,12 +49,12 @@ def date_of(text: str) -> str | None:
         day, month, year, hour, rest, half, zone = match.groups()
     else:
         return None
-    if month not in _MONTHS:
+    if month not in MONTHS:
         return None
     if half:
         hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
     utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
-    return f"{year}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
+    return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
 
 
 def _of_hf(text: str) -> str | None:

@@ -159,7 +159,7 @@ def test_a_death_is_reported_once_wherever_it_comes(text: str, failure: str, pla
 def live(*readings: tuple[float, str]) -> tuple[list[Transition], dict[str, str]]:
     """A file that grows while the daemon follows it: what was reported, and the states that the page shows."""
     core = Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=("/l/*",)),)))
-    core.handle(Scanned("/l", "ext4", "poll", NOW), NOW)
+    core.handle(Scanned("/l", NOW), NOW)
     core.handle(Opened("/l/a.log", "/l/a.log", None, 0, NOW, False), NOW)
     core.handle(CaughtUp("/l/a.log", NOW), NOW)
     told: list[Transition] = []
@@ -230,7 +230,7 @@ def test_a_file_that_came_with_its_whole_death_in_it_is_news() -> None:
     """A job that begins and dies between two searches of its directory; not an old log that was copied there."""
     for stamp, expected in (("2023-11-14 22:13:19", ["crash"]), ("2023-02-01 08:00:00", [])):
         core = Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=("/l/*",)),)))
-        core.handle(Scanned("/l", "ext4", "poll", NOW), NOW)
+        core.handle(Scanned("/l", NOW), NOW)
         text = f"[{stamp},100] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 22513\n" + KEY_ERROR
         core.handle(Opened("/l/a.log", "/l/a.log", None, 0, NOW, False), NOW)
         core.handle(Data("/l/a.log", 0, text.encode(), NOW, NOW, 0), NOW)

@@ -411,7 +411,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
     disk.save(core, 1000.0 + 29 * 86_400)
     assert set(disk.saved().sources) == {"/old", "/logs/a.log"}
     assert disk.saved().sources["/old"].saved_at == 1000.0
-    core.handle(Scanned("/", "ext4", "poll", 0.0, forgotten=("/logs/a.log",)), 0.0)
+    core.handle(Scanned("/", 0.0, forgotten=("/logs/a.log",)), 0.0)
     disk.save(core, 1000.0 + 29 * 86_400)
     assert set(disk.saved().sources) == {"/old"}
     disk.save(core, 1000.0 + 31 * 86_400)

@@ -20,24 +20,24 @@ from parsers.engine.prefixes import Prefix, iso_time, segments, strip_prefixes
         ("[1,3]<stdout>:text", Prefix(rank=3), "text"),
         (
             "[2023-10-19 23:07:45,931] [INFO] [logging.py:96:log_dist] [Rank 0] step=1",
-            Prefix(rank=0, logged_at="2023-10-19T23:07:45.931", level="INFO", location="logging.py:96:log_dist"),
+            Prefix(rank=0, logged_at="2023-10-19T23:07:45.931", location="logging.py:96:log_dist"),
             "step=1",
         ),
         (
             "[2023-10-19 23:07:45,931] [INFO] [comm.py:1:init] [Rank -1] text",
-            Prefix(logged_at="2023-10-19T23:07:45.931", level="INFO", location="comm.py:1:init"),
+            Prefix(logged_at="2023-10-19T23:07:45.931", location="comm.py:1:init"),
             "text",
         ),
         (
             "[2024-06-21 10:50:42][INFO][training_log:661] -  iteration=1",
-            Prefix(logged_at="2024-06-21T10:50:42", level="INFO", location="training_log:661"),
+            Prefix(logged_at="2024-06-21T10:50:42", location="training_log:661"),
             " iteration=1",
         ),
         (" [2026-03-27 15:42:15.545150] iteration", Prefix(logged_at="2026-03-27T15:42:15.545150"), "iteration"),
-        ("INFO:megatron.core.timers:text", Prefix(level="INFO", location="megatron.core.timers"), "text"),
+        ("INFO:megatron.core.timers:text", Prefix(location="megatron.core.timers"), "text"),
         (
             "[INFO|trainer.py:1165] 2021-05-25 07:09:47,832 >>   text",
-            Prefix(level="INFO", location="trainer.py:1165", logged_at="2021-05-25T07:09:47.832"),
+            Prefix(location="trainer.py:1165", logged_at="2021-05-25T07:09:47.832"),
             "  text",
         ),
         (
@@ -47,7 +47,7 @@ from parsers.engine.prefixes import Prefix, iso_time, segments, strip_prefixes
         ),
         (
             "[20251202 06:56:28][rank-7/8][INFO ] [-----trainer.py:2560] : text",
-            Prefix(rank=7, logged_at="2025-12-02T06:56:28", level="INFO", location="-----trainer.py:2560"),
+            Prefix(rank=7, logged_at="2025-12-02T06:56:28", location="-----trainer.py:2560"),
             "text",
         ),
         (

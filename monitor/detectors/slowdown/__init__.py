@@ -67,7 +67,7 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
         if not earlier or track.value - shift.base < (shift.level - shift.base) / 2:
             memory.shift = None
         else:
-            shift.level, shift.reported_at = track.value, iteration
+            shift.level = track.value
         return True
     if not earlier or (key.strip("?/") == "" and _begins_anew(state, step)):
         return False
@@ -76,7 +76,7 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
     spread = deviation(known, usual) if len(known) >= 3 else 0.0
     limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale, UNITS * (track.unit or 0.0))
     if track.value - usual > limit:
-        memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch", iteration)
+        memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch")
         return True
     return False
 

@@ -59,7 +59,6 @@ class Shift(Struct):
     base: float
     level: float
     reason: str
-    reported_at: int
     unsure: bool = False
     """A new launch has not shown its level yet."""
     before: Level | None = None

@@ -83,7 +83,7 @@ def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settin
         last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
         if sum(x - track.best <= drift / 2 for x in last) > len(last) // _CALM:
             return False
-    memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
+    memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift")
     return True
 
 
@@ -182,7 +182,7 @@ def _take_shift(
     onset = track.up_since if size > 0 else track.down_since
     onset = iteration if onset is None else onset
     level, shift, faster = track.value + size, memory.shift, memory.faster
-    new = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
+    new = Shift(onset, at, track.value, level, "shift", before=track.before(since))
     if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
         memory.faster = None  # back from a faster level, which was none of its own
         memory.tracks[memory.key] = _resumed(track, faster, since)

@@ -16,7 +16,6 @@ from parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
 
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
 _ALONE = 128  # remembered while one source reports: only tee copies, which stand close together
-SAVED = 512  # of these go into the state file
 _AHEAD = 2  # intervals by which two lines of one launch may be apart
 _RIVALS = 4
 _ALONE_NOW = 5  # lines of a rival in a row after which the other launch is believed to be dead
@@ -153,19 +152,6 @@ class Copies(Struct):
         if cursor is None:
             cursor = self.cursors[source] = Stream()
         cursor.last_iteration, cursor.launch = iteration, attempt
-
-    def saved(self) -> Copies:
-        """The part worth keeping over a restart of the daemon."""
-        seen = dict(list(self.seen.items())[-SAVED:])
-        return Copies(
-            seen,
-            dict(self.steps),
-            dict(self.cursors),
-            list(self.left),
-            list(self.rivals),
-            found=self.found,
-            ranks=self.ranks,
-        )
 
 
 def _same(one: float | None, other: float | None) -> bool:

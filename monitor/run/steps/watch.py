@@ -150,10 +150,6 @@ class Arrivals:
         self.iteration, self.moment = iteration, moment
         return took / (iteration - since), iteration - since
 
-    def stop(self) -> None:
-        """A launch has ended."""
-        self.iteration, self.together, self.gaps = None, 0, []
-
 
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost

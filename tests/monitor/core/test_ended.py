@@ -61,7 +61,7 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
     again.handle(data("/l/a.log", line(301), offset=positions["/l/a.log"].offset, mtime=LATER, at=LATER), LATER)
     moved = again.snapshot(LATER)
     assert ([run.run for run in moved.runs], [run.run for run in moved.ended]) == (["a"], ["silent"])
-    again.handle(Scanned("/", "ext4", "poll", LATER, forgotten=("/l/silent.log",)), LATER)
+    again.handle(Scanned("/", LATER, forgotten=("/l/silent.log",)), LATER)
     assert again.snapshot(LATER).ended == ()
 
 
@@ -74,7 +74,7 @@ def test_they_are_few_and_their_incidents_end() -> None:
         history.add_step((iteration, None, 0, *([1.0] * len(SERIES))))
     for number in range(MOST + 5):
         page = {"run": str(number), "sources": ["/l"], "incidents": [incident], "state": "crashed"}
-        ended.keep(RunSnapshot(str(number), {}, page, history), NOW)
+        ended.keep(RunSnapshot(str(number), {}, page, history))
     shown = ended.show((), lambda _: True, NOW + HOUR)
     assert {int(run.run) for run in shown} == set(range(5, MOST + 5))
     assert all(run.page["incidents"] for run in shown)

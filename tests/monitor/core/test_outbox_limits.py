@@ -239,13 +239,6 @@ def test_numbers_go_on_over_a_restart() -> None:
     assert [one.number for one in again.save()["chat"]] == [1, 2, 4]
 
 
-def test_without_a_state_that_keeps_them_what_is_owed_is_dropped() -> None:
-    """And counted."""
-    box = outbox(message("a"), message("b"))
-    box.drop()
-    assert (box.owed(), outcomes(box)) == ({"chat": 0}, {"dropped": 2})
-
-
 def test_a_receiver_that_was_owed_nothing_leaves_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """Those that stay are counted from zero."""
     box = outbox()

@@ -209,7 +209,7 @@ def test_claims_do_not_walk_all_runs() -> None:
     """A restart on ten thousand logs claims each run by its log: those of other experiments come along."""
     waiting = Counted({name: Judged(RunState(name)) for name in map(str, range(50))})
     waiting["other"] = Judged(RunState("other"))
-    waiting["other"].state.experiment = Experiment("7", 2, "lr")
+    waiting["other"].state.experiment = Experiment("7", "lr")
     saved, runs = Waiting(OfLog({}, waiting)), Runs(default_config(), charts=False)
     for name in map(str, range(50)):
         runs.claim(saved, name, f"new-{name}")

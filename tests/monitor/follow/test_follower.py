@@ -124,7 +124,8 @@ def test_polled_on_a_network_mount(start, append, tmp_path):
     log = tmp_path / "a.log"
     log.write_text("one\n")
     follower, messages = start(log, local=False, poll_interval=0.02)
-    assert until(messages, Scanned).mode == "poll"
+    until(messages, Scanned)
+    assert follower.status()[0].mode == "poll"
     until(messages, CaughtUp)
     append(log, b"two\n")
     assert until(messages, Data).data == b"two\n"
