@@ -48,7 +48,7 @@ from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
 from monitor.core.saved import ENDED, LEDGER, MONITOR, Charts, OfLog, Place, Saved, Waiting
-from monitor.core.view import count_sources, show_all
+from monitor.core.view import count_sources, show
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
 from monitor.incidents import Transition
@@ -230,14 +230,15 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        shown = show_all(runs, now, self.config, self.aside, self.hands.record, asked, over=self._over)
+        found = (show(run, now, self.config, self.aside, self.hands.record, asked, over=self._over) for run in runs)
+        shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
-        ended = self.ended.show({run.run for run in shown}, self._is_known, at)
+        ended = self.ended.show({run.run for run in shown}, (self.sources.names, self.saved.sources), at)
         nodes = self._nodes.shown(now)
         self.counts.values["megatron_suspect_node"] = dict(nodes.suspects)
         return Snapshot(
@@ -252,9 +253,6 @@ class Core(Watched):
             ready=self.ready,
             behind_seconds=behind,
         )
-
-    def _is_known(self, source: str) -> bool:
-        return source in self.sources.names or source in self.saved.sources
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""

@@ -4,7 +4,7 @@ A crash at eleven in the evening must be on the page at three, and in the mornin
 seen, too. Kept is what the page showed last, with charts of fewer points: nothing judges it, no metric exists for it.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -52,12 +52,12 @@ class EndedRuns:
         self.by_name.pop(name, None)
         self._shown.pop(name, None)
 
-    def show(self, runs: Container[str], known: Callable[[str], bool], at: float) -> tuple[RunSnapshot, ...]:
-        """As HTTP shows them. Those are forgotten that have become one of the `runs`, or of whose sources none is a
-        `known` file any more. `at`: Unix seconds.
+    def show(self, runs: Container[str], known: Iterable[Container[str]], at: float) -> tuple[RunSnapshot, ...]:
+        """As HTTP shows them. Those are forgotten that have become one of the `runs`, or of whose sources none is
+        `known` in any of these any more. `at`: Unix seconds.
         """
         for name, one in list(self.by_name.items()):
-            if name in runs or not any(map(known, one.page["sources"])):
+            if name in runs or not any(source in files for source in one.page["sources"] for files in known):
                 self.forget(name)
         return tuple(self._show(name, one, at) for name, one in sorted(self.by_name.items()))
 

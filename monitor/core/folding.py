@@ -138,7 +138,8 @@ class Folding:
         if state.lost:
             found_again(run, now)
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
-        alone = prompt and _steps_among(entries) == 1
+        # of several iteration lines that were read at once nobody knows when each was written
+        alone = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
         state.arrived = at if alone else None
         before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at
         dead = state.launch.phase in ENDED
@@ -222,11 +223,6 @@ class Folding:
     def drop(self, name: str) -> None:
         """What is held of that source is of no use any more."""
         self._holding.pop(name, None)
-
-
-def _steps_among(entries: Sequence[LogEvent]) -> int:
-    """Iteration lines that were read at once: of several nobody knows when each was written."""
-    return sum(type(entry.event) is IterationLogged for entry in entries)
 
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:

@@ -242,15 +242,12 @@ class Hands:
             self.record.last += 1
             self.record.courses.append(course_of(made, state, self.record.last, now))
             self.changed = True
-            self._forget(now)
+            kept = [course for course in self.record.courses if course.open or now - course.planned_at < _KEPT]
+            self.record.courses = kept[-_MOST:]
         past = [course for course in self.record.courses if course.run == state.name]
         lines += [_told(course) for course in reversed(past[-_SHOWN:])]
         if lines != run.actions:
             run.actions, run.dirty = lines, True
-
-    def _forget(self, now: float) -> None:
-        kept = [course for course in self.record.courses if course.open or now - course.planned_at < _KEPT]
-        self.record.courses = kept[-_MOST:]
 
     # --- doing ------------------------------------------------------------------------------------------------------
 

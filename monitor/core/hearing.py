@@ -90,7 +90,7 @@ class Hearing:
     def unheard(self, message: Unheard, now: float) -> None:
         """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
         self.heard_again[message.mount] = now
-        runs = self._watched.sources.on_mount(message.mount)
+        runs = {one.run for one in self._watched.sources.values() if one.mount == message.mount}
         for run in self._watched.runs.values():
             if run.log in runs:
                 not_listened(run.state, message.seconds, now)

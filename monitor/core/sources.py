@@ -275,10 +275,6 @@ class Sources(dict[str, Source]):
         own = self._latest.get(run) if source is None else self.latest(source)
         return run if own is None else experiment_name(run, own.label)
 
-    def on_mount(self, mount: str) -> set[str]:
-        """The runs that have sources there."""
-        return {source.run for source in self.values() if source.mount == mount}
-
     def telling(self, run: str) -> list[Source]:
         """Those of its sources that told steps; all where none has yet."""
         own = [self[name] for name in self.of_run(run)]

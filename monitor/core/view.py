@@ -26,14 +26,6 @@ _NO_RECORD = Record()
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
-def show_all(
-    runs: Iterable[Run], now: float, config: Config, aside: Aside, record: Record, asked: Asked, *, over: bool = False
-) -> tuple[RunSnapshot, ...]:
-    """Each run as HTTP shows it, if it can be shown or ever could. `record`: what policies have done."""
-    found = (show(run, now, config, aside, record, asked, over=over) for run in runs)
-    return tuple(shown for shown in found if shown is not None)
-
-
 def show(
     run: Run,
     now: float,

@@ -61,7 +61,11 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
         if less is not None:
             shorter.append(less)
     if longest is not None:
-        return Copy(_at(mark, longest[1]), longest)
+        status = longest[1]
+        there = Fingerprint(
+            status.st_dev, status.st_ino, mark.head_bytes, mark.head_hash, mark.offset, mark.tail_bytes, mark.tail_hash
+        )
+        return Copy(there, longest)
     return Copy(max(shorter, key=lambda one: one.offset), None) if shorter else None
 
 
@@ -187,9 +191,3 @@ def _shorter(
     if context.pread(descriptor, len(tail), size - len(tail)) != tail:
         return None
     return Fingerprint(status.st_dev, status.st_ino, len(head), digest(head), size, len(tail), digest(tail))
-
-
-def _at(mark: Fingerprint, status: os.stat_result) -> Fingerprint:
-    return Fingerprint(
-        status.st_dev, status.st_ino, mark.head_bytes, mark.head_hash, mark.offset, mark.tail_bytes, mark.tail_hash
-    )

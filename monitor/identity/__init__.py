@@ -199,8 +199,8 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]],
             alike = any(_same(values, told) for told in known)
             equal, unequal = equal + alike, unequal + (not alike)
     if unequal >= _SURE and unequal > equal:
-        ranks = _are_ranks(one, other) or (mates and not are_set_up_apart(one, other))
-        return "ranks" if ranks else "another"
+        ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each prints a loss of its own
+        return "ranks" if ranks or (mates and not are_set_up_apart(one, other)) else "another"
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
@@ -229,11 +229,6 @@ def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
         return False
     pods = pod_of(path), pod_of(other_path)
     return None not in pods and pods[0] != pods[1]
-
-
-def _are_ranks(one: Member, other: Member) -> bool:
-    """Ranks of one launch may each print a loss of their own."""
-    return one.rank is not None and other.rank is not None and one.rank != other.rank
 
 
 def is_copy(one: Member, other: Member) -> bool:
@@ -287,16 +282,13 @@ def digest(values: Mapping[str, str]) -> int:
     return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
-def _told(member: Member) -> str:
-    return member.why + (f"; {member.missing} iterations never came" if member.missing else "")
-
-
 def page(members: Mapping[str, Member], shared: Sequence[str]) -> dict[str, Any]:
     """A run's identity for the page and the API. `members`: by stream."""
     known = next((one for one in members.values() if one.believed), None)
     known = known or next((one for one in members.values() if one.key), None)
+    lost = {name: f"; {one.missing} iterations never came" if one.missing else "" for name, one in members.items()}
     return {
         "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.believed},
-        "streams": [{"stream": name, "why": _told(one)} for name, one in sorted(members.items())],
+        "streams": [{"stream": name, "why": one.why + lost[name]} for name, one in sorted(members.items())],
         "shares_job_with": list(shared),
     }

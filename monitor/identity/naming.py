@@ -49,8 +49,8 @@ class Led(NamedTuple):
     """The part of the path below the pattern's fixed part; empty for the very file; None: it is not below."""
 
 
-def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
-    """The name of the run whose log is at `path`, found by `pattern` of `watches` (the path itself if not known).
+def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
+    """The name of the run whose log is at `path`, one without `.` and `..`, by what found it.
 
     `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
     the path from the fixed part of the pattern on, without a log's suffix and without what tells a job's two streams
@@ -60,12 +60,6 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     Where two patterns would give the same names in different directories, as many directories as are needed to
     distinguish them stand before the name.
     """
-    path, pattern = posixpath.normpath(path), posixpath.normpath(pattern)
-    return name_by(path, _led_by(path, pattern, watches), watches)
-
-
-def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
-    """The same, of a path without `.` and `..`, by what found it."""
     watch = led.watch
     if watch is not None and watch.name is not None:
         return _clean(watch.name)
@@ -80,8 +74,17 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:
-    """The watch that found `path`, one without `.` and `..`, and its pattern: the path itself where none is known."""
-    return _led_by(path, path, watches)
+    """The watch that found `path`, one without `.` and `..`, and its pattern: the path where that was named, else the
+    first one that fits; the path itself where none does.
+    """
+    patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
+    for watch, known in patterns:
+        if known == path:
+            return Led(watch, path, _below(path, path))
+    for watch, known in patterns:
+        if (below := _below(path, known)) is not None:
+            return Led(watch, known, below)
+    return Led(None, path, _below(path, path))
 
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
@@ -107,18 +110,6 @@ def _normal(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(posixpath.normpath(pattern) for pattern in paths)
 
 
-def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> Led:
-    """The watch that holds `pattern`, else the first whose pattern fits `path`, with that pattern; else none."""
-    patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
-    for watch, known in patterns:
-        if known == pattern:
-            return Led(watch, pattern, _below(path, pattern))
-    for watch, known in patterns:
-        if (below := _below(path, known)) is not None:
-            return Led(watch, known, below)
-    return Led(None, pattern, _below(path, pattern))
-
-
 def searched(pattern: str, path: str) -> str | None:
     """What the group `run` of an operator's pattern finds in the path."""
     try:
@@ -142,7 +133,8 @@ def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> l
     rivals = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
     if stem:
-        same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
+        files = [rival for rival in rivals if _split(rival)[1] is None]
+        same = {posixpath.dirname(file) for file in files if _stem(posixpath.basename(file)) == stem}
         return _distinguishing(posixpath.dirname(pattern), same)
     if rest is not None:
         return _distinguishing(fixed, {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest})
@@ -169,10 +161,6 @@ def _split(pattern: str) -> tuple[str, str | None]:
         return pattern, None
     slash = pattern.rfind("/", 0, wildcard.start())
     return pattern[:slash] or "/" if slash >= 0 else "", pattern[slash + 1 :]
-
-
-def _stem_of_file(pattern: str) -> str | None:
-    return _stem(posixpath.basename(pattern)) if _split(pattern)[1] is None else None
 
 
 def _stem(name: str) -> str:

@@ -131,13 +131,10 @@ def run_state(state: RunState, history: bool) -> str:
 
 def mean_time_between_failures_seconds(state: RunState) -> float | None:
     """Productive time over unplanned ends, the present one counted if it was one; None before the first."""
-    failures = state.unplanned_ends + (state.launch.phase == "crashed" and not _planned(state))
-    return state.productive_seconds / failures if failures and state.productive_seconds > 0 else None
-
-
-def _planned(state: RunState) -> bool:
     launch = state.launch
-    return launch.failure is not None and launch.failure.failure in PLANNED
+    planned = launch.failure is not None and launch.failure.failure in PLANNED
+    failures = state.unplanned_ends + (launch.phase == "crashed" and not planned)
+    return state.productive_seconds / failures if failures and state.productive_seconds > 0 else None
 
 
 def advised_save_interval(state: RunState) -> float | None:

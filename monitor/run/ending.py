@@ -186,14 +186,18 @@ def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None
     found = Ending(
         cause=_cause(told if fatal else rows),
         done_at=done.at if done is not None else None,
-        ended=sum(row.count for row in rows if _is_end(row)),
+        ended=sum(row.count for row in rows if row.sort == "exit"),
         gone=any(_is_gone(row) for row in rows),
     )
     return _Weighed(told, rows, fatal, done, over, silence, processes, found)
 
 
 def _cut_at_exit(it: _Weighed) -> Ending | None:
-    cut = _cut(it.rows, it.done)
+    """The training had said that it was done, and its processes were still there as their time was over."""
+    if (done := it.done) is None:
+        return None
+    cancelled = (row for row in it.rows if row.failure == "time_limit" and row.notice == "step_cancelled")
+    cut = next((row for row in cancelled if row.at - done.at >= _EXIT_SECONDS), None)
     if cut is None:
         return None
     return replace(it.found, cause=cut, cut_at=cut.at, state="exiting" if it.silence is None else "finished")
@@ -223,7 +227,7 @@ def _died(it: _Weighed) -> Ending | None:
 
 
 def _all_well(it: _Weighed) -> Ending | None:
-    ends = [row for row in it.rows if _is_end(row)]
+    ends = [row for row in it.rows if row.sort == "exit"]
     whole = it.processes is None or it.found.ended >= it.processes or any(row.launch for row in ends)
     well = _first(it.rows, "orderly") is not None or (bool(ends) and whole)
     return replace(it.found, state="finished") if well else None
@@ -236,10 +240,6 @@ def _leaving(it: _Weighed) -> Ending | None:
 
 def _first(rows: Sequence[Evidence], *sorts: Sort) -> Evidence | None:
     return next((row for row in rows if row.sort in sorts), None)
-
-
-def _is_end(row: Evidence) -> bool:
-    return row.sort == "exit"
 
 
 def _ended_well(row: Evidence) -> bool:
@@ -325,20 +325,6 @@ def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evide
         codes = [row.exit_code for row in known if row.sort == "failure" and not row.consequence]
         cause = replace(cause, exit_code=next((code for code in codes if code is not None), None))
     return cause
-
-
-def _cut(rows: Sequence[Evidence], done: Evidence | None) -> Evidence | None:
-    """The training had said that it was done, and its processes were still there as their time was over."""
-    if done is None:
-        return None
-    return next(
-        (
-            row
-            for row in rows
-            if row.failure == "time_limit" and row.notice == "step_cancelled" and row.at - done.at >= _EXIT_SECONDS
-        ),
-        None,
-    )
 
 
 def _job_failed(fatal: Sequence[Evidence]) -> float | None:

@@ -54,7 +54,6 @@ PHASE_AFTER_MILESTONE: dict[Milestone, Phase] = {
     "setup_done": "first_iteration",
     "training_started": "first_iteration",
     "before_training_step": "first_iteration",
-    "training_done": "exiting",
 }
 PHASE_AFTER: dict[str, Phase] = {
     "checkpoint_load_started": "loading",

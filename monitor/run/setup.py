@@ -19,21 +19,18 @@ from parsers.events import Event
 
 def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) -> Moved:
     """A set-up step was announced."""
-    if event.milestone != "training_done":
-        boundary(state, event.milestone, event.logged_at or told.source, told)
-        if event.milestone == "launched" and state.launch.launched_clock is None:
-            state.launch.launched_clock = log_clock(event.logged_at or "")
-        elif event.milestone == "training_started":
-            state.launch.watch.stamps.begin(log_clock(event.logged_at))
     if event.milestone == "training_done":
         fold_done(state, told.at)
         saves.end_save(state, event.logged_at)
         return True
-    if state.launch.iterations == 0:
-        if goes_on(state, told.at):
-            return PHASE_AFTER_MILESTONE[event.milestone]
-        return True
-    return False
+    boundary(state, event.milestone, event.logged_at or told.source, told)
+    if event.milestone == "launched" and state.launch.launched_clock is None:
+        state.launch.launched_clock = log_clock(event.logged_at)
+    elif event.milestone == "training_started":
+        state.launch.watch.stamps.begin(log_clock(event.logged_at))
+    if state.launch.iterations:
+        return False
+    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, told.at) else True
 
 
 def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> bool:

@@ -147,9 +147,4 @@ class Scale:
 def _writer(event: Event) -> _Writer:
     """Whose clock a stamp is from: (node, whether it prints no year, whether it names its zone)."""
     text = event.logged_at or ""
-    return event.node, text.startswith("--"), _zoned(text)
-
-
-def _zoned(text: str | None) -> bool:
-    """Whether the stamp names its zone."""
-    return text is not None and len(text) > 19 and (text[-1] == "Z" or "+" in text[19:] or "-" in text[19:])
+    return event.node, text.startswith("--"), text[19:].endswith("Z") or "+" in text[19:] or "-" in text[19:]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from monitor.cli import main as cli
 from monitor.config import load
-from monitor.identity.naming import run_name
+from monitor.identity import named
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import rules, tool
 from tests.programs import answers, free_port, get, slack, wait
@@ -93,7 +93,7 @@ def test_the_login_nodes_configuration_is_good() -> None:
     acting = load(DEPLOY / "slurm" / "policies.yaml")
     assert all(policy.dry_run for policy in acting.policies)
     assert (DEPLOY / "slurm" / "dump-stacks.sh").stat().st_mode & 0o111
-    names = {run_name(path, path, config.runs) for path in ("/shared/logs/tr11/17.out", "/shared/logs/tr11/18.err")}
+    names = {named(path, config.runs).name for path in ("/shared/logs/tr11/17.out", "/shared/logs/tr11/18.err")}
     assert names == {"tr11"}
 
 

@@ -1,19 +1,25 @@
 """Names of runs: what the configuration says, else what the path says below the pattern's fixed part."""
 
 import unicodedata
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor import identity
 from monitor.config import Watch
-from monitor.identity.naming import run_name
 from tests.conftest import REAL_LOGS
 
 
+def run_name(path: str, watches: Sequence[Watch] = ()) -> str:
+    """The name by the configuration alone."""
+    return identity.named(path, watches).name
+
+
 def named(path: str, *patterns: str) -> str:
-    """The name under a single watch, the path found by its first pattern that could."""
-    return run_name(path, patterns[0], [Watch(paths=patterns)])
+    """The name under a single watch."""
+    return run_name(path, [Watch(paths=patterns)])
 
 
 @pytest.mark.parametrize(
@@ -51,14 +57,14 @@ def test_default_name(path: str, patterns: list[str], name: str) -> None:
 def test_name_wins() -> None:
     """`name:` names every source of its paths."""
     watches = [Watch(paths=("/a/*.out", "/b/x.err"), name="tr11-176B")]
-    assert run_name("/a/1.out", "/a/*.out", watches) == run_name("/b/x.err", "/b/x.err", watches) == "tr11-176B"
+    assert run_name("/a/1.out", watches) == run_name("/b/x.err", watches) == "tr11-176B"
 
 
 def test_name_from_group() -> None:
     """`name_from:` takes the name from its group; a path that it does not fit keeps the default name."""
     watches = [Watch(paths=("/logs/**/*.out",), name_from=r"/logs/(?P<run>tr[^/]+)/")]
-    assert run_name("/logs/tr11/a/1.out", "/logs/**/*.out", watches) == "tr11"
-    assert run_name("/logs/other/1.out", "/logs/**/*.out", watches) == "other/1"
+    assert run_name("/logs/tr11/a/1.out", watches) == "tr11"
+    assert run_name("/logs/other/1.out", watches) == "other/1"
 
 
 def test_equal_stems_in_different_directories() -> None:
@@ -66,7 +72,7 @@ def test_equal_stems_in_different_directories() -> None:
     one = [Watch(paths=("/x/a/main_log.txt", "/x/b/main_log.txt"))]
     two = [Watch(paths=(path,)) for path in one[0].paths]
     for watches in (one, two, two[::-1]):
-        names = [run_name(path, path, watches) for path in one[0].paths]
+        names = [run_name(path, watches) for path in one[0].paths]
         assert names == ["a/main_log", "b/main_log"]
 
 
@@ -74,15 +80,15 @@ def test_as_many_directories_as_needed() -> None:
     """Directories whose last parts are equal are distinguished by more of them."""
     paths = ("/x/a/logs/main.log", "/x/b/logs/main.log", "main.log")
     watches = [Watch(paths=paths)]
-    assert [run_name(path, path, watches) for path in paths] == ["a/logs/main", "b/logs/main", "main"]
+    assert [run_name(path, watches) for path in paths] == ["a/logs/main", "b/logs/main", "main"]
 
 
 def test_out_and_err_are_one_run() -> None:
     """What a scheduler writes to two files is one run, named one by one or by two patterns."""
     explicit = [Watch(paths=("/l/77.out", "/l/77.err"))]
     globs = [Watch(paths=("/l/out/*.out", "/l/err/*.err"))]
-    assert {run_name(path, path, explicit) for path in explicit[0].paths} == {"77"}
-    assert run_name("/l/out/77.out", "/l/out/*.out", globs) == run_name("/l/err/77.err", "/l/err/*.err", globs) == "77"
+    assert {run_name(path, explicit) for path in explicit[0].paths} == {"77"}
+    assert run_name("/l/out/77.out", globs) == run_name("/l/err/77.err", globs) == "77"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_the_two_streams_of_a_job(one: str, other: str, name: str) -> None:
     for pattern in ("/l/*", "/l"):
         assert named(f"/l/{one}", pattern) == named(f"/l/{other}", pattern) == name
     files = Watch(paths=(f"/l/{one}", f"/l/{other}"))
-    assert {run_name(path, path, [files]) for path in files.paths} == {name}
+    assert {run_name(path, [files]) for path in files.paths} == {name}
     assert named(f"/l/1/{one}", "/l/**") == named(f"/l/1/{other}", "/l/**") == f"1/{name}"
 
 
@@ -124,31 +130,31 @@ def test_other_words_stay(name: str) -> None:
 def test_equal_patterns_in_different_directories() -> None:
     """One wildcard in two directories gives two sets of runs."""
     watches = [Watch(paths=("/l/tr11/*.log",)), Watch(paths=("/l/tr12/*.log",))]
-    assert run_name("/l/tr11/main.log", "/l/tr11/*.log", watches) == "tr11/main"
-    assert run_name("/l/tr12/main.log", "/l/tr12/*.log", watches) == "tr12/main"
+    assert run_name("/l/tr11/main.log", watches) == "tr11/main"
+    assert run_name("/l/tr12/main.log", watches) == "tr12/main"
 
 
 def test_two_directories() -> None:
     """Two directories given as such do not mix their files; a file named beside them changes nothing."""
     watches = [Watch(paths=("/l/a", "/l/b", "/m/main.log"))]
-    assert run_name("/l/a/x.log", "/l/a", watches) == "a/x"
-    assert run_name("/l/b/x.log", "/l/b", watches) == "b/x"
-    assert run_name("/l/a/x.log", "/l/a", [Watch(paths=("/l/a", "/m/main.log"))]) == "x"
+    assert run_name("/l/a/x.log", watches) == "a/x"
+    assert run_name("/l/b/x.log", watches) == "b/x"
+    assert run_name("/l/a/x.log", [Watch(paths=("/l/a", "/m/main.log"))]) == "x"
 
 
 def test_pattern_that_nobody_knows() -> None:
     """A path whose pattern is not in the configuration is led back by its own shape, else named by its stem."""
     watches = [Watch(paths=("/l/*.out",), name="tr11")]
-    assert run_name("/l/1.out", "/l/1.out", watches) == "tr11"
-    assert run_name("/m/1.out", "/m/1.out", watches) == "1"
-    assert run_name("/m/1.out", "/m/1.out") == "1"
+    assert run_name("/l/1.out", watches) == "tr11"
+    assert run_name("/m/1.out", watches) == "1"
+    assert run_name("/m/1.out") == "1"
 
 
 def test_pattern_is_found_by_the_path() -> None:
     """Whoever knows the path alone gives it for the pattern: a file that was named stands before any wildcard."""
     watches = [Watch(paths=("/l/**/*.log",)), Watch(paths=("/l/a/main.log",), name="tr11")]
-    assert run_name("/l/a/main.log", "/l/a/main.log", watches) == "tr11"
-    assert run_name("/l/b/main.log", "/l/b/main.log", watches) == "b/main"
+    assert run_name("/l/a/main.log", watches) == "tr11"
+    assert run_name("/l/b/main.log", watches) == "b/main"
 
 
 def test_long_names_stay_apart() -> None:
@@ -167,7 +173,7 @@ def test_bytes_that_are_no_text() -> None:
 @given(st.text(min_size=1), st.text(alphabet="ab/*?[]!-^.~", min_size=1, max_size=12))
 def test_any_path_has_a_name(path: str, pattern: str) -> None:
     """Whatever the path and the pattern, the name is not empty, bounded, printable and can be encoded."""
-    name = run_name(path, pattern, [Watch(paths=(pattern,))])
+    name = run_name(path, [Watch(paths=(pattern,))])
     assert 0 < len(name) <= 200
     assert name.encode()
     assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)

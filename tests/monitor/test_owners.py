@@ -4,7 +4,6 @@ import pytest
 
 from monitor.config import load
 from monitor.identity import named
-from monitor.identity.naming import run_name
 from monitor.intake.labels import known, run_of
 from monitor.owners import by_host, owner, owner_at, plain
 
@@ -109,7 +108,7 @@ def test_a_pods_log_is_its_owners_run() -> None:
     unsure = named(path.format("ml_ablation-2-b9wdq", "main"), watches)
     assert (unsure.name, unsure.why.rpartition(": ")[2]) == ("ml/ablation-2", "label it megatron-monitor/run")
     none = path.format("slurm_worker-0", "slurmd")
-    assert run_name(none, none, watches) == "slurm_worker-0_6f1c-22/slurmd/0"
+    assert named(none, watches).name == "slurm_worker-0_6f1c-22/slurmd/0"
     own = load("", ["runs=[{paths: ['/var/log/pods/*/*/*.log'], name_from: '_(?P<run>[^_]+)-[a-z]+-[0-9]+_'}]"]).runs
     assert named(path.format("ml_olmo-worker-3", "pytorch"), own).name == "olmo"
 

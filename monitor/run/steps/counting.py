@@ -20,7 +20,7 @@ from monitor.run.records import Told, plus
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.pace import likely_interval
-from monitor.run.steps.sources import SourceName, takes_over
+from monitor.run.steps.sources import PRECEDENCE, SourceName
 from monitor.run.steps.watch import pure
 from parsers.dialects import BY_NAME
 
@@ -51,7 +51,7 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
     before = launch.driver
     if before == name:
         return True
-    if not takes_over(name, before):
+    if before is not None and PRECEDENCE.index(name) > PRECEDENCE.index(before):
         return False
     if before == "trainer" and launch.trainer.supposed:
         launch = withdraw(state)

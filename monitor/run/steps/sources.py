@@ -100,8 +100,3 @@ class Engine:
     """They are those of a loop around several engines."""
     between: Between = field(default_factory=Between)
     """What it does not time."""
-
-
-def takes_over(name: SourceName, counting: SourceName | None) -> bool:
-    """Whether reports of the source `name` count where those of `counting` did."""
-    return counting is None or PRECEDENCE.index(name) <= PRECEDENCE.index(counting)

@@ -118,12 +118,7 @@ def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
     launch.silent_work = None
     launch.watch.interrupt(at)
     pass_by(state, at, step=False)
-    return launch.ending.state == "crashed" or _evaluating(launch, over=event.step >= event.total)
-
-
-def _evaluating(launch: Launch, *, over: bool) -> Phase:
-    """Where an evaluation stands: behind the last step it leads to the end."""
-    return launch.resumes_as if over else "evaluating"
+    return launch.ending.state == "crashed" or (launch.resumes_as if event.step >= event.total else "evaluating")
 
 
 def _step(state: RunState, report: Report) -> Moved:
@@ -148,7 +143,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
             return False
         launch.watch.interrupt(told.at)
         pass_by(state, told.at, step=False)
-        return launch.ending.state == "crashed" or _evaluating(launch, over=launch.training_done)
+        return launch.ending.state == "crashed" or (launch.resumes_as if launch.training_done else "evaluating")
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
     uncounted, began = launch.last_iteration is None, trainer.began

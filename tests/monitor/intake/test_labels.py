@@ -3,7 +3,7 @@
 import pytest
 
 from monitor.config import load
-from monitor.identity.naming import run_name
+from monitor.identity import named
 from monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
 from parsers.engine.prefixes import strip_prefixes
 
@@ -63,7 +63,7 @@ def test_the_file_is_found_and_gives_the_run_back(run: str, told: str | None) ->
     place = written({"pod": "p"}, run, "", carrier)
     path = f"/spool/{place.name}.log"
     assert ".." not in path.split("/")
-    assert run_name(path, path, config.runs) == place.run
+    assert named(path, config.runs).name == place.run
     assert carrier_at(path) == carrier == "node%2F7"
     if told is not None:
         assert place.run == told
