@@ -6,11 +6,13 @@ from typing import IO, NamedTuple
 
 from monitor.config import Config
 from monitor.run.fold import UNREAD, used
+from monitor.scalars import compiled
 from monitor.system.cache_files import CacheFiles
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
 from parsers.engine.search import best
 from parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
+from parsers.formats.custom import CustomReader
 from parsers.reader import SourceReader
 from parsers.registry import CLOCK_RULES, RULES, rules_with
 
@@ -26,11 +28,10 @@ class Own(NamedTuple):
 
 def own_rules(config: Config) -> Own:
     """The rules by which this configuration reads; it has been checked already."""
-    patterns: tuple[Rule, ...] = ()
-    if config.patterns:
-        from parsers.formats.custom import compile_patterns  # brings the regex library, which few need
-
-        patterns = compile_patterns(config.patterns)
+    patterns = tuple(
+        Rule(one.name, (), CustomReader(one.name, one.kind, compiled(one.match), one.contains, one.failure))
+        for one in config.patterns
+    )
     dialects = tuple(dialect for several in config.dialects for dialect in several)
     return Own(rules_with(dialects) if dialects else RULES, patterns)
 

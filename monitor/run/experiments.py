@@ -57,7 +57,9 @@ def _is_another(state: RunState, plan: dict[str, str]) -> bool:
         return known[_ID] != plan[_ID]
     if _differ(known, plan, _MODEL):
         return True
-    if not _over(state) or _continued(state, plan):
+    load = plan.get("load")  # these arguments may load what the run has saved
+    continued = load is not None and state.past.checkpoints.saves > 0 and load == known.get("save", load)
+    if not _over(state) or continued:
         return False
     return _differ(known, plan, _LAYOUT) or (state.iterations_total > 0 and _differ(known, plan, ("save",)))
 
@@ -80,12 +82,6 @@ def _over(state: RunState) -> bool:
     if state.iterations_total == 0 or launch.phase in ("finished", "exiting") or launch.training_done:
         return True
     return launch.iterations == 0 and state.after_finish
-
-
-def _continued(state: RunState, plan: dict[str, str]) -> bool:
-    """Whether these arguments load what the run has saved."""
-    load = plan.get("load")
-    return load is not None and state.past.checkpoints.saves > 0 and load == state.plan.get("save", load)
 
 
 class Known(Struct):

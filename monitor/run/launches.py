@@ -5,7 +5,6 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 """
 
 import zlib
-from typing import Any, TypeAlias
 
 import msgspec
 
@@ -93,7 +92,7 @@ def note_setting(state: RunState, event: Event) -> None:
     """A fact of the set-up: of the present launch, or of one that begins before the next step."""
     opening = state.launch.opening
     if len(opening) < _OPENING_KEPT:
-        opening.append(plain(event))
+        opening.append((event.kind, msgspec.to_builtins(event)))  # as plain values, until it is known whose it is
     take_setting(state.launch, event)
 
 
@@ -120,8 +119,8 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
         if before.phase in ("exiting", "finished"):
             launch.train_iterations = None  # that training was whole: the next one has a length of its own
     launch.opening, before.opening = before.opening, []
-    for setting in launch.opening:
-        take_setting(launch, event_of(setting))
+    for kind, fields in launch.opening:
+        take_setting(launch, msgspec.convert(fields, events.EVENT_TYPES[kind]))
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None
     enter(state, "starting", at)
@@ -312,21 +311,6 @@ def _finished(end: AttemptEnd) -> bool:
 def stamp_of(event: events.ArgumentsDumped) -> str:
     """What tells one arguments dump from another: they carry no time."""
     return str(zlib.crc32(repr(sorted(event.values.items())).encode()))
-
-
-Setting: TypeAlias = tuple[str, dict[str, Any]]
-"""A fact of the set-up as plain values: the event's kind and fields."""
-
-
-def plain(event: Event) -> Setting:
-    """The event as it is kept until it is known whose it is."""
-    return event.kind, msgspec.to_builtins(event)
-
-
-def event_of(setting: Setting) -> Event:
-    """The event that was kept."""
-    kind, fields = setting
-    return msgspec.convert(fields, events.EVENT_TYPES[kind])
 
 
 def take_setting(launch: Launch, event: Event) -> None:

@@ -59,9 +59,6 @@ PHASE_AFTER: dict[str, Phase] = {
     "checkpoint_load_started": "loading",
     "checkpoint_loaded": "starting",
     "checkpoint_not_found": "starting",
-    "evaluation_progress": "evaluating",
-    "validation": "evaluating",
-    "checkpoint_save_started": "saving",
 }
 
 SETUP: frozenset[type[Event]] = frozenset({

@@ -38,7 +38,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, told: Tol
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
     pass_by(state, told.at, step=False)
-    return launch.ending.state == "crashed" or (launch.resumes_as if event.finished else PHASE_AFTER[event.kind])
+    return launch.ending.state == "crashed" or (launch.resumes_as if event.finished else "evaluating")
 
 
 def on_validation(state: RunState, event: events.ValidationLogged, told: Told) -> Moved:

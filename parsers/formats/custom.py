@@ -1,17 +1,15 @@
-"""A site's own lines: patterns of the configuration as rules.
+"""A site's own lines: how a pattern of the configuration reads.
 
 The patterns are written by people and run on text that anybody may write: each search has a timeout, and one that
 runs into it three times is switched off.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import regex
+from typing import Any
 
 from parsers.engine.fields import number
-from parsers.engine.scan import Line, Rule
+from parsers.engine.scan import Line
 from parsers.events import (
     CustomProgressLogged,
     CustomValueLogged,
@@ -21,75 +19,45 @@ from parsers.events import (
     Malformed,
 )
 
-TIMEOUT_SECONDS = 0.05
+_TIMEOUT_SECONDS = 0.05
 _MAX_TIMEOUTS = 3
 _MAX_CHARACTERS = 64 * 1024
 
 
-class PatternSpec(Protocol):
-    """What the configuration gives for one pattern."""
-
-    @property
-    def name(self) -> str:
-        """Its name: a label value."""
-
-    @property
-    def match(self) -> str:
-        """The regular expression."""
-
-    @property
-    def kind(self) -> str:
-        """value, progress or failure."""
-
-    @property
-    def contains(self) -> str | None:
-        """A literal that the line must hold."""
-
-    @property
-    def failure(self) -> Failure | None:
-        """Which failure a line of kind `failure` is."""
-
-
 @dataclass(slots=True)
 class CustomReader:
-    """One pattern, compiled, and how often it ran out of time."""
+    """One pattern, compiled by the `regex` library, and how often it ran out of time."""
 
-    spec: PatternSpec
+    name: str
+    """A label value."""
+    kind: str
+    """value, progress or failure."""
     pattern: Any
+    contains: str | None
+    """A literal that the line must hold."""
+    failure: Failure | None
+    """Which failure a line of kind `failure` is."""
     timeouts: int = 0
 
     def __call__(self, line: Line) -> Iterator[Event]:
         """The event that the line gives, if it is one of these."""
-        spec = self.spec
-        if self.timeouts >= _MAX_TIMEOUTS or (spec.contains is not None and spec.contains not in line.text):
+        if self.timeouts >= _MAX_TIMEOUTS or (self.contains is not None and self.contains not in line.text):
             return
         try:
-            match = self.pattern.search(line.text[:_MAX_CHARACTERS], timeout=TIMEOUT_SECONDS)
+            match = self.pattern.search(line.text[:_MAX_CHARACTERS], timeout=_TIMEOUT_SECONDS)
         except TimeoutError:
             self.timeouts += 1
             return
         if match is None:
             return
-        if spec.kind == "progress":
-            yield CustomProgressLogged(name=spec.name, **line.origin)
-        elif spec.kind == "failure":
-            failure, message = spec.failure or "unknown", line.text.strip()[:500]
-            yield FailureSeen(failure=failure, message=message, pattern=spec.name, **line.origin)
+        if self.kind == "progress":
+            yield CustomProgressLogged(name=self.name, **line.origin)
+        elif self.kind == "failure":
+            failure, message = self.failure or "unknown", line.text.strip()[:500]
+            yield FailureSeen(failure=failure, message=message, pattern=self.name, **line.origin)
         else:
             value = number(match.groupdict().get("value") or "")
             if value is None:
-                yield Malformed(rule=spec.name, text=line.text[:500], **line.origin)
+                yield Malformed(rule=self.name, text=line.text[:500], **line.origin)
             else:
-                yield CustomValueLogged(name=spec.name, value=value, **line.origin)
-
-
-def compile_patterns(specs: Iterable[PatternSpec]) -> tuple[Rule, ...]:
-    """One rule a pattern. Raises ValueError that names the pattern whose expression is wrong."""
-    rules = []
-    for spec in specs:
-        try:
-            pattern = regex.compile(spec.match)
-        except regex.error as error:
-            raise ValueError(f"pattern {spec.name}: {error}") from error
-        rules.append(Rule(spec.name, (), CustomReader(spec, pattern)))
-    return tuple(rules)
+                yield CustomValueLogged(name=self.name, value=value, **line.origin)
