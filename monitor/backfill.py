@@ -183,7 +183,7 @@ def _last(config: Config, player: Replay) -> Iterator[Moment]:
 def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:
     """The time of the source's first line; None if no line shows one."""
     first = next(clocked(entries, "", clock), None)
-    return first.at if first is not None and clock.dated else None
+    return first.at if first is not None and clock.scale.dated else None
 
 
 def _from(items: Iterator[Placed], origin: float) -> Iterator[Placed]:

@@ -183,7 +183,7 @@ class Players:
 
     def play(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
         """One event at its time, as far as it is known whose it is."""
-        if not self.all[0].dated and self._clocks[placed.source].dated:
+        if not self.all[0].dated and self._clocks[placed.source].scale.dated:
             placed = self._date(placed)
         experiments = self._experiments[placed.source]
         if not experiments.held and placed.entry.event.kind not in BOUNDS:

@@ -21,25 +21,20 @@ class Entry(NamedTuple):
 class OsLayer:
     """The real calls."""
 
-    def stat(self, path: str) -> os.stat_result:
-        """Attributes of what the path names, links followed."""
-        return os.stat(path)
+    stat = staticmethod(os.stat)
+    """Attributes of what the path names, links followed."""
+    close = staticmethod(os.close)
+    """Give the descriptor back."""
+    fstat = staticmethod(os.fstat)
+    """Attributes of the open file."""
+    pread = staticmethod(os.pread)
+    """At most so many bytes of a descriptor from an offset; less at the end of the file."""
+    is_link = staticmethod(os.path.islink)
+    """Is the path's last name a link?"""
 
     def open(self, path: str) -> int:
         """A descriptor to read from. Never waits: a FIFO that took the file's place would block for ever."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-
-    def close(self, descriptor: int) -> None:
-        """Give the descriptor back."""
-        os.close(descriptor)
-
-    def fstat(self, descriptor: int) -> os.stat_result:
-        """Attributes of the open file."""
-        return os.fstat(descriptor)
-
-    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
-        """At most `count` bytes from `offset`; less at the end of the file."""
-        return os.pread(descriptor, count, offset)
 
     def next_data(self, descriptor: int, offset: int) -> int | None:
         """Offset of the first byte at or after `offset` that is in no hole; None if only a hole is left.
@@ -60,10 +55,6 @@ class OsLayer:
         with os.scandir(path) as entries:
             for entry in entries:
                 yield Entry(entry.name, _kind(entry), entry.inode())
-
-    def is_link(self, path: str) -> bool:
-        """Is the path's last name a link?"""
-        return os.path.islink(path)
 
     def realpath(self, path: str) -> str:
         """The path with every link resolved, as far as it exists."""

@@ -66,7 +66,7 @@ class Dating:
 
     def feed(self, entry: LogEvent) -> Iterator[Placed]:
         """The next one. What comes out may be earlier ones, or nothing yet."""
-        raw = self.clock.moment(entry.event)
+        raw = self.clock.scale.moment(entry.event)
         if raw is None:
             waiting = self._waiting if self._shown is None else self._since
             waiting.append(entry)
@@ -92,7 +92,7 @@ class Dating:
         """The bare stamp, now that the next one is known."""
         shown, since = self._shown, self._since
         self._shown, self._since = None, []
-        told = self.clock.moment(shown.event) if shown is not None else None
+        told = self.clock.scale.moment(shown.event) if shown is not None else None
         if shown is not None and told is not None and (raw is None or told <= raw + SKEW):
             waiting, self._waiting = self._waiting, since
             yield from self.clock.place(waiting, shown, self._source, told)
@@ -105,7 +105,7 @@ def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None 
     dating = Dating(source, clock)
     following = _Following(iter(entries))
     for entry in following:
-        if dating.clock.wants_seconds(entry.event):
+        if dating.clock.steps.wants_seconds(entry.event):
             dating.clock.first_seconds = following.seconds_of(entry.event)
         yield from dating.feed(entry)
     yield from dating.flush()
@@ -132,7 +132,7 @@ class Silence:
             self._take(placed)
 
     def _take(self, placed: Placed) -> None:
-        if not self._dating.clock.dated or placed.at == float("inf"):
+        if not self._dating.clock.scale.dated or placed.at == float("inf"):
             return
         self.last_at = placed.at
         if type(placed.entry.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):

@@ -143,30 +143,12 @@ class SourceClock:
     """Places the lines of one file: see the package's words. `zone`, `written`, `latest`: as of Scale."""
 
     def __init__(self, zone: tzinfo = UTC, written: float | None = None, latest: float = float("inf")) -> None:
-        self._steps = Steps()
-        self._scale = Scale(zone, written, latest, self._steps)
+        self.steps = Steps()
+        self.scale = Scale(zone, written, latest, self.steps)
         self.first_seconds = 0.0
         """Of a launch's first step, as a line behind it says."""
         self._carried = 0
         """Lines of unknown time that were given away before a stamp came."""
-
-    @property
-    def now(self) -> float | None:
-        """The last time that is known; never backwards. Unix time once a line has printed a time (`dated`)."""
-        return self._scale.now
-
-    @property
-    def dated(self) -> bool:
-        """Some line printed a time."""
-        return self._scale.dated
-
-    def moment(self, event: Event) -> float | None:
-        """The event's stamp as Unix time by its own clock; None if it has none that can be used."""
-        return self._scale.moment(event)
-
-    def wants_seconds(self, event: Event) -> bool:
-        """Whether a launch's first step has come without the time it took, which another form of it may tell."""
-        return self._steps.wants_seconds(event)
 
     def place(
         self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
@@ -174,15 +156,15 @@ class SourceClock:
         """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
         source, or patience, has ended.
         """
-        begin = self.now
-        spans = spans_of(self._steps, waiting, dated, begin or 0.0, self.dated) if waiting else []
+        begin = self.scale.now
+        spans = spans_of(self.steps, waiting, dated, begin or 0.0, self.scale.dated) if waiting else []
         if dated is None or raw is None:
             yield from self._forward(waiting, spans, source)
             return
         told = sum(span.seconds for span in spans)
-        at = self._scale.place(dated.event, raw, told) if self.dated else self._scale.first(dated.event, raw)
+        at = self.scale.place(dated.event, raw, told) if self.scale.dated else self.scale.first(dated.event, raw)
         if not waiting:
-            yield self._dated(dated, at, source, "unknown" if self._scale.unsure else "proved")
+            yield self._dated(dated, at, source, "unknown" if self.scale.unsure else "proved")
             return
         if begin is None:
             yield from self._backward(waiting, spans, at, source)
@@ -190,26 +172,26 @@ class SourceClock:
             yield from self._between(waiting, spans, begin, at, dated, source)
         carried, self._carried = self._carried, 0
         loose = any(span.open for span in spans)
-        unknown = self._scale.unsure or (carried and not loose)
+        unknown = self.scale.unsure or (carried and not loose)
         yield self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved")
 
     def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
         event = entry.event
-        if self._steps.note(event):
-            self._steps.begin()
-        first = not self._steps.stepped
-        steps = self._steps.count(event, None)
+        if self.steps.note(event):
+            self.steps.begin()
+        first = not self.steps.stepped
+        steps = self.steps.count(event, None)
         took = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
-        self._scale.now, self.first_seconds = at, 0.0
+        self.scale.now, self.first_seconds = at, 0.0
         return Placed(at, entry, source, proof, True, took)
 
     def _forward(self, waiting: list[LogEvent], spans: list[Span], source: str) -> Iterator[Placed]:
         """No stamp follows: each at the earliest. What stands before the first one that tells a time gets that time."""
-        if self.now is None and not any(span.known for span in spans):
+        if self.scale.now is None and not any(span.known for span in spans):
             for entry in waiting:
                 yield Placed(float("inf"), entry, source, "proved", False)
             return
-        at = self.now
+        at = self.scale.now
         if at is None:
             first = next(span for span in spans if span.known)
             at = first.seconds
@@ -219,7 +201,7 @@ class SourceClock:
             at += span.seconds
             self._carried += span.open
             yield Placed(at, entry, source, "lawful" if span.open else "proved", False, span.took)
-        self._scale.now = at
+        self.scale.now = at
 
     def _backward(self, waiting: list[LogEvent], spans: list[Span], end: float, source: str) -> Iterator[Placed]:
         """Before the first stamp: as long before it as they say they took."""
@@ -242,7 +224,7 @@ class SourceClock:
             share = slack * self._carried / (self._carried + sum(span.open for span in spans))
             at, slack = begin + share, slack - share
         shares = shares_of(spans, slack)
-        counting = self._steps.counting  # a job's `.err` does not: its ends are at its end
+        counting = self.steps.counting  # a job's `.err` does not: its ends are at its end
         ends = [] if counting else [index for index, entry in enumerate(waiting) if type(entry.event) in ENDS]
         if slack > 0 and ends and not any(shares):
             shares[ends[0]] = slack
@@ -263,8 +245,8 @@ class SourceClock:
         """
         told = sum(span.seconds for span in spans)
         number, last = number_of(dated), 0.0
-        if number is not None and number != self._steps.counted:  # no copy of one that has come
-            last = (seconds_of(dated) or 0.0) * self._steps.peek(dated)
+        if number is not None and number != self.steps.counted:  # no copy of one that has come
+            last = (seconds_of(dated) or 0.0) * self.steps.peek(dated)
         slack = passed - told - last
         if slack >= 0:
             return spans, slack

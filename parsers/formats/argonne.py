@@ -4,11 +4,10 @@
 In and out as in megatron.py, which reads the fields: only the separator and some names differ.
 """
 
-from collections.abc import Iterator
+from functools import partial
 
 from parsers.dialects import ARGONNE
-from parsers.engine.scan import Line, Rule
-from parsers.events import Event
+from parsers.engine.scan import Rule
 from parsers.formats.megatron import iterations
 from parsers.patterns import lazy
 
@@ -27,15 +26,11 @@ _NAMES = {
 }
 
 
-def read_iteration(line: Line) -> Iterator[Event]:
-    """The iteration lines."""
-    return iterations(line, _START, _name_and_value, ARGONNE.name)
-
-
 def _name_and_value(piece: str) -> tuple[str, str] | None:
     name, separator, value = piece.partition("=")
     name = name.strip()
     return (_NAMES.get(name, name), value.strip()) if separator and name else None
 
 
-RULES: tuple[Rule, ...] = (Rule("argonne.iteration", (b"iteration=",), read_iteration, templated=True),)
+_READ = partial(iterations, start=_START, split=_name_and_value, dialect=ARGONNE.name)
+RULES: tuple[Rule, ...] = (Rule("argonne.iteration", (b"iteration=",), _READ, templated=True),)

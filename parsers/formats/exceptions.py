@@ -69,7 +69,7 @@ _LOST = lazy(
     r"|recvValue failed|sendBytes failed|Socket (?:Closed|Timeout)|store->(?:get|wait)|DistNetworkError"
 )
 # Programs try imports that they can do without, and some print what they caught
-_IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError"})
+IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError"})
 
 # Programs beside the training whose tracebacks say nothing of it
 _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
@@ -151,11 +151,6 @@ def signal_name(number: int) -> str:
 def lost_peer(exception: str, message: str) -> bool:
     """Whether it is of a rank that lost another one."""
     return bool(_LOST.search(f"{exception}: {message}"))
-
-
-def is_optional(exception: str) -> bool:
-    """Whether it is of an import, which a program may do without."""
-    return exception in _IMPORTS
 
 
 def role_of(exception: str, message: str, script: str | None, text: str) -> Role | None:

@@ -8,6 +8,7 @@ line, so a line without a loss is a finding and no parse error. The unit stands 
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -213,12 +214,10 @@ def _lead(text: str, floor: int, start: int) -> int:
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
 
-def read_iterations(line: Line) -> Iterator[Event]:
-    """The iteration lines of every program but Argonne's, gpt-neox included."""
-    return iterations(line, _START, name_and_value)
-
-
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
-RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),)
+RULES: tuple[Rule, ...] = (
+    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value), templated=True),
+)
+"""The lines of every program but Argonne's, gpt-neox included."""

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from parsers.engine.scan import Gatherer, Line
 from parsers.events import Event, TracebackSeen
 from parsers.formats.exceptions import (
+    IMPORTS,
     exception_of,
-    is_optional,
     lost_peer,
     named_failure,
     role_of,
@@ -114,7 +114,7 @@ def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: 
         role=role_of(exception, message, script, line.text),
         failure=named_failure(exception, message),
         signal=number,
-        optional=is_optional(exception),
+        optional=exception in IMPORTS,
         lost_peer=lost_peer(exception, message),
         **line.origin,
     )
