@@ -86,10 +86,6 @@ def masked(text: str) -> str:
         words, pattern = _PATTERNS[row]
         for word in words:
             if word in lower:
-                found = pattern.sub(_masked, found)
+                found = pattern.sub(lambda match: match["head"] + MASK, found)
                 break
     return text if found == text else found
-
-
-def _masked(match: re.Match[str]) -> str:
-    return match["head"] + MASK

@@ -52,7 +52,9 @@ def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *
     shown, name = run.shown, run.state.name
     page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
     condition = derived.run_state(run.state, run.archived)
-    if shown is not None and not (_changed(run, now, condition) or page > run.page_made or whole > run.whole_made):
+    aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
+    changed = run.dirty or condition != run.shown_state or aged
+    if shown is not None and not (changed or page > run.page_made or whole > run.whole_made):
         return shown
     page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
     view = view_of(run, config, run.actions, over=over, identity=run.identity)
@@ -67,11 +69,6 @@ def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown
-
-
-def _changed(run: Run, now: float, condition: str) -> bool:
-    """Is what was shown of the run last no longer true? What an open incident says grows with time."""
-    return run.dirty or condition != run.shown_state or (bool(run.book.open) and now - run.shown_at >= _AGED)
 
 
 def view_of(

@@ -99,7 +99,9 @@ class LineSplitter:
         if self._discarding:
             end = line_end(head, 0, b"\r" in head)
             out.append(Discarded(self._pending_bytes + end, self.line))
-            head = self._drop_line(head, end)
+            begin = next_line(head, end)
+            self._line = self.line + head.count(b"\n", end, begin)
+            head = head[begin:]
         self._pending, self._pending_bytes, self._discarding = [], 0, False
         out.extend(self._cut_long(head))
         self._hold(tail)
@@ -121,11 +123,6 @@ class LineSplitter:
             self._pending = []
         else:
             self._pending.append(part)
-
-    def _drop_line(self, data: bytes, end: int) -> bytes:
-        start = next_line(data, end)
-        self._line = self.line + data.count(b"\n", end, start)
-        return data[start:]
 
     def _cut_long(self, data: bytes) -> list[Block | Discarded]:
         out: list[Block | Discarded] = []

@@ -118,7 +118,10 @@ class Template:
         """The event of each of `rules` that a line of this shape says; None if the reference reading must be asked."""
         pieces = self._cut(raw)
         if self._works:
-            pieces = _worked(pieces, self._works)
+            worked = list(pieces)
+            for place, work in self._works:
+                worked[place] = work(pieces[place])
+            pieces = tuple(worked)
         try:
             return self._decode(self._text % pieces)
         except msgspec.DecodeError:  # a leading zero, or too large a number
@@ -133,14 +136,6 @@ def _cutter(spans: Sequence[_Span]) -> Callable[[bytes], tuple[bytes, ...]]:
     widths = [end - start for start, end in pairwise(places)]
     form = "".join(f"{gap}x{width}s" for gap, width in zip(widths[::2], widths[1::2], strict=True))
     return struct.Struct(form).unpack_from
-
-
-def _worked(pieces: tuple[bytes, ...], works: Sequence[tuple[int, Callable[[bytes], bytes]]]) -> tuple[bytes, ...]:
-    """The pieces as JSON."""
-    worked = list(pieces)
-    for place, work in works:
-        worked[place] = work(pieces[place])
-    return tuple(worked)
 
 
 UNUSED: Final = Template(_Form((), (), (), b"[]", msgspec.json.Decoder(tuple[()]).decode), ())
@@ -282,7 +277,9 @@ class _Finder:
         if kind in (dict, tuple):
             yield from self._items(values, kind is dict)
         elif len(set(map(repr, values))) == 1:
-            yield _constant(values[0])
+            if kind is float and not abs(values[0]) < float("inf"):
+                raise NoTemplateError  # JSON has no NaN
+            yield json.dumps(values[0])
         elif kind is str:
             yield from self._string(values)
         else:
@@ -370,12 +367,6 @@ class _Finder:
 def _place(text: _Text) -> tuple[int, int]:
     """Where the first piece of the line in it stands; before all others if there is none."""
     return next(((piece.first, -piece.before) for piece in text if isinstance(piece, _Cut)), (-1, 0))
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        raise NoTemplateError  # JSON has no NaN
-    return json.dumps(value)
 
 
 def _form(rules: Sequence[str], told: Sequence[Sequence[Event]], finder: _Finder) -> _Form:
