@@ -27,6 +27,8 @@ class Dialect(Struct, frozen=True):
     """TFLOPs formulas (model/flops.py) that its versions have printed by, newest first; the newest recomputes."""
     reports_saves: bool = False
     """Prints a line for each save that succeeded, so that a missing line means something."""
+    silent: bool = False
+    """No line tells that it evaluates or saves: it may do so behind any step."""
     pauses_timer_if_stamped: bool = False
     """Versions that print time stamps stop the iteration timer around evaluation and saving; all others count both."""
     timers: str = "at the next restart --timing-log-level 2"
@@ -47,6 +49,7 @@ GPT_NEOX, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER = (
 """Those whose programs have rules of their own."""
 UNKNOWN = Dialect("")
 DECLARED = Dialect("", megatron=False)
+_DECLARED = dict.fromkeys(_TABLE["silent"], Dialect("", megatron=False, silent=True))
 
 # Field name -> dialect, in the order of precedence: the first that stands in the line decides.
 _REVEALING = [
@@ -60,7 +63,7 @@ PRINTED_BY: dict[str, str] = _TABLE["printed_by"]
 
 def dialect_of(name: str | None) -> Dialect:
     """The dialect of this name: UNKNOWN without one, and for those that are data alone what holds for any."""
-    return BY_NAME.get(name, DECLARED) if name else UNKNOWN
+    return (BY_NAME.get(name) or _DECLARED.get(name, DECLARED)) if name else UNKNOWN
 
 
 def recognised(fields: set[str]) -> str:

@@ -92,3 +92,18 @@ def test_a_bar_by_epochs_of_another_program() -> None:
     reader = SourceReader()
     entries = [*reader.feed("".join(lightning("accuracy")).encode()), *reader.flush()]
     assert "iteration" not in {entry.event.kind for entry in entries}
+
+
+@pytest.mark.parametrize(("silent", "told"), [(1500, []), (2000, ["hang", "hang"])])
+def test_an_own_loop_that_stands_for_a_while(silent: int, told: list[str]) -> None:
+    """It may evaluate or save, of which no line tells. A longer silence is a hang, which ends."""
+    begin = datetime(2026, 3, 1, 8, 0, tzinfo=UTC)
+    steps = range(10, 2000, 10)
+    late = {step: silent * (step > 1000) for step in steps}
+    lines = (
+        f"{begin + timedelta(seconds=step + late[step]):%Y-%m-%d %H:%M:%S},000 net INFO: Iters: {step}/80000 || "
+        f"Lr: 0.0001 || Loss: {3.0 - step / 8000:.4f} || Cost Time: 0:00:09 || Estimated Time: 4:55:31\n"
+        for step in steps
+    )
+    found, figures = played(lines)
+    assert (found, figures["iterations"]) == (told, 1990)

@@ -331,8 +331,10 @@ def _silently_at_work(state: RunState, settings: HangSettings, training: Budget)
     if kind is None:
         return training
     saving = kind == SILENT_SAVE
-    asked = state.launch.driver != "trainer" or saving
-    where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else "at the end of an epoch"
+    silent = dialect_of(state.launch.dialect).silent
+    asked = saving or not (silent or state.launch.driver == "trainer")
+    guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
+    where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
     factor = settings.saving_factor if saving else settings.factor
     allowed = _learned(state, settings, kind, factor, f"gap seen {where}")
     if not asked or (allowed is None and saving):  # nobody knows which of them is one at which it evaluates

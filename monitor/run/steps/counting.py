@@ -22,7 +22,7 @@ from monitor.run.state import Launch, RunState
 from monitor.run.steps.pace import likely_interval
 from monitor.run.steps.sources import SourceName, takes_over
 from monitor.run.steps.watch import pure
-from parsers.dialects import BY_NAME
+from parsers.dialects import BY_NAME, dialect_of
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
@@ -252,7 +252,8 @@ def _silent_work(state: RunState, iteration: int) -> str | None:
     if ends and not state.past.checkpoints.saves:
         return SILENT_SAVE
     asked = launch.evaluation_silent and (every := evaluation_every(launch)) and iteration % every == 0
-    return SILENT_EVALUATION if asked or _ends_epoch(launch, iteration) else None
+    guessed = dialect_of(launch.dialect).silent or _ends_epoch(launch, iteration)
+    return SILENT_EVALUATION if asked or guessed else None
 
 
 def _ends_epoch(launch: Launch, iteration: int) -> bool:

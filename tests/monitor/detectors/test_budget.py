@@ -142,6 +142,10 @@ TRAINING: dict[str, Row] = {
         run(window=TWENTY, driver="trainer", silent_work=SILENT_EVALUATION, learned={SILENT_EVALUATION: [20.0]}),
         1800.0, 20.0, "first default for evaluating, at the end of an epoch",
     ),
+    "an own loop's, which may come behind any step": (
+        run(window=TWENTY, dialect="own-loop", silent_work=SILENT_EVALUATION, learned={SILENT_EVALUATION: [20.0]}),
+        1800.0, 20.0, "first default for evaluating, behind a step, of which no line would tell",
+    ),
 }  # fmt: skip
 OTHERS: dict[str, Row] = {
     # saves
