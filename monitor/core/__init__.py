@@ -319,8 +319,7 @@ class Core(Watched):
 
     def _of_monitor(self, now: float) -> Saved:
         unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()}
-        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed)
-        saved.place = self.place
+        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed, place=self.place)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         return saved
 

@@ -88,8 +88,8 @@ class Saved(OfLog):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """When all was saved: until then what stands in the parts of logs was all that was heard of them. Some were saved
-    since, each with its own; once they are read it is the last of these. (The last instant in here.)"""
+    """When all was saved: until then what stands in the parts of logs was all that was heard of them (those that were
+    saved since say so themselves; once all is read it is the last instant in here),"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """but of these sources: of each its own."""
     place: Place | None = None
