@@ -337,7 +337,7 @@ class Daemon:
         """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
         assert self._services is not None
         began = self.clock.monotonic()
-        self._desk.saving.at_once()  # first: whoever ends it while it waits loses nothing
+        self._desk.saving.at_once(whole=True)  # first: whoever ends it while it waits loses nothing
         over = "over" if self.config.ends_with_job else "live"
         self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
         if self.config.ends_with_job:

@@ -64,7 +64,7 @@ class Desk:
         for transition, to in self.core.act(now):
             self._report(transition, now, to)
         if hands.changed:
-            hands.changed, self.core.changed = False, True
+            hands.changed = False
             self.saving.at_once()
         for order in hands.orders():
             executor.ask(order)

@@ -48,7 +48,7 @@ class Saving:
         self._store: Store | None = None
         self._saver: Saver | None = None
         self._due_at = self._silent_at = self._offered_at = float("-inf")
-        self._stuck = False
+        self._stuck = self._owing = False
         self._failures = 0
         self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
 
@@ -92,9 +92,12 @@ class Saving:
         if self._store is not None and not self._stuck:
             self._store.note(_note(receiver, message))
 
-    def at_once(self) -> None:
-        """The next `turn` saves: what people were notified of is not sent again after a crash."""
-        self._due_at = float("-inf")
+    def at_once(self, *, whole: bool = False) -> None:
+        """The next `turn` saves what is owed, with what it is owed for: what people were notified of is not sent again
+        after a crash. `whole`: everything that has changed.
+        """
+        self._owing = True
+        self._due_at = float("-inf") if whole else self._due_at
 
     def turn(self, now: float) -> None:
         """Save if something has changed and it is time. `now`: the core's instant."""
@@ -115,7 +118,7 @@ class Saving:
             outbox.saved = max(outbox.saved, self._offered)
             self._core.hands.saved = max(self._core.hands.saved, self._begun)
         if outbox.changed:
-            outbox.changed, self._core.changed = False, True  # else a crash would send it again
+            outbox.changed = False  # else a crash would send it again
             self.at_once()
         began = self._clock.monotonic()
         self._stuck = busy and began - self._offered_at > _STUCK
@@ -127,12 +130,17 @@ class Saving:
         if self._core.save_soon:
             self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
-        if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
+        due = self._core.changed and began >= self._due_at
+        if busy or not (due or self._owing):  # a slow disk is not given more
             return
-        parts = self._core.parts(now)
+        whole = due or began >= self._due_at - _SOON or self._core.place is not None
+        parts = self._core.parts(now, whole=whole)
         self._offered, self._begun = outbox.last, self._core.hands.stamp
         self._saver.offer(parts)
-        self._offered_at, self._core.changed = began, False
+        self._offered_at, self._owing = began, False
+        if not whole:
+            return
+        self._core.changed = False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
         self._silent_at = ended + _SILENT

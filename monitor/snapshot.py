@@ -82,12 +82,17 @@ def as_asked(run: str) -> str:
 
 
 class Asked(Struct, frozen=True):
-    """What of the runs somebody wants to see beside their samples and their open incidents."""
+    """What of the runs somebody wants to see beside their open incidents."""
 
+    samples: bool = True
     pages: bool = True
     """The figures of each run, as cards and tables show them."""
     whole: frozenset[str] | None = None
     """Runs of which page, charts and verdict are wanted; None: of all."""
+
+    def any_of(self, run: str) -> bool:
+        """Is anything of it wanted?"""
+        return self.samples or self.page_of(run)
 
     def page_of(self, run: str) -> bool:
         """Is its page wanted?"""
@@ -99,9 +104,10 @@ class Asked(Struct, frozen=True):
 
     def __or__(self, other: "Asked") -> "Asked":
         whole = None if self.whole is None or other.whole is None else self.whole | other.whole
-        return Asked(self.pages or other.pages, whole)
+        return Asked(self.samples or other.samples, self.pages or other.pages, whole)
 
 
+NOTHING = Asked(samples=False, pages=False, whole=frozenset())
 FIGURES = Asked(pages=False, whole=frozenset())
 CARDS = Asked(whole=frozenset())
 EVERYTHING = Asked()

@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 5
+VERSION = 6
 _FRAMED = 4  # the first version of frames; what is in them says for itself what it is
 _NAME = "state"
 _HEAD = Struct(">Q?")  # bytes of the body, whether more frames belong to the same save

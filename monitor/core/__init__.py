@@ -47,7 +47,7 @@ from monitor.core.jobs import Jobs, Proof
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
-from monitor.core.saved import ENDED, LEDGER, MONITOR, Charts, OfLog, Place, Saved, Waiting
+from monitor.core.saved import ENDED, LEDGER, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
 from monitor.core.view import count_sources, show
 from monitor.core.watched import Watched
 from monitor.follow.messages import Position
@@ -61,6 +61,7 @@ from monitor.slurm import JobAnswered, JobQuestion
 from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
 from monitor.units import LONGEST_SECONDS
 
+_OWED_COUNTS = ("megatron_monitor_notifications_total", "megatron_monitor_actions_total")
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
@@ -275,13 +276,13 @@ class Core(Watched):
 
     def touch_all(self) -> None:
         """Everything is to be saved anew."""
-        self.changed = True
+        self.changed = self.save_soon = True
         self._sealed = Charts({})
         self.touched.update((LEDGER, ENDED), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
-        saved = self._of_monitor(now)
+        saved = self._owing(self._of_monitor(now))
         saved.ledger, saved.ended = self.ledger, self.ended.by_name
         for log in {*self.saved.logs, *self.runs.logs, *self.sources.runs}:
             if (one := self._of_log(log, now)) is not None:
@@ -289,23 +290,34 @@ class Core(Watched):
                 saved.runs.update(one.runs)
         return saved
 
-    def parts(self, now: float) -> dict[str, bytes | None]:
-        """What of that has changed since the last call, for the state file."""
+    def parts(self, now: float, *, whole: bool = True) -> dict[str, bytes | None]:
+        """What of that has changed since the last call, for the state file; not `whole`: what is owed, and of the rest
+        what that is owed for. The other logs stand as when all was saved, and so do `heard_at` and the counts.
+        """
         self.touched |= self.saved.expire(now)
-        found: dict[str, bytes | None] = {}
+        found: dict[str, bytes | None] = {OWED: self.aside.encoded_monitor(self._owing(Saved()))}
         own: dict[str, Any] = {LEDGER: self.ledger, ENDED: self.ended.by_name}
-        for name in list(self.touched):
+        names = self.touched.intersection(self.touched if whole else {*own, *self.told})
+        for name in names:
             value = own[name] if name in own else self._of_log(name, now)
             found[name] = None if value is None else self.aside.encoded(name, value, self._sealed.note)
             found |= self._sealed.changed(name)
-        self.touched.clear()
-        found[MONITOR] = self.aside.encoded_monitor(self._of_monitor(now))
+        self.touched -= names
+        self.told.clear()
+        if whole:
+            found[MONITOR] = self.aside.encoded_monitor(self._of_monitor(now))
         return found
+
+    def _owing(self, saved: Saved) -> Saved:
+        """With what others are owed, and what is counted of that."""
+        saved.owed, saved.hands = self.outbox.save(), self.hands.record
+        counts = self.counted().values
+        saved.counts |= {name: list(counts[name].items()) for name in _OWED_COUNTS if name in counts}
+        return saved
 
     def _of_monitor(self, now: float) -> Saved:
         unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()}
-        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed)
-        saved.owed, saved.hands, saved.place = self.outbox.save(), self.hands.record, self.place
+        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed, place=self.place)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         return saved
 

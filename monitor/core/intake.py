@@ -140,6 +140,7 @@ class Intake:
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
+            self._watched.save_soon |= saved is not None and saved.run != name  # both at once
         if saved is not None and ordered is None and message.resumed and saved.told_nothing:
             position = replace(saved.position, device=message.device, inode=message.inode)
             if self._rest(message, replace(saved, run=name, member=member, position=position), now):

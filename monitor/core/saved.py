@@ -24,7 +24,7 @@ from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
 from parsers.reader import Bookmark
 
-MONITOR, LEDGER, ENDED, _CHARTS = "\0monitor", "\0ledger", "\0ended", "\0charts\0"
+MONITOR, OWED, LEDGER, ENDED, _CHARTS = "\0monitor", "\0owed", "\0ledger", "\0ended", "\0charts\0"
 """Names of parts that no run can have."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -82,13 +82,14 @@ class Saved(OfLog):
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
-    """By notifier, the messages that it has not accepted yet."""
+    """By notifier, the messages that it has not accepted yet. With `hands` and its counts a part of its own."""
     hands: Record = field(default_factory=Record)
     """What policies have done."""
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """The last instant in here: until it what stands in the parts of logs was all that was heard of them,"""
+    """When all was saved: until then what stands in the parts of logs was all that was heard of them (those that were
+    saved since say so themselves; once all is read it is the last instant in here),"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """but of these sources: of each its own."""
     place: Place | None = None
@@ -198,6 +199,8 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
             axis, series = decode(parts.pop(key), type=tuple[bytes, dict[str, bytes]])
             sealed[name] = Sealed(axis, series, name)
         saved = decode(parts.pop(MONITOR), type=Saved)
+        owing = decode(parts.pop(OWED), type=Saved) if OWED in parts else saved  # as daemons wrote it before
+        saved.owed, saved.hands, saved.counts = owing.owed, owing.hands, saved.counts | owing.counts
         saved.charts, saved.ledger = names, decode(parts.pop(LEDGER), type=Ledger)
         saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])
     except (msgspec.MsgspecError, KeyError) as error:
@@ -217,5 +220,6 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
                 member.base = log if member.base == log else member.base
                 member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
-        source.saved_at = saved.unclaimed.get(name, saved.heard_at)
+        source.saved_at = max(source.saved_at, saved.unclaimed.get(name, saved.heard_at))
+    saved.heard_at = max([saved.heard_at, *(source.saved_at for source in saved.sources.values())])
     return saved

@@ -45,11 +45,13 @@ def show(
 
 
 def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *, over: bool = False) -> RunSnapshot:
-    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Its samples are made anew,
-    its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with an incident the page
-    is made too, for incidents stand there. `over`: as view_of says.
+    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
+    samples are made anew, its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with
+    an incident the page is made too, for incidents stand there. `over`: as view_of says.
     """
     shown, name = run.shown, run.state.name
+    if shown is not None and not (asked.any_of(name) or run.book.open or shown.page["incidents"]):
+        return shown
     page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
     condition = derived.run_state(run.state, run.archived)
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time

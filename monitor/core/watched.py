@@ -40,6 +40,8 @@ class Watched:
         """Something worth saving happened since the flag was last cleared."""
         self.touched: set[str] = {LEDGER, ENDED}
         """The parts of the state that are not as they were saved last: those of logs by their names."""
+        self.told: set[str] = set()
+        """Those of logs of which something was told since: a message that is owed is saved with what it tells of."""
         self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
@@ -141,7 +143,9 @@ class Watched:
         if bool(run.failed) is not failed:
             return
         try:
-            self.transitions += do()
+            if transitions := do():
+                self.transitions += transitions
+                self.told.add(run.log)
         except Exception as error:  # noqa: BLE001 - the boundary of a run
             why = self.aside.note("run", run.state.name, error)
             run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"

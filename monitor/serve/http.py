@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from monitor.prometheus_text import TextFormat
 from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.serve.views import asked_by, static_reply, view_of
-from monitor.snapshot import FIGURES, Asked, Sample, Snapshot
+from monitor.snapshot import FIGURES, NOTHING, Asked, Sample, Snapshot
 from monitor.system.clock import Clock
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
@@ -157,7 +157,7 @@ class App:
         if request.path == "/-/healthy":
             return self._healthy()
         if request.path == "/-/ready":
-            self._ready = self._ready or self._snapshot(FIGURES).ready
+            self._ready = self._ready or self._snapshot(NOTHING).ready
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
         if request.path.startswith("/static/"):
             page = static_reply(request)

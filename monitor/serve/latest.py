@@ -6,8 +6,8 @@ batch: to make 50 runs' samples ten times a second costs more than to judge them
 threads either: what was written in the last two seconds at most may not be in it.
 
 A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do, which
-is as old as the question before. What is not asked for (`Asked`: a scrape wants no pages, an overview no charts) is not
-made, and may be old in the Snapshot that comes.
+is as old as the question before. What is not asked for (`Asked`: a scrape wants no pages, an overview no charts, the
+page of a run nothing of the others) is not made, and may be old in the Snapshot that comes.
 """
 
 import threading
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import reduce
 from operator import or_
 
-from monitor.snapshot import EVERYTHING, FIGURES, Asked, Snapshot
+from monitor.snapshot import EVERYTHING, NOTHING, Asked, Snapshot
 
 _WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
 
@@ -52,7 +52,7 @@ class Latest:
     def asked(self) -> Asked:
         """What all who wait want."""
         with self._shown:
-            return reduce(or_, self._waiting.values(), FIGURES)
+            return reduce(or_, self._waiting.values(), NOTHING)
 
     def show(self, snapshot: Snapshot, asked: Asked = EVERYTHING) -> None:
         """Answer all who wait for no more than was `asked` for as this was made. To be made and shown at once."""

@@ -17,7 +17,7 @@ from monitor.serve import page
 from monitor.serve.exchange import Reply, Request
 from monitor.serve.formats import FLEET
 from monitor.serve.past import history_json
-from monitor.snapshot import CARDS, FIGURES, Asked, RunSnapshot, Snapshot, as_asked
+from monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapshot, as_asked
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
@@ -60,12 +60,12 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def asked_by(request: Request) -> Asked:
-    """What the answer to it is made of: for the page of one run those of the others are not made."""
+    """What the answer to it is made of: for the page of one run nothing of the others is made."""
     if request.path in ("/", "/nodes", "/api/v1/runs"):
         return CARDS
     if request.path in ("/api/v1/nodes", "/api/v1/incidents"):
-        return FIGURES
-    return Asked(pages=False, whole=frozenset({_named(request)}))
+        return NOTHING
+    return Asked(samples=False, pages=False, whole=frozenset({_named(request)}))
 
 
 def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:

@@ -13,7 +13,7 @@ from monitor.core.sources import unmatched
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.snapshot import FIGURES, Histogram, Sample
+from monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
 from monitor.units import LONGEST_SECONDS
 from tests.plain import decode, encode
 
@@ -356,6 +356,28 @@ def test_a_scrape_makes_no_pages() -> None:
     assert len(seen.history.steps) == len(before.history.steps) + 1
     assert core.snapshot(NOW + 2).runs[0] is seen
     assert core.snapshot(NOW + 2, FIGURES).runs[0] is seen
+
+
+def test_who_asks_for_one_run_makes_none_of_the_others() -> None:
+    """Incidents are always new; samples of runs without any wait for a scrape, however many runs there are."""
+    core = core_for()
+    ends = {name: live(core, name, 3) for name in ("/l/a.log", "/l/b.log", "/l/c.log")}
+    before = core.snapshot(NOW).runs
+    for name, text in (
+        ("/l/a.log", line(4, seconds=1.0)),
+        ("/l/b.log", line(4, seconds=1.0)),
+        ("/l/c.log", line(4, seconds=1.0).replace(b"2.996000E+00", b"nan")),
+    ):
+        core.handle(data(name, text, offset=ends[name], mtime=NOW + 1, at=NOW + 1), NOW + 1)
+    core.tick(NOW + 1)
+    snapshot = core.snapshot(NOW + 1, NOTHING)
+    assert [one["run"] for one in snapshot.incidents] == ["c"]
+    assert snapshot.runs[:2] == before[:2]
+    asked = core.snapshot(NOW + 1, Asked(samples=False, pages=False, whole=frozenset({"b"}))).runs
+    assert asked[0] is before[0]
+    assert [run.page["iteration"] for run in asked] == [3, 4, 4]
+    scraped = core.snapshot(NOW + 1, FIGURES).runs
+    assert [run.samples["megatron_iteration"][0].value for run in scraped] == [4, 4, 4]  # type: ignore[union-attr]
 
 
 def test_the_first_snapshot_of_a_run_has_its_page() -> None:

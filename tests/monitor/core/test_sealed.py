@@ -11,7 +11,7 @@ from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved, of_parts
 from monitor.run.fold import fold
 from monitor.serve.past import history_json
-from monitor.store import Store
+from monitor.store import VERSION, Store
 from parsers.events import IterationLogged, LogEvent
 from tests.plain import Disk
 
@@ -123,7 +123,7 @@ def test_a_file_of_version_4_goes_on_with_its_charts(tmp_path: Path, more: int) 
     before = shown(core)
     core.touch_all()
     assert store.save(core.parts(2.0e9))
-    assert b'"version": 5' in (tmp_path / "state").read_bytes()[:100]
+    assert f'"version": {VERSION}'.encode() in (tmp_path / "state").read_bytes()[:100]
     found, problems = Store(tmp_path).load()
     assert found is not None
     back = of_parts(found, problems)
