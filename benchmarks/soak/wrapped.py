@@ -22,12 +22,12 @@ _SEEN: list[float] = [-1.0, 0.0]
 
 
 def _blocking(call: str) -> None:
-    real = getattr(OsLayer, call)
+    real = getattr(OsLayer(), call)
 
-    def late(self: OsLayer, *arguments: Any) -> Any:
+    def late(_layer: OsLayer, *arguments: Any) -> Any:
         while (FLAGS / "blocked").exists():
             time.sleep(0.05)
-        return real(self, *arguments)
+        return real(*arguments)
 
     setattr(OsLayer, call, late)
 
