@@ -223,3 +223,23 @@ def test_a_taken_port_is_one_clear_line(installed: Start, training: Writer) -> N
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "--listen" in done.stderr
+
+
+def test_a_busy_daemon_outlives_who_asks_where_its_threads_are(start: Start, training: Writer) -> None:
+    """SIGUSR1 a hundred times while it reads and answers."""
+    daemon, over = start(str(training.path)), threading.Event()
+
+    def scrape() -> None:
+        while not over.is_set():
+            daemon.get("/metrics")
+
+    scrapers = [threading.Thread(target=scrape, daemon=True) for _ in range(3)]
+    for thread in scrapers:
+        thread.start()
+    for _ in range(100):
+        daemon.process.send_signal(signal.SIGUSR1)
+        over.wait(0.005)
+    over.set()
+    for thread in scrapers:
+        thread.join()
+    assert daemon.status("/-/healthy") == 200
