@@ -32,14 +32,16 @@ class Rotation:
     """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
 
     __slots__ = (
-        "_beside", "_context", "_cut_by", "_directory", "_moved_at", "_rewritten", "_settings", "_tail", "failures",
-        "path", "source",
+        "_beside", "_context", "_cut_by", "_directory", "_moved_at", "_rewritten", "_settings", "_tail", "copied",
+        "failures", "path", "source",
     )  # fmt: skip
 
     def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, directory: LogDirectory) -> None:
         self.source, self.path = source, path
         self.failures = 0
         """To look at the path, in a row."""
+        self.copied = ""
+        """The copy of what was read before the file was cut. Other copies may have been made since."""
         self._context, self._settings = context, context.settings
         self._tail, self._directory = tail, directory
         self._moved_at: float | None = None
@@ -71,6 +73,8 @@ class Rotation:
         if left is None:  # what was not read before the cut stands there: as if the file had been renamed
             tail.more, self._cut_by = True, (reason, cut.proof)
             return
+        if self.copied and self._passed_by(seen, now, at, left):
+            return
         self.switch(reason, cut.proof, Content(*content.identity), at, left=left)
         if tail.read_on(seen, now, at) is not None:
             tail.soon = True
@@ -92,7 +96,7 @@ class Rotation:
         if drained and now - self._moved_at < self._settings.rotation_grace:
             tail.soon = True
             return
-        if self._passed_by(seen, now, at, links):
+        if self._passed_by(seen, now, at, content.fingerprint() if links else None, drained=drained):
             return
         identity = seen.st_dev, seen.st_ino
         try:
@@ -131,19 +135,25 @@ class Rotation:
         self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
         raise Changed
 
-    def _passed_by(self, seen: os.stat_result, now: float, at: float, links: int | None) -> bool:
-        """Files that came and went between two looks are read in their turn, before what the path names now."""
+    def _passed_by(
+        self, seen: os.stat_result, now: float, at: float, left: Fingerprint | None, *, drained: bool = True
+    ) -> bool:
+        """Files that came and went between two looks are read in their turn, before what the path names now. `left`: as
+        in `switch`.
+        """
         content = self._tail.content
         assert content is not None
         read = {seen.st_ino} if self._rewritten else {content.inode, seen.st_ino}
+        if left is not None:
+            read.add(left.inode)
+        copied, cut_by = self.copied, self._cut_by
         found = self.first_passed_by(seen, self._beside, self._tail.written, read)
         if found is None:
             return False
         self._tail.put(found.descriptor)
         proof = f"{found.name} stood there since"
-        left = content.fingerprint() if links else None
-        self.switch("rotated" if links is not None else "replaced", proof, found.content, at, left=left)
-        self._moved_at = now
+        self.switch("rotated" if drained else "replaced", proof, found.content, at, left=left)
+        self._moved_at, self.copied, self._cut_by = now, copied, cut_by
         return True
 
     def first_passed_by(
@@ -151,7 +161,7 @@ class Rotation:
     ) -> Start | None:
         """The oldest file that stood at the path before what it names now, of which nobody has read a byte."""
         context = self._context
-        files = passed_by(context, self.path, known, written, read)
+        files = passed_by(context, self.path, known, written, read, self.copied)
         for path, status in files:
             identity = status.st_dev, status.st_ino
             try:
@@ -210,6 +220,7 @@ class Rotation:
         content = tail.content
         assert content is not None
         copy = copy_of(self._context, self.path, content.fingerprint(), content.head, tail.recent)
+        self.copied = copy.name if copy is not None else ""
         if copy is not None and copy.opened is not None:
             identity = copy.mark.device, copy.mark.inode
             if registry.claim(identity, self.source):
@@ -235,7 +246,7 @@ class Rotation:
         tail.turn_to(content)
         self._directory.forget()
         self._moved_at = self._cut_by = None
-        self._rewritten = False
+        self.copied, self._rewritten = "", False
         if tail.announced and not content.offset:
             self._context.tell(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
         elif tail.announced:  # another name delivered what stands here now: nothing of this source's own

@@ -18,6 +18,7 @@ from monitor.follow.os_layer import Entry
 from monitor.follow.patterns import may_be_log
 
 _SEPARATORS = re.compile(r"[-._~ ]+")
+_DIGITS = re.compile(r"\d+")
 _PIECES = 12  # of a name, from its end: to drop any of them gives 90 names to look for
 LOOKED_AT = 64  # files beside a log that are opened in search of its copy
 
@@ -39,14 +40,16 @@ class Copy(NamedTuple):
     """A file that holds what was read of a log before it was cut: `mark` says how much of it."""
 
     mark: Fingerprint
+    name: str
     opened: tuple[int, os.stat_result, Verified] | None
     """Where it may hold more than was read. None: it holds less, so that all of it was read."""
 
 
 def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", recent: bytes = b"") -> Copy | None:
     """The copy of what `path` held before it was cut. `head` and `recent`: the first and the last bytes read of it."""
-    shorter: list[Fingerprint] = []
+    shorter: list[Copy] = []
     longest: tuple[int, os.stat_result, Verified] | None = None
+    found = ""
     for name in _may_be_copies(context, path) if is_strong(mark) else ():
         descriptor = context.descriptors.open(name)
         status = context.os_layer.fstat(descriptor)
@@ -54,19 +57,19 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
         if not verified.problem and (longest is None or longest[1].st_size < status.st_size):
             if longest is not None:
                 context.descriptors.discard(longest[0])
-            longest = descriptor, status, verified
+            longest, found = (descriptor, status, verified), name
             continue
         less = _shorter(context, descriptor, status, mark.offset, head, recent)
         context.descriptors.discard(descriptor)
         if less is not None:
-            shorter.append(less)
+            shorter.append(Copy(less, name, None))
     if longest is not None:
         status = longest[1]
         there = Fingerprint(
             status.st_dev, status.st_ino, mark.head_bytes, mark.head_hash, mark.offset, mark.tail_bytes, mark.tail_hash
         )
-        return Copy(there, longest)
-    return Copy(max(shorter, key=lambda one: one.offset), None) if shorter else None
+        return Copy(there, found, longest)
+    return max(shorter, key=lambda one: one.mark.offset, default=None)
 
 
 def _may_be_copies(context: Context, path: str) -> list[str]:
@@ -124,13 +127,14 @@ def rotations(context: Context, path: str) -> dict[int, str]:
 
 
 def passed_by(
-    context: Context, path: str, known: frozenset[int] | None, written: float, read: set[int]
+    context: Context, path: str, known: frozenset[int] | None, written: float, read: set[int], copied: str = ""
 ) -> list[tuple[str, os.stat_result]]:
     """Files that may have stood at `path` after the one written last at `written`, rotated away unread; oldest first.
 
     `known`: the inodes that lay beside it before; None if nobody looked. One of these, or where nobody looked any, must
-    have been renamed since it was written: inodes are used again. `read`: inodes of what was read. Risk left: a file
-    that is written under such a name of its own, and whose mode was changed since, is taken for one.
+    have been renamed since it was written (inodes are used again), or be named as `copied`: the copy of what was read,
+    before the log was cut. `read`: inodes of what was read. Risk left: a file that is written under such a name of its
+    own, and whose mode was changed since, is taken for one.
     """
     found: list[tuple[str, os.stat_result]] = []
     for inode, name in rotations(context, path).items():
@@ -142,7 +146,8 @@ def passed_by(
             continue
         new = known is not None and inode not in known
         renamed_since = status.st_ctime > status.st_mtime and (written or known is None)
-        if status.st_mtime >= written and status.st_size and (new or renamed_since):
+        alike = bool(copied) and _DIGITS.sub("0", name) == _DIGITS.sub("0", copied)
+        if status.st_mtime >= written and status.st_size and (new or renamed_since or alike):
             found.append((name, status))
     return sorted(found, key=lambda one: (one[1].st_mtime, one[1].st_ctime, one[1].st_ino))
 

@@ -24,7 +24,7 @@ class Start(NamedTuple):
     position: Position | None = None
     """What was proved of it."""
     name: str = ""
-    """Where it is not that of the path."""
+    """Of a copy, or of a file that stood at the path since."""
 
 
 def resumed(
@@ -47,10 +47,9 @@ def resumed(
 
 def resumed_beside(context: Context, source: SourceId, path: str, position: Position) -> Start | None:
     """The position's file, if it was renamed beside the path, or copied and cut, while nobody looked."""
-    found = renamed(context, path, position)
-    if found is None:
-        copy = copy_of(context, path, position)
-        found = copy.opened if copy is not None else None
+    found, name = renamed(context, path, position), ""
+    if found is None and (copy := copy_of(context, path, position)) is not None:
+        found, name = copy.opened, copy.name
     if found is None:
         return None
     descriptor, status, (_, head, tail) = found
@@ -58,7 +57,7 @@ def resumed_beside(context: Context, source: SourceId, path: str, position: Posi
     if not context.registry.claim(identity, source):
         context.descriptors.discard(descriptor)
         return None
-    return Start(Content(*identity, position.offset, head, tail), descriptor, status, position)
+    return Start(Content(*identity, position.offset, head, tail), descriptor, status, position, name)
 
 
 def unread(context: Context, source: SourceId, path: str, descriptor: int, seen: os.stat_result) -> Content:

@@ -5,6 +5,7 @@ match: every line is delivered once, in the order in which it was written.
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ ACTIONS = [
     "cut twice",
     "cut late",
 ]
-ACTIONS += ["backup", "cut while down"]
+ACTIONS += ["backup", "cut while down", "cut twice while down"]
 
 
 class Rotated(History):
@@ -104,10 +105,12 @@ class Rotated(History):
 
     def do_cut_while_down(self, amount):
         """Between the death of one daemon and the start of the next."""
-        self.do_append(amount)
-        self.copy(self.new_name())
-        self.log.write_bytes(b"")
-        self.begin()
+        self.do_cut(amount)
+        self.do_resume(0)
+
+    def do_cut_twice_while_down(self, amount):
+        """What stood there between the two lies in a copy of what nobody had read."""
+        self.do_cut_twice(amount)
         self.do_resume(0)
 
     def check(self) -> None:
@@ -222,6 +225,35 @@ def test_a_rotated_file_may_have_the_inode_of_one_that_lay_there_before(make_rig
     assert old.stat().st_ino == inode
     rig.settle(12)
     assert b"".join(rig.texts(log)) == b"".join(lines)
+
+
+@pytest.mark.parametrize("unread", [0, 2])
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("down", [True, False])
+def test_what_stood_between_two_cuts_is_read_from_its_copy(make_rig, tmp_path, down, times, unread):
+    """As logrotate and `cp` leave them: a copy's times are those of the copying, until it gets its next name."""
+    log, other = tmp_path / "main.log", tmp_path / "main_7.log"
+    lines = [b"%04d a line of a log that is rotated often, with text enough to prove it\n" % n for n in range(40)]
+    log.write_bytes(b"".join(lines[:9]))
+    rig = make_rig(log)
+    rig.settle()
+    if down:
+        rig.reader.close()
+    other.write_bytes(b"the log of another training, which nobody asked to be read\n")
+    end = 9 + unread
+    with log.open("ab") as stream:
+        stream.write(b"".join(lines[9:end]))
+    for _ in range(times):
+        for number in range(times, 0, -1):
+            with suppress(FileNotFoundError):
+                (tmp_path / f"main.log.{number}").rename(tmp_path / f"main.log.{number + 1}")
+        shutil.copyfile(log, tmp_path / "main.log.1")
+        log.write_bytes(b"".join(lines[end : end + 3]))
+        end += 3
+    if down:
+        rig = make_rig(log, after=rig)
+    rig.settle(12)
+    assert b"".join(rig.texts(log)) == b"".join(lines[9 * down : end])
 
 
 def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
