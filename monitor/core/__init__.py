@@ -316,7 +316,7 @@ class Core(Watched):
         return saved
 
     def _of_monitor(self, now: float) -> Saved:
-        unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()}
+        unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()} | self.sources.unheard()
         saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed, place=self.place)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         return saved

@@ -73,8 +73,9 @@ class Run(Judged):
     """What the record of the nodes was last told of its present launch."""
     away_since: float | None = None
     """Since when nobody listened to it, until its files are read to their ends again."""
-    dated: tuple[float, float] | None = None
-    """Of a saved run, its last progress: the instant, and the stamp of its line. None where lines may be missing."""
+    dated: tuple[float, float | None, int] | None = None
+    """Of a saved run, its last progress: the instant, the stamp of its line if it had one, and its iterations. None
+    where lines may be missing."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
     delayed: float = 0.0
@@ -142,8 +143,8 @@ class Runs(dict[str, Run]):
                 state.name = present
                 state.unheard_before = state.unheard if state.deaf_since is None else None
                 run = self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
-                if state.progress_at is not None and state.launch.progress_clock is not None:
-                    run.dated = state.progress_at, state.launch.progress_clock
+                if state.progress_at is not None:
+                    run.dated = state.progress_at, state.launch.progress_clock, state.iterations_total
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
@@ -245,6 +246,8 @@ def came_back(run: Run, now: float, *, all_read: bool) -> None:
         written = _stamped_meanwhile(run, state.progress_at)
         if written is not None and 0.0 <= now - written <= _RESTART:
             state.progress_at, state.unheard_before = written, 0.0
+        elif run.dated is not None and state.iterations_total > run.dated[2]:  # whenever it was, it was after that
+            state.progress_at = max(since, state.progress_at)
         not_listened(state, now - max(since, state.progress_at), now)
     if all_read and state.unheard_before is not None:
         state.unheard, state.unheard_before = state.unheard_before, None
@@ -254,10 +257,10 @@ def _stamped_meanwhile(run: Run, read: float) -> float | None:
     """When progress was written that came while the daemon was away: by its stamp, as far from the instant as stamps
     were before, or by its file's time (`read`), whichever is later: a server's clock may be behind.
     """
-    stamp = run.state.launch.progress_clock
-    if run.dated is None or stamp is None or stamp <= run.dated[1]:
+    stamp, before = run.state.launch.progress_clock, run.dated
+    if before is None or before[1] is None or stamp is None or stamp <= before[1]:
         return None
-    return max(read, stamp + run.dated[0] - run.dated[1])
+    return max(read, stamp + before[0] - before[1])
 
 
 def found_again(run: Run, now: float) -> None:

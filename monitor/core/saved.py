@@ -91,7 +91,7 @@ class Saved(OfLog):
     """When all was saved: until then what stands in the parts of logs was all that was heard of them (those that were
     saved since say so themselves; once all is read it is the last instant in here),"""
     unclaimed: dict[str, float] = field(default_factory=dict)
-    """but of these sources: of each its own."""
+    """but of these sources, which nobody has opened or read to their ends since: of each its own."""
     place: Place | None = None
     """Of a partition; None: it is that of a daemon's own files."""
     charts: dict[str, set[str]] = field(default_factory=dict)

@@ -62,6 +62,8 @@ class Source(Struct):
     """When it was last read. An instant."""
     resumed: bool = False
     """It goes on where an earlier daemon left it."""
+    heard_until: float | None = None
+    """By an earlier daemon, as long as what was written since has not been read to its end. An instant."""
     new: bool = False
     """It was not there when its directory was first searched: it came while we watched."""
     failed: str = ""
@@ -119,7 +121,8 @@ class Source(Struct):
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
         position, known = self.marker.position(reader.offset + waits), self.experiments.known()
-        return SavedSource(self.run, position, reader, now, known, self.member, self.put_out, self.new)
+        heard = now if self.heard_until is None else self.heard_until
+        return SavedSource(self.run, position, reader, heard, known, self.member, self.put_out, self.new)
 
 
 class AtRest(Struct, array_like=True):
@@ -175,7 +178,7 @@ class Sources(dict[str, Source]):
             owner=message.owner, ordered=ordered, resumed=resumed,
         )  # fmt: skip
         if saved is not None:
-            source.new, source.put_out = saved.new, saved.put_out
+            source.new, source.put_out, source.heard_until = saved.new, saved.put_out, saved.saved_at
         self[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
@@ -251,7 +254,7 @@ class Sources(dict[str, Source]):
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""
         if not source.caught_up:
-            source.caught_up = True
+            source.caught_up, source.heard_until = True, None
             self._read(source)
 
     def _read(self, source: Source) -> None:
@@ -298,6 +301,11 @@ class Sources(dict[str, Source]):
     def catching_up(self, run: str) -> bool:
         """Is one of its sources not yet read to its end?"""
         return run in self._unread
+
+    def unheard(self) -> dict[str, float]:
+        """Until when each was heard that an earlier daemon read, and this one has not yet."""
+        own = (self[name] for run in self._unread for name in self.of_run(run))
+        return {source.name: source.heard_until for source in own if source.heard_until is not None}
 
     @property
     def ready(self) -> bool:

@@ -195,6 +195,35 @@ def test_a_file_server_keeps_its_own_time(seen: bool) -> None:
     assert 59 <= waited <= 62
 
 
+def test_nobody_heard_what_was_not_read_before_the_next_kill() -> None:
+    """Killed and saved again and again before it has read on, by a file server whose clock is behind ours."""
+    lab = Lab()
+    for _ in range(100):
+        lab.second(behind=3600.0)
+    for _ in range(4):
+        lab = restarted(lab, 0.0, away=2.0)
+        lab.clock.advance(20.0)
+    lab.second(behind=3600.0)
+    lab.core.handle(CaughtUp("/x.log", lab.clock.wall()), lab.now)
+    assert lab.core.tick(lab.now) == []
+    (waited,) = [waited for waited, one in lab.silence(100) if one.severity == "critical"]
+    assert 58 <= waited <= 62
+
+
+def test_a_silence_that_ended_while_the_daemon_was_away_is_over() -> None:
+    """Nobody knows when the step was written; it was after the last save."""
+    lab = Lab()
+    for _ in range(100):
+        lab.second(behind=3600.0)
+    assert [one.severity for _, one in lab.silence(50)] == ["warning"]
+    lab = restarted(lab, 0.0, away=2.0)
+    lab.second(behind=3600.0)
+    lab.core.handle(CaughtUp("/x.log", lab.clock.wall()), lab.now)
+    lab.core.tick(lab.now)
+    (waited,) = [waited for waited, one in lab.silence(100) if one.severity == "critical"]
+    assert 59 <= waited <= 62
+
+
 def test_what_is_saved_while_nobody_listens_was_not_heard() -> None:
     """The daemon was stopped for 50 s, saved before it had read, was killed, and comes back 20 s later."""
     lab = Lab()
