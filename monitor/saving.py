@@ -107,16 +107,7 @@ class Saving:
             self._core.hands.kept = False
             return
         busy = self._saver.busy
-        if self._saver.failures > self._failures:
-            self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
-            self._failures = self._saver.failures
-            self._core.changed = True  # what was not written is tried again
-            if self._store is not None and self._store.wants_all:
-                self._core.touch_all()
-            self._offered, self._begun = outbox.saved, self._core.hands.saved
-        elif not busy:
-            outbox.saved = max(outbox.saved, self._offered)
-            self._core.hands.saved = max(self._core.hands.saved, self._begun)
+        self._note_written(self._saver.failures, busy=busy)
         if outbox.changed:
             outbox.changed = False  # else a crash would send it again
             self.at_once()
@@ -144,6 +135,19 @@ class Saving:
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
         self._silent_at = ended + _SILENT
+
+    def _note_written(self, failures: int, *, busy: bool) -> None:
+        """What the disk has taken of what was offered, or has failed to take."""
+        outbox, hands = self._core.outbox, self._core.hands
+        if failures > self._failures:
+            self._core.counts.add("state_save_failures_total", by=failures - self._failures)
+            self._failures = failures
+            self._core.changed = True  # what was not written is tried again
+            if self._store is not None and self._store.wants_all:
+                self._core.touch_all()
+            self._offered, self._begun = outbox.saved, hands.saved
+        elif not busy:
+            outbox.saved, hands.saved = max(outbox.saved, self._offered), max(hands.saved, self._begun)
 
     def save_last(self, now: float) -> None:
         """Before the end; again if something is still changed then."""

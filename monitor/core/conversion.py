@@ -68,19 +68,10 @@ def _evidence(state: dict[str, Any], launch: dict[str, Any]) -> list[dict[str, A
     failure, at = state.get("failure"), launch.get("first_failure_at") or state.get("updated_at", 0.0)
     after, phase = launch.get("iterations", 0), launch.get("phase")
     if failure is not None:
-        known = {name: failure[name] for name in _OF_A_FAILURE if failure.get(name) is not None}
-        raised = failure["failure"] in ("python_exception", "stopped") and launch.get("uncaught_after") is not None
-        ended = phase == "crashed" and bool(failure.get("fatal"))
-        told = {"sort": "traceback" if raised else "failure", "at": failure["at"], "fatal": ended}
-        rows.append({**known, **told, "after": failure.get("after", 0), "raised": not raised})
-    rows += [
-        {"sort": "watchdog", "at": at, "failure": "nccl", "message": "NCCL watchdog", "fatal": True, "rank": rank}
-        for rank in state.get("watchdog_ranks", [])
-    ]
-    rows += [
-        {"sort": "watchdog", "at": at, "failure": "nccl", "message": "NCCL watchdog", "fatal": True, "node": node}
-        for node in state.get("watchdog_nodes", [])
-    ]
+        rows.append(_failure(failure, launch))
+    watchdog = {"sort": "watchdog", "at": at, "failure": "nccl", "message": "NCCL watchdog", "fatal": True}
+    rows += [{**watchdog, "rank": rank} for rank in state.get("watchdog_ranks", [])]
+    rows += [{**watchdog, "node": node} for node in state.get("watchdog_nodes", [])]
     if launch.get("done_at") is not None:
         rows.append({"sort": "finished" if phase == "finished" else "done", "at": launch["done_at"]})
     elif phase == "finished":
@@ -97,6 +88,14 @@ def _evidence(state: dict[str, Any], launch: dict[str, Any]) -> list[dict[str, A
     if phase == "crashed" and not launch.get("doubtful"):
         rows.append({"sort": "silence", "at": at})
     return [{"after": after, **row} for row in rows]
+
+
+def _failure(failure: dict[str, Any], launch: dict[str, Any]) -> dict[str, Any]:
+    known = {name: failure[name] for name in _OF_A_FAILURE if failure.get(name) is not None}
+    raised = failure["failure"] in ("python_exception", "stopped") and launch.get("uncaught_after") is not None
+    ended = launch.get("phase") == "crashed" and bool(failure.get("fatal"))
+    told = {"sort": "traceback" if raised else "failure", "at": failure["at"], "fatal": ended}
+    return {**known, **told, "after": failure.get("after", 0), "raised": not raised}
 
 
 def from_version_3(saved: dict[str, Any]) -> dict[str, Any]:

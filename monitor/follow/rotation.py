@@ -98,30 +98,39 @@ class Rotation:
             return
         if self._passed_by(seen, now, at, content.fingerprint() if links else None, drained=drained):
             return
-        identity = seen.st_dev, seen.st_ino
         try:
-            descriptor = self._context.open_claimed(self.path, identity, self.source)
-            mark = content.fingerprint()
-            same_inode = seen.st_ino == content.inode
-            if (same_inode or (not links and is_strong(mark))) and not self._context.verify(descriptor, mark).problem:
-                # A remount, or a copy with more in it moved over the old one (rsync): the same text, another number.
-                self._context.registry.release(content.identity, self.source)
-                content.device, content.inode = identity
-                tail.put(descriptor)
-                return
-            begun = unread(self._context, self.source, self.path, descriptor, seen)
-            copied = self._held_back(descriptor, seen, now) if begun.offset < seen.st_size else None
-            if copied is not None:
-                mark = whole(self._context, descriptor, seen)
-                self._context.registry.remember(mark, copied)
-                self._context.tell(Copied(copied, mark, at))
-                begun = unread(self._context, self.source, self.path, descriptor, seen)
+            begun = self._open_new(seen, now, at, links)
         except Duplicate:
             raise Left(links) from None
-        tail.put(descriptor)
-        proof = f"device and inode {identity} instead of {content.identity}"
+        if begun is None:
+            return
+        proof = f"device and inode {seen.st_dev, seen.st_ino} instead of {content.identity}"
         reason, proof = self._cut_by or ("rotated" if drained else "replaced", proof)
         self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
+
+    def _open_new(self, seen: os.stat_result, now: float, at: float, links: int | None) -> Content | None:
+        """What the path names now; None if it is the same text in another file. Raises Duplicate and Changed."""
+        content = self._tail.content
+        assert content is not None
+        identity = seen.st_dev, seen.st_ino
+        descriptor = self._context.open_claimed(self.path, identity, self.source)
+        mark = content.fingerprint()
+        same_inode = seen.st_ino == content.inode
+        if (same_inode or (not links and is_strong(mark))) and not self._context.verify(descriptor, mark).problem:
+            # A remount, or a copy with more in it moved over the old one (rsync): the same text, another number.
+            self._context.registry.release(content.identity, self.source)
+            content.device, content.inode = identity
+            self._tail.put(descriptor)
+            return None
+        begun = unread(self._context, self.source, self.path, descriptor, seen)
+        copied = self._held_back(descriptor, seen, now) if begun.offset < seen.st_size else None
+        if copied is not None:
+            mark = whole(self._context, descriptor, seen)
+            self._context.registry.remember(mark, copied)
+            self._context.tell(Copied(copied, mark, at))
+            begun = unread(self._context, self.source, self.path, descriptor, seen)
+        self._tail.put(descriptor)
+        return begun
 
     def _held_back(self, descriptor: int, seen: os.stat_result, now: float) -> SourceId | None:
         """The log of which the new file is a copy for good. Raises Changed, and gives the file back, while that log may
