@@ -225,8 +225,7 @@ def past_the_fingerprint(lab: Lab) -> None:
 @scenario(42, own=True)
 def rotation_during_a_restart(lab: Lab) -> None:
     lab.write(lab.units(10))
-    daemon = lab.follow(hold=3.0)
-    daemon.kill()
+    lab.kill(lab.follow())
     lab.write(lab.units(5))
     lab.path().rename(lab.path("x.log.1"))
     lab.write(lab.units(5))

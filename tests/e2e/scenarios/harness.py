@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from monitor.core.saved import of_parts
+from monitor.store import Store
 from tests.e2e.forks import Forge
 from tests.lines import line
 from tests.programs import now, slack
@@ -206,6 +208,18 @@ class Lab:
     def start(self, *arguments: str, **control: Any) -> Daemon:
         """A daemon of its own, on this scenario's own state."""
         return self.launch(*arguments, **control).started()
+
+    def kill(self, daemon: Daemon) -> None:
+        """By SIGKILL, once its state holds all that was written to the log."""
+
+        def kept() -> bool:
+            parts = Store(self.own / "state").load()[0]
+            saved = None if parts is None else of_parts(parts, [])
+            known = {} if saved is None else saved.positions
+            return [one.offset for one in known.values()] == [self.path().stat().st_size]
+
+        daemon.wait(kept, what="the state holds what was read")
+        daemon.kill()
 
     def follow(self, *arguments: str, hold: float = 0.5, **control: Any) -> Daemon:
         """As `start`, and it has counted all that was written."""
