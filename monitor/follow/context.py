@@ -120,8 +120,10 @@ class Registry:
 
 
 def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
-    """First that which was left at this size: most were read to their ends. The size may be old, as clients see it."""
-    return sorted(found, key=lambda one: abs(one.offset - size))[:_CANDIDATES]
+    """Those that were left near this size, for most were read to their ends; first what was read furthest: the size may
+    be old, as clients see it.
+    """
+    return sorted(sorted(found, key=lambda one: abs(one.offset - size))[:_CANDIDATES], key=lambda one: -one.offset)
 
 
 class Descriptors:

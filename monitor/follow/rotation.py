@@ -199,7 +199,7 @@ class Rotation:
         tail = self._tail
         if tail.content is None:
             return None
-        descriptor = tail.descriptor
+        descriptor, held = tail.descriptor, tail.descriptor is not None
         try:
             if descriptor is None:
                 found = renamed(self._context, self.path, tail.content.fingerprint())
@@ -210,11 +210,12 @@ class Rotation:
             status = self._context.os_layer.fstat(descriptor)
             block = tail.read(descriptor, status, now, at, is_last=is_last)
         except OSError as error:
-            if error.errno != errno.ESTALE and self.failures < _TRIES_AT_OLD:
+            stale = held and error.errno == errno.ESTALE
+            if not stale and self.failures < _TRIES_AT_OLD:
                 raise
             self._context.count_error(error)
             tail.close()
-            return None
+            return self.drain(now, at, is_last=is_last) if stale else None  # it may be had under another name
         if not block.changed:
             return status.st_nlink
         if self._take_copy() is None:  # cut before it was renamed

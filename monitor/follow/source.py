@@ -151,6 +151,8 @@ class Source:
             self._context.count_error(error)
             if error.errno in (errno.ESTALE, errno.EBADF):
                 tail.close()
+            if tail.content is None and isinstance(seen, os.stat_result):  # another may be about to resume it
+                self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
             if self._turning.failures >= self._settings.failures_reported and not self.unreadable:
                 self.unreadable = True
                 self._context.tell(Unreadable(self.source, error.errno, error.strerror or str(error), at))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitor.follow.messages import Position
@@ -289,6 +289,12 @@ def run(rig_class, actions, file_system, pattern, max_open_files=64):
 @pytest.mark.parametrize("pattern", ["log", "log*"])
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
 @given(actions=histories(SAFE), max_open_files=st.sampled_from([1, 64]))
+@example(actions=[("append", 1), ("append", 1), ("rotate down", 1), ("blind", 1)], max_open_files=64)
+@example(actions=[("rename", 3), ("blind", 2)], max_open_files=64)
+@example(
+    actions=[("append", 1), ("append", 4), ("poll", 1), ("resume", 1), ("blind", 4), ("rename", 1), ("size lag", 3)],
+    max_open_files=64,
+)
 @settings(max_examples=50, deadline=None)
 def test_without_truncation_every_line_once(rig_class, file_system, pattern, actions, max_open_files):
     """Appends, rotations, late writes, restarts: every line that was written is delivered exactly once."""
