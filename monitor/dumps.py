@@ -20,6 +20,7 @@ from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.slurm.process import run
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
+from parsers.json_text import read_json
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ def read_files(patterns: Sequence[str], since: float, clock: Clock) -> Told:
     ended = run([sys.executable, "-I", "-S", "-c", _READER, str(_ROOT)], clock, _SECONDS, _MOST, given=given)
     try:
         if ended.code == 0:
-            return msgspec.json.decode(ended.output, type=Told)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return read_json(ended.output, msgspec.json.Decoder(Told).decode)
+    except msgspec.DecodeError as error:
         raise DumpsUnreadableError(str(error)) from error
     raise DumpsUnreadableError(ended.message)
 

@@ -86,6 +86,8 @@ def masked(text: str) -> str:
         words, pattern = _PATTERNS[row]
         for word in words:
             if word in lower:
-                found = pattern.sub(lambda match: match["head"] + MASK, found)
+                before = None
+                while found != before:  # one secret may have hidden the next
+                    before, found = found, pattern.sub(lambda match: match["head"] + MASK, found)
                 break
     return text if found == text else found

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from parsers.json_text import read_json
 from parsers.patterns import lazy
 from parsers.redaction import masked
 
@@ -179,8 +180,8 @@ def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:
 def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
     """(what the wrapper says, the line in it)."""
     try:
-        fields = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+        fields = read_json(line)
+    except msgspec.DecodeError:
         return None
     for name, beside in _BESIDE.items():
         if name in fields and (fields.keys() == {"log"} or not beside.isdisjoint(fields)):

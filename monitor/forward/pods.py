@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from monitor.system.clock import Clock
+from parsers.json_text import read_json
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -85,4 +86,4 @@ class Pods:
         headers = {"Accept": _METADATA, "Authorization": f"Bearer {self._token.read_text('utf-8').strip()}"}
         request = urllib.request.Request(f"{self._base}/{quote(namespace)}/pods/{quote(pod)}", headers=headers)  # noqa: S310 - of this process's environment
         with self._opener.open(request, timeout=_TIMEOUT) as answer:
-            return msgspec.json.decode(answer.read(_LARGEST), type=_Pod).metadata
+            return read_json(answer.read(_LARGEST), msgspec.json.Decoder(_Pod).decode).metadata

@@ -74,7 +74,7 @@ class Carriers:
     def load(self) -> None:
         """Those that were known. What cannot be read is none."""
         if self._path is not None:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, ValueError):  # no JSON, or no text
                 self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered | float]))
 
     def restore(self, known: Mapping[str, Remembered | float]) -> None:

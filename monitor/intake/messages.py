@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from monitor.intake.wire import WireError, fields
+from parsers.json_text import read_json
 
 Labels: TypeAlias = Mapping[str, str]
 
@@ -56,8 +57,8 @@ _LOKI = msgspec.json.Decoder(_LokiPush)
 def loki_json(body: bytes) -> Push:
     """`{"streams": [{"stream": {labels}, "values": [["ns", "text"], ...]}]}`."""
     try:
-        pushed = _LOKI.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        pushed = read_json(body, _LOKI.decode)
+    except msgspec.MsgspecError as error:
         raise WireError(str(error)) from error
     push = Push()
     for one in pushed.streams:
@@ -101,8 +102,8 @@ def _unescaped(match: re.Match[str]) -> str:
 def otlp_json(body: bytes) -> Push:
     """ExportLogsServiceRequest in the JSON mapping of protobuf."""
     try:
-        request = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        request = read_json(body)
+    except msgspec.MsgspecError as error:
         raise WireError(str(error)) from error
     if not isinstance(request, dict):
         raise WireError("no object")

@@ -12,6 +12,7 @@ import msgspec
 
 from monitor.intake.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
 from monitor.intake.wire import WireError
+from parsers.json_text import read_json
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
 _TIMES = ("timestamp", "@timestamp", "time", "date")
@@ -29,8 +30,8 @@ def push_of(value: bytes, headers: Mapping[str, str], at: int) -> Push:
 def _read(value: bytes, at: int) -> Push:
     if value.startswith(b"{"):
         try:
-            fields = msgspec.json.decode(value)
-        except (msgspec.MsgspecError, RecursionError):
+            fields = read_json(value)
+        except msgspec.MsgspecError:
             fields = {}  # a line that begins so
         if "resourceLogs" in fields:
             return otlp_json(value)

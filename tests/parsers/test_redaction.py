@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitor.config import load
@@ -90,6 +90,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "".join
     )
 )
+@example(f"curl -u me:{KEY} https://xsetenv WANDB_API_KEY {KEY}curl -u me:{KEY} https://x")
 def test_masking_twice_is_masking_once(text: str) -> None:
     """However such pieces meet."""
     assert masked(masked(text)) == masked(text)

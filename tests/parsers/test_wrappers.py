@@ -178,6 +178,13 @@ def test_other_json_is_no_wrapper(line: str) -> None:
     assert Unwrapper().read(line.encode(), 1000) is None
 
 
+def test_a_byte_that_is_no_text_costs_itself_alone() -> None:
+    """In a string of JSON, as a damaged file or an agent that hands bytes on has it."""
+    line = b'{"log":"step \x80 7\\n","stream":"stdout","time":"2026-05-01T12:00:00Z"}'
+    assert Unwrapper().read(line, 1000) == ["2026-05-01T12:00:00Z step \ufffd 7".encode()]
+    assert Unwrapper().read(b'{"step": "\x80"}', 1000) is None
+
+
 @pytest.mark.parametrize(
     "line",
     [

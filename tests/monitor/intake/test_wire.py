@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
@@ -50,7 +50,14 @@ def test_snappy(packed: str, text: bytes | None) -> None:
         assert unsnapped(bytes.fromhex(packed), MOST) == text
 
 
+def test_a_line_that_is_no_text_is_taken_as_it_can_be_read() -> None:
+    """Else its agent would send it again and again, and all that waits behind it."""
+    push = loki_json(b'{"streams": [{"stream": {"job": "a"}, "values": [["1", "step \x80 7"]]}]}')
+    assert read(push) == [({"job": "a"}, [(1, "step \ufffd 7".encode())])]
+
+
 @given(st.binary(max_size=400))
+@example(b'"\x80"')
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     """No body raises anything else than what the door answers by 400 or 413."""
     for read_body in (loki_json, loki_protobuf, otlp_json, otlp_protobuf, lambda body: unsnapped(body, MOST)):

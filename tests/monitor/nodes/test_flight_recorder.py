@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.cli import main
@@ -142,13 +142,14 @@ def test_plain_values_are_read_as_python_reads_them(value: Any, protocol: int) -
 
 
 @given(st.binary(max_size=200))
+@example(b"s.")
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     """Never another exception; as a dump neither."""
     for begin in (b"", b"\x80\x02", b"\x80\x02}q\x00X\x07\x00\x00\x00entries]"):
         with contextlib.suppress(NotPlainError):
             read_plain(begin + data)
-        with pytest.raises(NoDumpError):
-            read_dump(begin + data, 0)
+        with contextlib.suppress(NoDumpError):  # an empty dump, and no more, can be hit upon
+            assert not read_dump(begin + data, 0).reports
 
 
 @pytest.mark.parametrize(
