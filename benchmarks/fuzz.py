@@ -80,13 +80,24 @@ CORPUS = corpus()
 NUMBERS = [b"0", b"-1", b"1e300", b"1e-300", b"nan", b"inf", b"-inf", b"9" * 30, b"1" * 400, b"0.0", b"2147483648", b""]
 
 
+BYTES = [b"\x80", b"\xff", b"\xe2\x96", b"\0", b"\r", b'"', b"{", b"}", b"\\ud800", b"\xef\xbb\xbf"]
+CARRIED = [
+    b"%b", b"%b", b"%b", b"2026-05-01T12:00:00.123456789Z stdout P %b", b"[pod/train-0/pytorch] %b", b"7: %b",
+    b'{"log":"%b\\n","stream":"stdout","time":"2026-05-01T12:00:00.5Z"}', b'{"message":"%b","timestamp":"x","host":"a"}',
+]  # fmt: skip
+
+
 @st.composite
 def changed_lines(draw: st.DrawFn) -> bytes:
-    """A real line, in which some numbers are others."""
+    """A real line, in which some numbers and bytes are others, by itself or as a carrier hands it on."""
     line = draw(st.sampled_from(CORPUS))
     chance = draw(st.randoms(use_true_random=False))
     share = draw(st.sampled_from([0.0, 0.2, 1.0]))
-    return NUMBER.sub(lambda found: chance.choice(NUMBERS) if chance.random() < share else found[0], line)
+    line = NUMBER.sub(lambda found: chance.choice(NUMBERS) if chance.random() < share else found[0], line)
+    for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+        place = chance.randrange(len(line) + 1)
+        line = line[:place] + chance.choice(BYTES) + line[place + chance.randrange(2) :]
+    return draw(st.sampled_from(CARRIED)) % line.rstrip(b"\n") + b"\n"
 
 
 TEXT = st.lists(st.one_of(fragments(), changed_lines()), max_size=25).map(b"".join)
