@@ -17,6 +17,7 @@ from monitor.follow.messages import (
     CaughtUp,
     Copied,
     Data,
+    Fingerprint,
     Gone,
     Message,
     Opened,
@@ -145,7 +146,7 @@ class Intake:
             position = replace(saved.position, device=message.device, inode=message.inode)
             if self._rest(message, replace(saved, run=name, member=member, position=position), now):
                 return
-        opened = self._watched.sources.open(message, name, saved, known, ordered)
+        opened = self._watched.sources.open(message, name, saved, known, ordered, _left_behind(saved, before))
         opened.new = opened.new or (saved is None and bool(self.scanned))
         opened.member = member
         if ordered is not None:
@@ -377,3 +378,10 @@ def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Mem
     if saved is not None:
         return saved.member, saved.run
     return (before.member, before.run) if before is not None else (None, "")
+
+
+def _left_behind(saved: SavedSource | None, before: Source | None) -> tuple[Fingerprint, ...]:
+    """The files that the source was before, whether or not the path names one of its own now."""
+    if saved is not None:
+        return saved.position.former
+    return before.marker.former if before is not None else ()

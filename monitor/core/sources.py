@@ -12,7 +12,7 @@ from monitor.core.ordered import Ordered
 from monitor.core.saved import SavedSource
 from monitor.follow.content import ENOUGH_BYTES
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Opened, Restarted
+from monitor.follow.messages import Data, Fingerprint, Opened, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
 from monitor.identity.naming import experiment_name, watch_of
@@ -159,11 +159,12 @@ class Sources(dict[str, Source]):
         saved: SavedSource | None = None,
         known: Known | None = None,
         ordered: Ordered | None = None,
+        former: tuple[Fingerprint, ...] = (),
     ) -> Source:
         """Follow it from the message's offset on; `saved` is what was known of it, and `known` those that its lines
-        before were of. `ordered`: it is pushed.
+        before were of. `ordered`: it is pushed. `former`: the files that it has left behind.
         """
-        reader, marker = judged_reader(self._rules), Marker()
+        reader, marker = judged_reader(self._rules), Marker(former)
         resumed = saved is not None and message.resumed
         if saved is not None and resumed:
             reader.restore(saved.reader)

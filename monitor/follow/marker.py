@@ -20,11 +20,13 @@ restart would read again those that are forgotten. A log that is rotated every h
 class Marker:
     """Feed it every Opened, Data and Restarted of one source, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: tuple[Fingerprint, ...] = ()) -> None:
+        """`former`: what the source had left before its path named what it names now."""
         self._device = self._inode = self._new_bytes = self.fed_to = 0
         """`fed_to`: the offset behind the last byte fed."""
         self._new: list[bytes] = []
-        self._former: tuple[Fingerprint, ...] = ()
+        self.former = former
+        """Files that the source has left behind: they are not to be read again, under whatever name."""
         self._written = 0.0
         self._begin(0, b"", b"", None)
 
@@ -46,7 +48,7 @@ class Marker:
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
             if message.position is not None:
-                self._former, self._written = message.position.former, message.position.written
+                self.former, self._written = message.position.former, message.position.written
             self._begin(message.offset, message.head, message.tail, message.position)
         else:
             if message.former is not None:
@@ -61,16 +63,16 @@ class Marker:
         self._merge_new()
         known, head = self._known, self._head[:offset]
         if known is not None and offset == known.offset:  # as it was proved
-            return structs.replace(known, device=self._device, inode=self._inode, former=self._former,
+            return structs.replace(known, device=self._device, inode=self._inode, former=self.former,
                                    written=self._written)  # fmt: skip
         tail, first = self._tail_at(offset), (len(head), digest(head))
         if known is not None and len(head) < known.head_bytes <= offset:
             first = known.head_bytes, known.head_hash
-        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self._former,
+        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self.former,
                         self._written)  # fmt: skip
 
     def _leave(self, former: Fingerprint) -> None:
-        self._former = (*self._former, former)[-FORMER_FILES:]
+        self.former = (*self.former, former)[-FORMER_FILES:]
 
     def _begin(self, offset: int, head: bytes, tail: bytes, known: Position | None) -> None:
         self._head, self._known = head, known

@@ -24,7 +24,18 @@ from monitor import config
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
 from monitor.follow.marker import Marker
-from monitor.follow.messages import CaughtUp, Data, Gone, Message, Opened, Position, Restarted, Scanned, Unheard
+from monitor.follow.messages import (
+    CaughtUp,
+    Data,
+    Fingerprint,
+    Gone,
+    Message,
+    Opened,
+    Position,
+    Restarted,
+    Scanned,
+    Unheard,
+)
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.forward.pods import Pods
@@ -106,9 +117,9 @@ class Progress:
 class _Tail:
     """One followed file: what was read of it, and what of that is to be sent."""
 
-    def __init__(self, labels: dict[str, str], last: int) -> None:
+    def __init__(self, labels: dict[str, str], last: int, former: tuple[Fingerprint, ...]) -> None:
         self.labels, self.last = labels, last
-        self.marker = Marker()
+        self.marker = Marker(former)
         self.caught_up = False
         self.rest = b""
         self.lines: list[tuple[str, str]] = []
@@ -248,7 +259,9 @@ class Forwarder:
             labels = self._progress.labels.setdefault(message.source, {})
             labels.update(labels or self._labels_of(message.path))
             last = self._progress.last.get(message.source, 0)
-            self._tails[message.source] = tail = _Tail(labels | self._labels, last)
+            saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
+            former = before.marker.former if before is not None else saved.former if saved is not None else ()
+            self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
             tail.marker.feed(message)
             return
         if isinstance(message, Scanned):

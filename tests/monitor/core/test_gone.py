@@ -235,3 +235,24 @@ def test_a_time_stamp_from_the_far_future_begins_no_hang(site: Callable[..., Sit
     jobs.write(skewed, line(101))
     jobs.run(200.0)
     assert ("broken/main", "hang", "firing") in jobs.messages()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_what_a_deleted_log_was_before_is_not_read_again(site: Callable[..., Site], *, away: bool) -> None:
+    """A pattern that matches rotated files, too; the log is deleted before our eyes, or while the daemon is away."""
+    jobs = site()
+    log = jobs.job("a", 50)
+    jobs.run(5.0)
+    log.rename(log.with_name("main-1.log"))
+    jobs.write(log, "".join(map(line, range(51, 61))))
+    jobs.run(30.0)
+    if away:
+        jobs.restart(log.unlink, 5.0)
+    else:
+        log.unlink()
+    jobs.run(200.0)
+    jobs.write(log, "".join(map(line, range(61, 71))))
+    jobs.run(30.0)
+    jobs.restart(lambda: None, 5.0)
+    jobs.run(30.0)
+    assert sum(run.state.iterations_total for run in jobs.core.runs.values()) == 70

@@ -112,6 +112,7 @@ class Rig:
         watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
         readers = Readers(resume or {}, FollowSettings(**settings), self.os)
         (self.reader,) = readers.sync_readers(watches, Mounts([Mount("/", file_system)]), os.path.realpath)
+        self.saved = resume or {}
         self.messages: list[Message] = []
         self.contents: dict[str, list[bytearray]] = {}
         self.markers: dict[str, Marker] = {}
@@ -159,7 +160,10 @@ class Rig:
         if isinstance(message, Opened | Restarted):
             self.contents.setdefault(message.source, []).append(bytearray())
             self.starts[message.source] = message.offset if isinstance(message, Opened) else 0
-            self.markers.setdefault(message.source, Marker()).feed(message)
+            if message.source not in self.markers:
+                known = self.saved.get(message.source)
+                self.markers[message.source] = Marker(() if known is None else known.former)
+            self.markers[message.source].feed(message)
         elif isinstance(message, Data):
             assert message.data
             text = self.contents[message.source][-1]

@@ -303,6 +303,7 @@ def test_without_truncation_every_line_once(rig_class, file_system, pattern, act
 
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
 @given(actions=histories(CUTTING))
+@example(actions=[("link", 1), ("resume", 1), ("same inode", 1), ("size lag", 1), ("same inode", 1), ("resume", 1)])
 @settings(max_examples=80, deadline=None)
 def test_with_truncation_only_what_was_destroyed_is_lost(rig_class, file_system, actions):
     """Cuts and deletions as well: nothing comes twice, and nothing is lost but what was destroyed."""
