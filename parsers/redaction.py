@@ -48,6 +48,7 @@ _OF: Final = {
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """Of the names of files, of which there may be 100,000, those without it hold no secret."""
+_TIMES: Final = 16  # that a pattern is tried: one secret may have hidden the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
@@ -86,8 +87,9 @@ def masked(text: str) -> str:
         words, pattern = _PATTERNS[row]
         for word in words:
             if word in lower:
-                before = None
-                while found != before:  # one secret may have hidden the next
+                for _ in range(_TIMES):
                     before, found = found, pattern.sub(lambda match: match["head"] + MASK, found)
+                    if found == before:
+                        break
                 break
     return text if found == text else found
