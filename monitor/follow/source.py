@@ -269,7 +269,7 @@ class Source:
     def _start(self, start: Start, proof: str = "") -> None:
         self._context.registry.unreserve(self._resume, self.source)
         self._resume = self.gone_since = None
-        self._turning.copied = start.name
+        self._turning.copied = start.name if start.position is not None else ""  # else nothing proves a copy
         self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
 
     def _come_back(self, seen: os.stat_result, at: float) -> None:
