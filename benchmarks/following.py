@@ -17,7 +17,7 @@ from statistics import median
 from monitor.follow.directory_watches import DirectoryWatches
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
-from monitor.follow.messages import CaughtUp
+from monitor.follow.messages import CaughtUp, Whole
 from monitor.follow.patterns import Watch
 
 _FILES, _DIRECTORIES = 10_000, 600
@@ -34,7 +34,7 @@ def _measure(folder: str, mode: str, seconds: float) -> None:
     follower.start()
     left = _FILES
     while left:
-        left -= isinstance(messages.get(), CaughtUp)
+        left -= isinstance(messages.get(), CaughtUp | Whole)
     threading.Thread(target=lambda: [messages.get() for _ in iter(int, 1)], daemon=True).start()
     time.sleep(12.0)  # the next walk: what is watched is watched
     used, began = time.process_time(), time.perf_counter()

@@ -13,7 +13,7 @@ from parsers.engine.scan import Rule, Scanner
 from parsers.engine.search import best
 from parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
 from parsers.formats.custom import CustomReader
-from parsers.reader import SourceReader
+from parsers.reader import Bookmark, SourceReader, passed_over
 from parsers.registry import CLOCK_RULES, RULES, rules_with
 
 _CHUNK = 1 << 20
@@ -44,6 +44,13 @@ def full_reader(own: Own) -> SourceReader:
 def judged_reader(own: Own) -> SourceReader:
     """A reader of what the fold and the detectors have a use for."""
     return SourceReader(own.patterns, memo=_memo(own.rules))
+
+
+def nothing_in(own: Own, data: bytes) -> Bookmark | None:
+    """Where a reader of a file that holds `data` and no more would stand, if no line is of use and none goes on. None:
+    it is to be read.
+    """
+    return None if own.patterns else passed_over(data, _memo(own.rules))
 
 
 _memos: list[tuple[tuple[Rule, ...], Memo]] = []

@@ -29,6 +29,8 @@ from parsers.wrappers import CUT, Unwrapper
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
 _SHORT = 1000  # bytes of a line that is remembered
+_CARRIED = (b'\n{"', *CUT)  # of lines that carry others, or parts of them
+_NOT_PLAIN = (b"\r", b"\0", *_CARRIED)
 
 
 @cache
@@ -57,6 +59,18 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
     def told_nothing(self) -> bool:
         """Whether no line was of use before it, and none waits."""
         return not (self.matched_lines or self.open or self.ordered)
+
+
+def passed_over(data: bytes, memo: Memo) -> Bookmark | None:
+    """As SourceReader.save after a source of `data` alone, if that is plain lines of which no rule wants one. None: it
+    is to be read.
+    """
+    for mark in _NOT_PLAIN:
+        if mark in data:
+            return None
+    if not data.endswith(b"\n") or data.startswith(b'{"') or any(memo.known(data)):
+        return None
+    return Bookmark(len(data), data.count(b"\n") + 1)
 
 
 class SourceReader:
@@ -186,7 +200,7 @@ class SourceReader:
         lines.pop()  # the data ends in a line end
         if b"\r" not in block.data:
             numbers = range(number, number + len(lines))
-        if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in (b'\n{"', *CUT)):
+        if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in _CARRIED):
             lines, numbers = self._unwrapped(lines, numbers)
             data = b"\n".join(lines)
         known = self._memo.known(data)

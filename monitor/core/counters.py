@@ -41,8 +41,12 @@ class Counters:
         known_lines, known_matched = source.counted
         if lines != known_lines:
             source.counted = (lines, matched)
-            self.counts.add("lines_total", "matched", by=matched - known_matched)
-            self.counts.add("lines_total", "other", by=(lines - known_lines) - (matched - known_matched))
+            self.add_read(lines - known_lines, matched - known_matched)
+
+    def add_read(self, lines: int, matched: int) -> None:
+        """So many were read, and so many of them gave an event."""
+        self.counts.add("lines_total", "matched", by=matched)
+        self.counts.add("lines_total", "other", by=lines - matched)
 
     def up_to_date(self, sources: Iterable[Source]) -> MonitorCounts:
         """Everything counted so far."""

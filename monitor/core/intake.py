@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
@@ -13,6 +13,7 @@ from monitor.core.runs import Run, not_listened
 from monitor.core.saved import SavedSource
 from monitor.core.sources import AtRest, Source
 from monitor.core.watched import Watched
+from monitor.follow.content import Content
 from monitor.follow.messages import (
     CaughtUp,
     Copied,
@@ -21,13 +22,16 @@ from monitor.follow.messages import (
     Gone,
     Message,
     Opened,
+    Position,
     Readable,
     Restarted,
     Scanned,
     Unheard,
     Unreadable,
+    Whole,
 )
 from monitor.identity import Member
+from monitor.reading import nothing_in
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 
@@ -62,6 +66,10 @@ class Intake:
 
     def _handle(self, message: Message, now: float) -> None:
         match message:
+            case Whole():
+                if not self._rests_at_once(message, now):
+                    for part in message.parts:
+                        self._handle(part, now)
             case Opened():
                 self._opened(message, now)
             case Scanned():
@@ -142,9 +150,10 @@ class Intake:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
             self._watched.save_soon |= saved is not None and saved.run != name  # both at once
-        if saved is not None and ordered is None and message.resumed and saved.told_nothing:
+        read = message.resumed and message.offset >= message.size
+        if saved is not None and ordered is None and read and saved.told_nothing:
             position = replace(saved.position, device=message.device, inode=message.inode)
-            if self._rest(message, replace(saved, run=name, member=member, position=position), now):
+            if self._rest(message.source, message, replace(saved, run=name, member=member, position=position), now):
                 return
         opened = self._watched.sources.open(message, name, saved, known, ordered, _left_behind(saved, before))
         opened.new = opened.new or (saved is None and bool(self.scanned))
@@ -289,24 +298,48 @@ class Intake:
         self._finish(source, now)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
-            self._untrained += 1
-            if self._untrained <= _NAMED:
-                _log.info("source=%s no training line in %d lines", source.name, source.reader.lines)
-        if source.told_nothing and self._rest(source, source.save(now), now):
+            self._note_untrained(source.name, source.reader.lines)
+        if source.told_nothing and self._rest(source.name, source, source.save(now), now):
             self._watched.counters.add_lines(source)
             self._watched.sources.drop(source)
 
-    def _rest(self, source: Source | Opened, saved: SavedSource, now: float) -> bool:
-        """Is it kept no further than as `saved` until it moves, an old file that is the only one of its log?"""
-        name = source.name if isinstance(source, Source) else source.source
-        silent = now + self._watched.wall_offset - source.mtime
-        if silent < self._watched.rest_seconds or name != source.path:
+    def _note_untrained(self, name: str, lines: int) -> None:
+        self._untrained += 1
+        if self._untrained <= _NAMED:
+            _log.info("source=%s no training line in %d lines", name, lines)
+
+    def _rests_at_once(self, message: Whole, now: float) -> bool:
+        """Does it rest, a file of which no line is of use? As after its three messages, at half their cost: most old
+        files are such. False: nothing was done yet.
+        """
+        opened, data, sources = message.opened, message.data, self._watched.sources
+        name, spool = message.source, self._watched.config.intake.spool.directory
+        if name in self._watched.saved.sources or name in sources or (spool and name.startswith(f"{spool}/")):
             return False
-        if isinstance(source, Opened) and source.offset < source.size:
+        mark = nothing_in(self._watched.rules, data.data)
+        if mark is None:
+            return False
+        member, run = self._belonging.member(opened.path, None)
+        proof = Content(opened.device, opened.inode)
+        proof.take(0, data.data)
+        place = Position(**asdict(proof.fingerprint()), written=data.mtime)
+        saved = SavedSource(run, place, mark, now, member=member, new=bool(self.scanned))
+        if not (saved.told_nothing and self._rest(name, opened, saved, now)):
+            return False
+        self._watched.touch(run)
+        self._watched.counters.add_bytes(len(data.data), data.at)
+        self._watched.counters.add_read(mark.line - 1, 0)
+        self._note_untrained(name, mark.line - 1)
+        return True
+
+    def _rest(self, name: str, file: Source | Opened, saved: SavedSource, now: float) -> bool:
+        """Is it kept no further than as `saved` until it moves, an old file that is the only one of its log?"""
+        silent = now + self._watched.wall_offset - file.mtime
+        if silent < self._watched.rest_seconds or name != file.path:
             return False
         if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
             return False
-        return self._watched.sources.rest(name, AtRest(saved, source.mtime, source.mount, source.owner))
+        return self._watched.sources.rest(name, AtRest(saved, file.mtime, file.mount, file.owner))
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from monitor.follow.inbox import SMALL_BYTES, Inbox
-from monitor.follow.messages import Data, Message, Position, Scanned, SourceId
+from monitor.follow.inbox import Inbox
+from monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId, Whole
 from monitor.follow.mounts import Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
@@ -212,7 +212,7 @@ class ReaderThread(threading.Thread):
             found.append(message)
             self._grown += isinstance(message, Data)
             small = isinstance(message, Data) and len(message.data) <= SMALL_BYTES
-            if small and self._reader.mount.local and len(found) < _BATCH:
+            if (small or isinstance(message, Whole)) and self._reader.mount.local and len(found) < _BATCH:
                 continue  # it goes with others of this pass, but not where the next look may hang
             self._busy_since = None  # waiting for the loop is no sign of a hung mount
             if not self._put(found):

@@ -1,7 +1,7 @@
 """What crosses from the reader threads to the loop: plain frozen values, nothing else.
 
-Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next content of the same path at offset 0.
-Gone and Unreadable end nothing: the source may go on with any message.
+Order, per source: Opened, then Data..., CaughtUp (or Whole, for the three); Restarted begins the next content of the
+same path at offset 0. Gone and Unreadable end nothing: the source may go on with any message.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,10 @@ class Position(Fingerprint, frozen=True, omit_defaults=True, gc=False):
     """Files that the source read to their ends and left: met under another name they are continued, not read again."""
     written: float = 0.0
     """When what was read last had been written, by its time stamp. Unix seconds; 0: not known."""
+
+
+SMALL_BYTES = 1 << 16
+"""A message with so much text at most is small."""
 
 
 class Opened(Struct, frozen=True):
@@ -110,6 +114,28 @@ class CaughtUp(Struct, frozen=True):
     at: float
 
 
+class Whole(Struct, frozen=True):
+    """A file that nobody has written for long, from its beginning to its end: both, and CaughtUp."""
+
+    opened: Opened
+    data: Data
+
+    @property
+    def source(self) -> SourceId:
+        """Whose it is."""
+        return self.data.source
+
+    @property
+    def at(self) -> float:
+        """When it was read."""
+        return self.data.at
+
+    @property
+    def parts(self) -> tuple[Opened, Data, CaughtUp]:
+        """The messages that it stands for."""
+        return self.opened, self.data, CaughtUp(self.source, self.at)
+
+
 class Unreadable(Struct, frozen=True):
     """The file could not be observed several times in a row: nothing is known to be gone."""
 
@@ -157,7 +183,9 @@ class Scanned(Struct, frozen=True):
     """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
 
 
-Message: TypeAlias = Opened | Data | Restarted | Copied | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
+Message: TypeAlias = (
+    Opened | Data | Restarted | Copied | CaughtUp | Whole | Unreadable | Readable | Gone | Unheard | Scanned
+)
 
 
 def source_id(path: str) -> SourceId:

@@ -14,7 +14,21 @@ from typing import Literal
 
 from monitor.follow.context import Context, Descriptors, Registry, Standing
 from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
-from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, is_path, source_id
+from monitor.follow.messages import (
+    SMALL_BYTES,
+    CaughtUp,
+    Data,
+    Message,
+    Opened,
+    Position,
+    Scanned,
+    SourceId,
+    Unheard,
+    Unreadable,
+    Whole,
+    is_path,
+    source_id,
+)
 from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
@@ -112,14 +126,15 @@ class MountReader:
         while self._old and self._walk is None and clock.monotonic() < until:
             waited = self.sources.get(heapq.heappop(self._old)[1])
             if waited is not None and waited.due_at == float("inf") and not waited.failed:  # else it was hastened
-                yield from self._turn(waited, clock)
+                yield from self._turn(waited, clock, old=True)
         self.hurried = self.hurried or bool(self._old)
 
-    def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
+    def _turn(self, source: Source, clock: Clock, *, old: bool = False) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
         yield from self._unheard(clock)
-        for message in self._context.take_told():
+        told = self._context.take_told()
+        for message in _in_one(told) if old else told:
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
@@ -287,6 +302,14 @@ class MountReader:
                 del self.sources[key]
                 forgotten.append(key)
         return tuple(forgotten)
+
+
+def _in_one(told: Sequence[Message]) -> Sequence[Message]:
+    """What one look has found, as one message where that was a small file from its beginning to its end."""
+    match told:
+        case Opened(offset=0) as opened, Data() as data, CaughtUp() if len(data.data) == opened.size <= SMALL_BYTES:
+            return (Whole(opened, data),)
+    return told
 
 
 class Readers:

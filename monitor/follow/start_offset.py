@@ -5,6 +5,7 @@ delivered.
 """
 
 import os
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
@@ -95,8 +96,8 @@ def held_back(
 ) -> Held | None:
     """Of a file that was met `since`. A copy is held back while its log may be cut any moment, or where it is sure."""
     wait = context.settings.copy_seconds
-    for name in _originals(path) if wait else ():
-        if name not in context.followed or (original := context.standing(name)) is None:
+    for name in _originals(path, context.followed) if wait else ():
+        if (original := context.standing(name)) is None:
             continue
         if (original.settling or original.looked_at < since) and now - since < wait:
             context.hasten(name, now)
@@ -135,9 +136,11 @@ def whole(context: Context, descriptor: int, seen: os.stat_result) -> Fingerprin
     return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail).fingerprint()
 
 
-def _originals(path: str) -> list[SourceId]:
-    """The logs that this file may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
+def _originals(path: str, among: Container[SourceId] | None = None) -> list[SourceId]:
+    """The logs (`among` these) that it may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
     directory, _, name = path.rpartition("/")
     above = directory.rpartition("/")[0]
-    found = [f"{where}/{one}" for one in sorted(made_from(name)) for where in (directory, above)]
-    return found if source_id(path) == path else list(map(source_id, found))
+    found: Iterable[SourceId] = [f"{where}/{one}" for one in made_from(name) for where in (directory, above)]
+    if source_id(path) != path:
+        found = map(source_id, found)
+    return sorted(found if among is None else [one for one in found if one in among])

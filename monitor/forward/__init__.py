@@ -35,6 +35,7 @@ from monitor.follow.messages import (
     Restarted,
     Scanned,
     Unheard,
+    Whole,
 )
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
@@ -254,6 +255,10 @@ class Forwarder:
         self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
 
     def _take(self, message: Message) -> None:
+        if isinstance(message, Whole):
+            for part in message.parts:
+                self._take(part)
+            return
         if isinstance(message, Opened):
             self._forgotten.discard(message.source)
             labels = self._progress.labels.setdefault(message.source, {})

@@ -1,6 +1,7 @@
 """`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
 
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -87,6 +88,7 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
     receiver.door.server.auth = Auth({}, [hashlib.sha256(b"5f1c9b2e77d0").hexdigest()])
     (tmp_path / "token").write_text("5f1c9b2e77d0\n")
     write(50)
+    os.utime(path, (1.7e9, 1.7e9))  # it comes as one message
     process = begin()
     wait(lambda: len(receiver.texts("tr11")) >= 50, 10.0, "the first lines")
     write(20)

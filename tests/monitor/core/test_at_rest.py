@@ -7,17 +7,20 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from monitor.config import load
 from monitor.core import Core
+from monitor.follow.messages import Data, Opened, Scanned, Whole
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
-from tests.monitor.core.following import Following, arguments, step
-from tests.plain import Disk
+from tests.monitor.core.following import NOW, Following, arguments, step
+from tests.plain import Disk, encode
 
 NOISE = "service 17 NCCL INFO nothing to see here, and enough of it to be no accident {}\n"
 
@@ -27,7 +30,7 @@ class Both:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock, self.disks = folder, ManualClock(), (Disk(), Disk())
-        self.rested = 0
+        self.rested = self.whole = 0
         self._begin(killed=False)
         self._save()
 
@@ -48,6 +51,7 @@ class Both:
         for _ in range(int(seconds)):
             self.clock.advance(1.0)
             for message in self.reader.poll(self.clock):
+                self.whole += isinstance(message, Whole)
                 for core in self.cores:
                     core.handle(message, self.clock.wall())
             for core in self.cores:
@@ -81,10 +85,11 @@ class Both:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_path: Path) -> None:
     """Written, rotated, copied and cut, removed, begun as a training, and the monitor killed: as if nothing rested."""
-    chance, both, written, iterations = Random(seed), Both(tmp_path), 0, 0
+    chance, both, names, written, iterations = Random(seed), Both(tmp_path), ["a", "b", "c"], 0, 0
     for number in range(40):
-        path = tmp_path / f"{chance.choice('abc')}.log"
-        match chance.choice(["noise", "noise", "noise", "part", "rotate", "cut", "remove", "kill", "kill", "train"]):
+        path = tmp_path / f"{chance.choice(names)}.log"
+        acts = ["noise", "noise", "noise", "part", "rotate", "cut", "remove", "kill", "kill", "train", "old"]
+        match chance.choice(acts):
             case "noise":
                 lines = chance.randint(1, 5)
                 with path.open("a") as file:
@@ -100,6 +105,12 @@ def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_
                 os.truncate(path, 0)
             case "remove" if path.exists():
                 path.unlink()
+            case "old":
+                names.append(f"old{number}")
+                path = tmp_path / f"{names[-1]}.log"
+                path.write_text(NOISE.format(number) * 2)
+                os.utime(path, (both.clock.wall() - 3600.0,) * 2)
+                written += 2
             case "kill":
                 both.kill()
             case "train" if number > 25:
@@ -112,7 +123,77 @@ def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_
     resting, plain = both.told()
     assert resting == plain
     assert both.rested
+    assert both.whole
     assert sum(value for name, value in plain.items() if name.startswith("(")) >= 0.5 * written
+
+
+_PIECES = [
+    NOISE,
+    NOISE,
+    step(7),
+    arguments(),
+    "no end, ",
+    "x" * 300,
+    "\n",
+    "\r\n",
+    "80 %\r90 %\r",
+    "\0\0",
+    "é – ü\n",
+    '{"log":"inner\\n","stream":"stdout","time":"2026-11-23T10:00:00Z"}\n',
+    "2026-11-23T10:00:00Z stdout P half",
+    "2026-11-23T10:00:00Z stdout F a line\n",
+    "RuntimeError: NCCL error\n",
+    "SLURM_JOB_ID=77\n",
+    "-----BEGIN RSA PRIVATE KEY-----\n",
+]
+_HIDDEN = "\0".join(step(8))
+_CARRIED = '50 %\r{"log":"Runtime\\u0045rror: NCCL \\u0065rror\\n","stream":"stderr","time":"2026-11-23T10:00:00Z"}\n'
+
+
+@example([NOISE], "/l/a.log", True, "once")
+@example([NOISE], "/l/a.log", False, "twice")
+@example([NOISE], "/l/a.log", False, "restarted")
+@example([NOISE, _HIDDEN], "/l/a.log", False, "once")
+@example([NOISE, _CARRIED], "/l/a.log", False, "once")
+@given(
+    st.lists(st.sampled_from(_PIECES), min_size=1, max_size=6),
+    st.sampled_from(["/l/a.log", "/l/slurm-77.out", "/l/77.err", "/l/b.log"]),
+    st.booleans(),
+    st.sampled_from(["once", "twice", "restarted"]),
+)
+def test_a_file_that_is_taken_whole_is_as_if_it_came_in_parts(
+    pieces: list[str], path: str, scanned: bool, times: str
+) -> None:
+    """Whatever it holds: the same is saved, counted and kept of it, beside a run of its name or none; and again where a
+    file of that path was known before.
+    """
+    text, cores = "".join(pieces).encode(), []
+    whole = Whole(
+        Opened(path, path, None, len(text), NOW - 3600.0, False, device=1, inode=2, owner=1000, mount="/"),
+        Data(path, 0, text, NOW - 3600.0, NOW, 0),
+    )
+    for messages in ((whole,), whole.parts):
+        logs = Following()
+        logs.core.rest_seconds = 900.0
+        logs.open("/l/b.err", arguments() + step(1))
+        if scanned:
+            logs.core.handle(Scanned("/", NOW), NOW)
+        for message in messages:
+            logs.core.handle(message, NOW)
+        if times == "restarted":
+            saved, logs.core = logs.saved(), logs._begun()
+            logs.core.rest_seconds = 900.0
+            logs.core.restore(saved)
+        for message in messages if times != "once" else ():
+            logs.core.handle(message, NOW)
+        logs.core.tick(NOW)
+        cores.append(logs.core)
+    one, other = cores
+    assert one.sources.keys() == other.sources.keys()
+    assert {name: encode(kept) for name, kept in one.parts(NOW).items()} == {
+        name: encode(kept) for name, kept in other.parts(NOW).items()
+    }
+    assert one.sources.resting == other.sources.resting
 
 
 def test_a_file_that_rested_becomes_a_training() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned
+from monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned, Whole
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
@@ -124,7 +124,8 @@ class Rig:
         self.reader.passed(self.clock.monotonic(), 0.0)  # the pause was meant
         new: list[Message] = []
         for _ in range(1000):
-            new.extend(self.reader.poll(self.clock, all_files=all_files))
+            for message in self.reader.poll(self.clock, all_files=all_files):
+                new.extend(message.parts if isinstance(message, Whole) else (message,))
             all_files = False
             if not any(source.more for source in self.reader.sources.values()) and self.reader.wait(0.0) >= 0.0:
                 break
