@@ -13,7 +13,7 @@ from parsers.formats import stamps
 SPEAKERS: tuple[str, ...] = (
     "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_setup",
     "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers", "system",
-    "environment", "deepspeed_report", "gpu", "hf_settings",
+    "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
 _FILES_ALONE = ("neox", "megatron_checkpoint", "system", "gpu")

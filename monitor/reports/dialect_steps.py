@@ -6,13 +6,11 @@ from itertools import pairwise
 from statistics import median_low
 from typing import NamedTuple
 
-STEP = re.compile(
-    r"(?:^|[^A-Za-z])(?:global_?step|num_updates|iteration|iter|step|update|upd|batch|it)(?:s|_?idx?)?"
-    r"['\"]?[ ]*[:=#\[(]?[ ]*['\"]?$|%\|[^|]*\|[ ]*$",
-    re.IGNORECASE,
-)
+from parsers.formats.unread import EPOCH_NAME, STEP_NAME
+
+STEP = re.compile(rf"{STEP_NAME}$|%\|[^|]*\|[ ]*$", re.IGNORECASE)
 """What stands before the number of a step."""
-_EPOCH = re.compile(r"(?:^|[^A-Za-z])(?:epochs?|ep)['\"]?[ :=#\[(]{0,5}['\"]?$", re.IGNORECASE)
+_EPOCH = re.compile(rf"{EPOCH_NAME}$", re.IGNORECASE)
 _OF = re.compile(r"\s*(?:/|of)\s*")
 LEAST = 3  # lines that make a step line
 _GROWS, _GROWS_BY_NAME = 0.9, 0.5  # of the lines

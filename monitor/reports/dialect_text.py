@@ -14,7 +14,7 @@ from parsers.declared.schema import Dialect, Form, LineSpec, Sample, built_in
 from parsers.engine.fields import clock
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Scanner
-from parsers.events import IterationLogged, to_fields
+from parsers.events import IterationLogged, StepGuessed, to_fields
 from parsers.reader import SourceReader
 from parsers.samples import read
 
@@ -193,7 +193,7 @@ def _dialect(name: str, proposal: Proposal) -> Dialect:
 
 def is_read(sample: str) -> bool:
     """Whether the monitor takes anything from it as it is."""
-    return bool(SourceReader().feed(sample.encode() + b"\n.\n"))
+    return any(type(one.event) is not StepGuessed for one in SourceReader().feed(sample.encode() + b"\n.\n"))
 
 
 def _known(sample: str) -> str:

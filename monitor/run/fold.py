@@ -32,6 +32,7 @@ _MORE = BESIDE | PART_OF.keys()
 """Timers that tell more than the time of an iteration's parts."""
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
+_GUESSES = 64  # lines; as many ranks may repeat their last one in turn
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 
 
@@ -154,7 +155,7 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
         return "evaluating"
     if kind in STEP:
         return before if before not in ("evaluating", "saving") else None
-    return before
+    return None if kind is events.StepGuessed else before  # a guess is of a loop, not of the set-up before it
 
 
 def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
@@ -297,6 +298,19 @@ def _on_part(state: RunState, event: events.PartBegan, told: Told) -> Moved:
     return late or event.part
 
 
+def _on_guess(state: RunState, event: events.StepGuessed, _told: Told) -> bool:
+    """A step of a loop that nobody reads, while no other was: its set-up goes on, if its loss is another than the line
+    before it had, and the line is no repetition. A status line repeats the last loss, whatever else it counts; ranks
+    that do so in turn repeat their lines. Risk left: more than 64 of them, or some that count seconds beside it.
+    """
+    launch, told = state.launch, (str(event.counts), str(event.losses))
+    if launch.driver is not None or told in launch.guessed:
+        return False
+    moved = bool(launch.guessed) and told[1] != launch.guessed[-1][1]
+    launch.guessed = [*launch.guessed[-_GUESSES + 1 :], told]
+    return moved
+
+
 def _on_custom_value(state: RunState, event: events.CustomValueLogged, _told: Told) -> bool:
     state.launch.custom_values[event.name] = event.value
     return False
@@ -345,6 +359,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.CollectiveStatus: _on_collective_status,
     events.CustomValueLogged: _on_custom_value,
     events.PartBegan: _on_part,
+    events.StepGuessed: _on_guess,
     **dict.fromkeys(EVENTS, fold_evidence),
     events.TrainerSummary: _on_summary,
 }

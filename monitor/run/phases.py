@@ -76,14 +76,14 @@ SAVE: frozenset[type[Event]] = frozenset({
     events.CheckpointSaveScheduled, events.MemoryReported,
 })  # fmt: skip
 _MEMORY, _OWN, _PART = events.MemoryReported, events.CustomProgressLogged, events.PartBegan
-_TOKENS = events.GenerationMoved
+_TOKENS, _GUESS = events.GenerationMoved, events.StepGuessed
 _EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
 
 _STEPPING: frozenset[type[Event]] = STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN, _PART}
 PROGRESS: dict[Phase, frozenset[type[Event]]] = {
-    "starting": SETUP | STEP | {_OWN, _PART, _TOKENS},
-    "loading": SETUP | STEP | {_OWN, _PART},
-    "first_iteration": SETUP | STEP | EVALUATION | SAVE | {_OWN, _PART, _TOKENS},
+    "starting": SETUP | STEP | {_OWN, _PART, _TOKENS, _GUESS},
+    "loading": SETUP | STEP | {_OWN, _PART, _GUESS},
+    "first_iteration": SETUP | STEP | EVALUATION | SAVE | {_OWN, _PART, _TOKENS, _GUESS},
     "training": _STEPPING,
     "evaluating": _STEPPING | {_TOKENS},
     "saving": STEP | EVALUATION | SAVE | {_OWN, _PART},

@@ -82,6 +82,8 @@ class Launch:
     loaded: int | None = None
     """The iteration of the checkpoint that it goes on from."""
 
+    guessed: list[tuple[str, str]] = field(default_factory=list)
+    """The last lines that look like steps and that nobody reads: their numbers and their losses."""
     driver: SourceName | None = None
     """Who counts the iterations (sources.py),"""
     loop: Loop = field(default_factory=Loop)

@@ -147,7 +147,7 @@ class Memo:
         if shape.seen != 2 or key not in self._shapes:
             return
         if all(self.scanner.rules[rule].templated for rule in shape.rules) and says_nothing(raw, read):
-            self._shapes[key] = None
+            self._shapes[key], shape.template = None, UNUSED  # a block that is being read knows the shape alone
 
     def _of_use(self, answer: Answer) -> Answer:
         """Without the fields that nobody reads."""

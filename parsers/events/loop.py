@@ -107,6 +107,16 @@ class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
     description: str = ""
 
 
+class StepGuessed(Event, frozen=True, kw_only=True, gc=False):
+    """A line of a loop that no rule reads: the numbers of its step and epoch, and its losses that are finite."""
+
+    kind: ClassVar[str] = "step_guessed"
+    proves_training: ClassVar[bool] = False
+
+    counts: tuple[int, ...]
+    losses: tuple[float, ...]
+
+
 class TrainerSummary(Event, frozen=True, kw_only=True, gc=False):
     """HF Trainer's final dict or its `***** train metrics *****` block. Each node may print its own."""
 

@@ -6,7 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.events import ArgumentsDumped, IterationLogged, LineDiscarded, LogEvent, TracebackSeen
+from parsers.engine.memo import Memo
+from parsers.engine.scan import Line, Rule, Scanner
+from parsers.events import ArgumentsDumped, Event, IterationLogged, LineDiscarded, LogEvent, TracebackSeen
 from parsers.reader import Bookmark, SourceReader
 
 LOG = (
@@ -200,3 +202,16 @@ def test_skipped_bytes_count() -> None:
     assert reader.consumed_bytes == 104
     reader.feed(b"\n")
     assert reader.consumed_bytes == 118
+
+
+def test_noise_is_noise_for_the_rest_of_its_block() -> None:
+    """Of a block of lines of one shape in which a rule finds nothing, two are read, and two more to prove it."""
+    asked: list[str] = []
+
+    def read(line: Line) -> list[Event]:
+        asked.append(line.text)
+        return []
+
+    reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read, templated=True),))))
+    assert reader.feed(b"".join(b"frame %d kept\n" % number for number in range(100, 900))) == []
+    assert len(asked) == 4

@@ -101,11 +101,12 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
 
 
 def _where(state: RunState) -> str:
-    """The phase, the parts of a step that no line tells apart from it, the iteration."""
+    """The phase, what no line tells apart from it, the iteration."""
     launch = state.launch
     others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
     apart = f" (no line tells {', '.join(others)} apart)" if others else ""
     after = "" if launch.latest.iteration is None else f" after iteration {launch.latest.iteration}"
+    apart += " or in steps that no dialect reads" if launch.guessed and launch.driver is None else ""
     return launch.phase + apart + after
 
 

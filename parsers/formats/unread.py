@@ -1,0 +1,33 @@
+"""What can be told of a step's line that no rule reads, of somebody's own loop: its numbers and its losses.
+
+A guess, asked last; it counts no steps. It tells whether a training goes on: a number that grows may be a heartbeat's
+or a clock's, but a loss that changes was computed. Left unread are lines that name no step or epoch, or call their loss
+by another name, and a loss on a line of its own.
+"""
+
+from collections.abc import Iterator
+
+from parsers.engine.scan import Line, Rule
+from parsers.events import Event, StepGuessed
+from parsers.formats.stamps import read_time
+from parsers.patterns import lazy
+
+_WORDS = r"global_?step|num_updates|iteration|iter|step|update|upd|batch|it"
+STEP_NAME = rf"(?:^|[^A-Za-z])(?:{_WORDS})(?:s|_?idx?)?['\"]?[ ]*[:=#\[(]?[ ]*['\"]?"
+EPOCH_NAME = r"(?:^|[^A-Za-z])(?:epochs?|ep)['\"]?[ :=#\[(]{0,5}['\"]?"  # both with what stands before the number
+_COUNT = lazy(rf"(?i)(?:{STEP_NAME}|{EPOCH_NAME})(\d{{1,12}})(?!\d|\.\d)")
+# `loss 2.31`, `train/loss_ce: 2.31`, `"loss": 2.31`, `Loss=tensor(2.31, device='cuda:0')`; no `packet loss`
+_NUMBER = r"[-+]?\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,2})?"
+_LOSS = lazy(rf"(?i)(?<!packet )loss[\w/]{{0,30}}['\"]?[ :=(\[]{{0,6}}(?:tensor\(|['\"])?({_NUMBER})")
+
+
+def read_guess(line: Line) -> Iterator[Event]:
+    """The step, if the line names both, as far as it is looked at."""
+    losses = tuple(map(float, _LOSS.findall(line.text[:2000])))
+    counts = tuple(map(int, _COUNT.findall(line.text[:2000]))) if losses else ()
+    if counts:
+        stamp = next((shown.logged_at for shown in read_time(line)), None)
+        yield StepGuessed(counts=counts, losses=losses, **{**line.origin, "logged_at": stamp})
+
+
+RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, templated=True),)
