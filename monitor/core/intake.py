@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
@@ -320,9 +320,13 @@ class Intake:
         if mark is None:
             return False
         member, run = self._belonging.member(opened.path, None)
-        proof = Content(opened.device, opened.inode)
-        proof.take(0, data.data)
-        place = Position(**asdict(proof.fingerprint()), written=data.mtime)
+        content = Content(opened.device, opened.inode)
+        content.take(0, data.data)
+        proof = content.fingerprint()
+        place = Position(
+            proof.device, proof.inode, proof.head_bytes, proof.head_hash,
+            proof.offset, proof.tail_bytes, proof.tail_hash, (), data.mtime,
+        )  # fmt: skip
         saved = SavedSource(run, place, mark, now, member=member, new=bool(self.scanned))
         if not (saved.told_nothing and self._rest(name, opened, saved, now)):
             return False

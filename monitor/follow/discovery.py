@@ -7,6 +7,7 @@ asks for no attributes but those of directories and links, and stops after each 
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
@@ -97,8 +98,9 @@ class Found(NamedTuple):
     literal: bool = False
 
 
-Step: TypeAlias = Found | None
-"""None: one more entry was looked at."""
+Step: TypeAlias = Found | int
+"""A number: so many more entries were looked at."""
+_AT_ONCE = 8  # entries of a directory
 _Directory: TypeAlias = tuple[Job, str, States]
 _Odd: TypeAlias = tuple[Entry, States]
 
@@ -189,23 +191,25 @@ class Walk(Struct):
                 status = self._stat(directory)
                 unchanged = self.listings.unchanged(key, _directory_stamp(status))
                 if unchanged is not None:
-                    yield None
+                    yield 1
                     self._look_at_odd(job, prefix, states, unchanged)
                     return
-            for entry in self.os_layer.scandir(directory):
-                entries.append(entry)
-                yield None
+            listed = self.os_layer.scandir(directory)
+            while some := list(islice(listed, _AT_ONCE)):
+                entries += some
+                yield len(some)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
                 self.errors.append(error)
             return
         entries.sort()  # which of two names of one file wins must not depend on the directory's order
+        accepted = job.pattern.names(states)
         for entry in entries:
-            name, kind = entry.name, entry.kind
+            name, kind, _ = entry
             if job.exclude and excluded(job.exclude, prefix + name, name):
                 continue
             if kind == "file":
-                if job.pattern.accepts_file(states, name) and may_be_log(name, in_tree=job.in_tree):
+                if accepted(name) and may_be_log(name, in_tree=job.in_tree):
                     yield Found(prefix + name)
             elif kind in ("directory", "link"):
                 odd.append((entry, job.pattern.after(states, name, link=kind == "link")))
@@ -220,7 +224,7 @@ class Walk(Struct):
             if entry.kind == "directory":
                 self._enter(job, path, entry.name, below)
                 continue
-            as_file = job.pattern.accepts_file(states, entry.name) and may_be_log(entry.name, in_tree=job.in_tree)
+            as_file = job.pattern.names(states)(entry.name) and may_be_log(entry.name, in_tree=job.in_tree)
             if not (as_file or job.deeper(below)) or self.known(path):
                 continue
             try:
@@ -246,7 +250,7 @@ def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterato
     jobs = plan(watches, mounts, os_layer.realpath)
     seen = set[str]()
     for found in Walk(os_layer, [job for some in jobs.values() for job in some], frozenset()).run():
-        if found is not None and found.path not in seen:
+        if isinstance(found, Found) and found.path not in seen:
             seen.add(found.path)
             yield found
 

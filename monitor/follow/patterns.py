@@ -9,6 +9,7 @@ match and can be continued below a mount point. Names that begin with a dot matc
 import functools
 import os
 import re
+from collections.abc import Callable
 from fnmatch import translate
 from typing import TypeAlias
 
@@ -107,9 +108,9 @@ class Pattern(Struct, frozen=True):
         """Is what led here a match?"""
         return len(self.parts) in states
 
-    def accepts_file(self, states: States, name: str) -> bool:
-        """Is a file of that name a match, in a directory with these states?"""
-        return _names(self, states).match(name) is not None
+    def names(self, states: States) -> Callable[[str], object]:
+        """Is a file of a name a match, in a directory with these states?"""
+        return _names(self, states).match
 
     def matches(self, path: str, states: States | None = None) -> bool:
         """Would a walk find a file with this absolute path, or, from `states` on, one that lies so far below?"""
@@ -172,10 +173,12 @@ def _compiled(part: str) -> re.Pattern[str]:
 def may_be_log(name: str, *, in_tree: bool) -> bool:
     """`in_tree`: a directory was given, so everything below it is offered: source code and data are no logs."""
     _, dot, ending = name.rpartition(".")
-    if not dot:
-        return True
-    no_log = _NEVER.match(name) or _NEVER_ENDING.fullmatch(ending) or (in_tree and _NOT_IN_A_TREE.fullmatch(ending))
-    return not no_log
+    return not dot or not (_NEVER.match(name) or _is_of_no_log(ending, in_tree))
+
+
+@functools.lru_cache(maxsize=512)
+def _is_of_no_log(ending: str, in_tree: bool) -> bool:
+    return bool(_NEVER_ENDING.fullmatch(ending) or (in_tree and _NOT_IN_A_TREE.fullmatch(ending)))
 
 
 def may_hold_logs(name: str) -> bool:

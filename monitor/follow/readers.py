@@ -74,6 +74,9 @@ class MountReader:
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
+        self._away: dict[SourceId, Source] = {}  # those that are gone or missing
+        self._moved: dict[str, float] = {}  # directory -> when a file of it moved last
+        self._left = 0  # of a slice of the walk; less than nothing: the one before took more
         self._walk_due = self._walked_at = float("-inf")
         self._looked: float | None = None  # when it last did something, or meant to
         self._began = 0.0
@@ -132,6 +135,7 @@ class MountReader:
     def _turn(self, source: Source, clock: Clock, *, old: bool = False) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
+        self._note(source)
         yield from self._unheard(clock)
         told = self._context.take_told()
         for message in _in_one(told) if old else told:
@@ -139,6 +143,17 @@ class MountReader:
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
         self._schedule.put(source)
+
+    def _note(self, source: Source) -> None:
+        """For the next walk: who is away, and where something moved."""
+        directory, changed_at = source.directory, source.changed_at
+        if source.gone_since is not None or source.missing_since is not None:
+            self._away[source.source] = source
+            self._moved.pop(directory, None)  # it may be gone, too; who is still there puts it back
+            return
+        self._away.pop(source.source, None)
+        if changed_at > self._moved.get(directory, float("-inf")):
+            self._moved[directory] = changed_at
 
     def _put_off(self, source: Source, clock: Clock) -> bool:
         """Those that moved last are read first: is this one old, as far as can be seen?"""
@@ -230,11 +245,7 @@ class MountReader:
 
     def directories(self, now: float) -> dict[str, float]:
         """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
-        found: dict[str, float] = {}
-        for source in self.sources.values():
-            if source.gone_since is None and source.changed_at > found.get(source.directory, float("-inf")):
-                found[source.directory] = source.changed_at
-        return found | {job.root if job.states else os.path.dirname(job.root): now for job in self._jobs}
+        return self._moved | {job.root if job.states else os.path.dirname(job.root): now for job in self._jobs}
 
     def close(self) -> None:
         """Give every descriptor back."""
@@ -256,7 +267,8 @@ class MountReader:
             self._steps = self._walk.run()
             self._found = set()
             self._walk_due = float("inf")
-        for _ in range(self._settings.entries_per_slice):
+        self._left = min(0, self._left) + self._settings.entries_per_slice
+        while self._left > 0:
             try:
                 found = next(self._steps)
             except StopIteration:
@@ -266,10 +278,13 @@ class MountReader:
                 _log.exception("mount=%r: the search for logs failed; it begins anew", self.mount.point)
                 yield self._scanned(self._walk, clock)
                 return
-            if found is not None:
-                source = self.follow(found.path, literal=found.literal)
-                if source.gone_since is not None or source.missing_since is not None:
-                    self._found.add(source.source)
+            if isinstance(found, int):
+                self._left -= found
+                continue
+            self._left -= 1
+            source = self.follow(found.path, literal=found.literal)
+            if source.gone_since is not None or source.missing_since is not None:
+                self._found.add(source.source)
 
     def _scanned(self, walk: Walk, clock: Clock) -> Message:
         now = clock.monotonic()
@@ -293,13 +308,13 @@ class MountReader:
     def _forget(self, now: float) -> tuple[SourceId, ...]:
         """Names that only a pattern found and that have been gone for long."""
         forgotten = []
-        for key, source in list(self.sources.items()):
+        for key, source in list(self._away.items()):
             gone = source.gone_since if source.gone_since is not None else source.missing_since
             long_ago = gone is not None and now - gone > self._settings.forget_gone
             if long_ago and not source.literal and key not in self._found:
                 source.leave()
                 source.due_at = float("inf")
-                del self.sources[key]
+                del self.sources[key], self._away[key]
                 forgotten.append(key)
         return tuple(forgotten)
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from monitor.follow.discovery import Walk, plan
+from monitor.follow.discovery import Found, Walk, plan
 from monitor.follow.messages import Opened, Scanned, source_id
 from monitor.follow.mounts import Mounts
 from monitor.follow.os_layer import Entry, OsLayer
@@ -395,4 +395,4 @@ def test_a_tree_deeper_than_the_stack():
 
     (jobs,) = plan([Watch("/logs/**/*.log")], Mounts([]), lambda path: path).values()
     walk = Walk(Deep(), jobs, frozenset())
-    assert sum(step is not None for step in walk.run()) == 2000
+    assert sum(isinstance(step, Found) for step in walk.run()) == 2000
