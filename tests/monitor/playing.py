@@ -1,6 +1,7 @@
 """Trainings played to the judgement: each line at the instant at which it is written, no clock, no file."""
 
-from collections.abc import Iterable, Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from monitor.config import load
@@ -38,17 +39,47 @@ class Played:
         return {item.incident for item in self.told if not item.quiet}
 
 
+class Playing:
+    """Texts at their instants in seconds, as many at a time as there are; what has been played can be kept."""
+
+    def __init__(self, config: str = "") -> None:
+        self.reader, self.player = SourceReader(), Replay(Judge(load(config), repeats=False), "run")
+        self.told: list[Transition] = []
+        self.at = 0.0
+
+    def feed(self, timed: Iterable[tuple[float, str]]) -> None:
+        """More of them."""
+        told, reader, player = self.told, self.reader, self.player
+        for at, text in timed:
+            told.extend(player.pass_until(at))
+            for entry in reader.feed(text.encode()):
+                told.extend(player.play(Placed(at, entry, "log")))
+            self.at = at
+
+    def end(self, after: float) -> Played:
+        """`after` seconds of silence."""
+        self.told.extend(self.player.finish(after + self.at - self.player.now))
+        return Played(self.told, self.player.run.state)
+
+    def kept(self) -> Callable[[], "Playing"]:
+        """Makes others of it, each to be gone on with."""
+        mark, held = self.reader.save(), pickle.dumps((self.player, self.told, self.at))
+
+        def another() -> Playing:
+            other = Playing.__new__(Playing)
+            other.reader = SourceReader()
+            other.reader.restore(mark)
+            other.player, other.told, other.at = pickle.loads(held)
+            return other
+
+        return another
+
+
 def play(timed: Iterable[tuple[float, str]], after: float = 0.0, config: str = "") -> Played:
     """Texts at their instants in seconds, then `after` seconds of silence."""
-    reader, player = SourceReader(), Replay(Judge(load(config), repeats=False), "run")
-    told: list[Transition] = []
-    at = 0.0
-    for at, text in timed:
-        told.extend(player.pass_until(at))
-        for entry in reader.feed(text.encode()):
-            told.extend(player.play(Placed(at, entry, "log")))
-    told.extend(player.finish(after + at - player.now))
-    return Played(told, player.run.state)
+    playing = Playing(config)
+    playing.feed(timed)
+    return playing.end(after)
 
 
 def texts(scenario: Scenario) -> Iterator[tuple[float, str]]:
