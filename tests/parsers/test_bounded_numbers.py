@@ -75,11 +75,13 @@ MAY_BE_NONE = frozenset(
 
 
 def variants(line: str) -> Iterator[str]:
-    """The line with each number in it, and with all of them, replaced by each that is none."""
+    """The line with each number in it, and with all of them where there are several, replaced by each that is none."""
+    found = list(NUMBER.finditer(line))
     for number in NUMBERS:
-        for match in NUMBER.finditer(line):
+        for match in found:
             yield line[: match.start()] + number + line[match.end() :]
-        yield NUMBER.sub(number.replace("\\", ""), line)
+        if len(found) != 1:
+            yield NUMBER.sub(number.replace("\\", ""), line)
 
 
 def numbers(event: Event) -> Iterator[tuple[str, Any]]:
@@ -97,9 +99,10 @@ def numbers(event: Event) -> Iterator[tuple[str, Any]]:
 
 
 def check(text: str, *states: RunState) -> None:
-    """Read, fold and save."""
+    """Read, fold and save what has changed."""
     reader = SourceReader()
-    for entry in [*reader.feed(text.encode("utf-8", "surrogateescape") + b"\n"), *reader.flush()]:
+    entries = [*reader.feed(text.encode("utf-8", "surrogateescape") + b"\n"), *reader.flush()]
+    for entry in entries:
         for name, value in numbers(entry.event):
             if isinstance(value, int):
                 assert -(2**63) <= value < 2**63, (text[:200], name, value)
@@ -107,7 +110,7 @@ def check(text: str, *states: RunState) -> None:
                 assert math.isfinite(value), (text[:200], name, value)
         for state in states:
             fold(state, entry, "run.log", 1.0, False)
-    for state in states:
+    for state in states if entries else ():
         encode(state)
 
 
