@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,15 @@ def iteration_line(number: int) -> str:
 def units(count: int, first: int = 1) -> bytes:
     """So many units, iterations from `first` on."""
     return "".join(iteration_line(number) + OVERFLOW for number in range(first, first + count)).encode()
+
+
+def samples(page: str, name: str) -> Iterator[tuple[str, float]]:
+    """Labels as written, and the value, of one metric's samples: they stand together, behind its head."""
+    _, _, behind = page.partition(f"\n# TYPE {name} ")
+    for row in behind.partition("\n# ")[0].split("\n")[1:]:
+        if row:
+            labels, _, value = row.removeprefix(name).rpartition(" ")
+            yield labels[1:-1], float(value)
 
 
 class Daemon:
@@ -118,9 +127,7 @@ class Daemon:
 
     def samples(self, name: str) -> dict[str, float]:
         """Labels as written -> value, of one metric."""
-        page = self.fetch().decode()
-        found = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", page, re.MULTILINE)
-        return {labels: float(value) for labels, value in found}
+        return dict(samples(self.fetch().decode(), name))
 
     def value(self, name: str, *parts: str) -> float:
         """The sum over the series whose labels hold all parts; 0 if there is none."""
@@ -132,7 +139,7 @@ class Daemon:
         while not condition():
             assert now() - began < slack(timeout), f"not within {timeout} s: {what}\n{self.log.read_text()[-2000:]}"
             assert self.process.poll() is None, self.log.read_text()[-3000:]
-            time.sleep(0.05)
+            time.sleep(0.1)
         return now() - began
 
     def cpu(self) -> float:
@@ -287,7 +294,7 @@ class Lab:
             got = self.counted(daemon, run)
             if got[1] > wanted:
                 break
-            time.sleep(0.05)
+            time.sleep(0.1)
         if got == wanted_pair and hold:
             time.sleep(hold)
             got = self.counted(daemon, run)
@@ -302,8 +309,7 @@ class Lab:
         page = daemon.fetch().decode()
         found = [0.0, 0.0]
         for place, name in enumerate(("megatron_iterations_total", "megatron_overflows_total")):
-            for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE):
-                found[place] += float(value) if run in labels else 0.0
+            found[place] = sum(value for labels, value in samples(page, name) if run in labels)
         return found[0], found[1]
 
     def close(self) -> None:
