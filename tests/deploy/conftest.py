@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import loaded
 from tests.e2e.conftest import RunningDaemon, Start, start  # noqa: F401 - the fixture that starts the daemon
 from tests.e2e.test_daemon import Writer, training  # noqa: F401 - the fixture that writes a log
 from tests.programs import Prometheus, prometheus, running, wait
@@ -126,7 +127,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def alertmanager(launch: Launch, tmp_path: Path, receiver: Receiver) -> str:
     """The address of an Alertmanager on the shipped file, hastened, its webhook example pointed at `receiver`."""
-    config = yaml.safe_load(with_example((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(), "webhook"))
+    config = loaded(with_example((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(), "webhook"))
     config["route"].update(group_wait=f"{INTERVAL:g}s", group_interval=f"{INTERVAL:g}s")
     (webhook,) = (one["webhook_configs"] for one in config["receivers"] if "webhook_configs" in one)
     webhook[0]["url"] = receiver.url
@@ -150,7 +151,7 @@ class Chain:
 
     def config(self, *daemons: str, **waits: str) -> dict[str, Any]:
         """The shipped prometheus.yml, pointed at the daemons and hastened; `waits`: more alerts' `for`."""
-        config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+        config: dict[str, Any] = loaded((DEPLOY / "prometheus" / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": f"{INTERVAL:g}s", "evaluation_interval": f"{INTERVAL:g}s"}
         (self.directory / "rules").mkdir()
         usual = dict.fromkeys(("MegatronHangDeadlinePassedWhileDown", "MegatronMonitorDown"), f"{INTERVAL:g}s")

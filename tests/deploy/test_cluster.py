@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from monitor.cli import command
 from monitor.system.clock import SystemClock
+from tests.conftest import loaded
 from tests.deploy.test_files import documents
 from tests.e2e.conftest import Start
 from tests.lines import line
@@ -94,7 +95,7 @@ def test_one_run_on_two_nodes_is_told_once(start: Start, forward: Forward, tmp_p
     one crash. What monitors and the system's pods print is nobody's training.
     """
     first, last, port = Node(tmp_path / "node-a"), Node(tmp_path / "node-b"), free_port()
-    config: dict[str, Any] = yaml.safe_load(shipped()[0])
+    config: dict[str, Any] = loaded(shipped()[0])
     config["state_dir"], config["intake"]["listen"] = str(tmp_path / "state"), f"127.0.0.1:{port}"
     config["stop_wait"] = "0s"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))

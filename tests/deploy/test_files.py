@@ -1,5 +1,6 @@
 """The ways to run it, each by the checker of its own world."""
 
+import functools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from monitor.cli import main as cli
 from monitor.config import load
 from monitor.identity import named
+from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import rules, tool
 from tests.programs import answers, free_port, get, slack, wait
@@ -113,7 +115,7 @@ def test_compose_takes_the_file() -> None:
 
 def test_compose_is_closed_to_the_network_and_pinned() -> None:
     """Ports on loopback, images with a version, passwords from outside, what is mounted exists."""
-    compose = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
+    compose = loaded((DEPLOY / "container" / "compose.yaml").read_text())
     assert set(compose["services"]) == {"monitor", "prometheus", "alertmanager", "grafana"}
     for name, service in compose["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
@@ -201,7 +203,7 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
 
 def documents(name: str) -> list[dict[str, Any]]:
     """The objects of a file."""
-    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+    return list(yaml.load_all((DEPLOY / "kubernetes" / name).read_text(), yaml.CSafeLoader))
 
 
 @pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
@@ -261,17 +263,23 @@ def test_the_pods_are_found_and_may_do_little() -> None:
     assert load("", [override]).runs[0].name == "tr11"
 
 
+@functools.cache
+def validate(one: str) -> None:
+    """An object is what Kubernetes takes; most charts have most objects in common."""
+    kubernetes_validate.validate(json.loads(one), NEWEST_KUBERNETES, strict=True)
+
+
 def objects(text: str) -> Objects:
     """By kind, namespace and name; each but the Operator's is what Kubernetes takes."""
     found = {}
-    for one in yaml.safe_load_all(text):
+    for one in yaml.load_all(text, Loader=yaml.CSafeLoader):
         if one is None:
             continue
         key = (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
         assert key not in found, key
         found[key] = one
         if "coreos" not in one["apiVersion"]:
-            kubernetes_validate.validate(one, NEWEST_KUBERNETES, strict=True)
+            validate(json.dumps(one))
     return found
 
 
@@ -282,7 +290,7 @@ def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None
     """
     done = tool(sys.executable, "-m", "deploy.source", "--kubernetes", tmp_path, "--grafana", "https://g.example")
     assert done.returncode == 0, done.stderr
-    base = yaml.safe_load((tmp_path / "kustomization.yaml").read_text())
+    base = loaded((tmp_path / "kustomization.yaml").read_text())
     assert {*base["resources"], "kustomization.yaml"} == {path.name for path in tmp_path.iterdir()}
     made = objects("\n---\n".join((tmp_path / name).read_text() for name in base["resources"]))
     groups = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
@@ -305,8 +313,8 @@ def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None
 
 def test_the_charts_values_are_what_the_manifests_have() -> None:
     """Image and version, nodes, resources, configuration: said twice, and the same."""
-    values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
-    about = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    values = loaded((DEPLOY / "helm" / "values.yaml").read_text())
+    about = loaded((DEPLOY / "helm" / "Chart.yaml").read_text())
     _, config, claim, _, judge = documents("monitor.yaml")
     *_, forwarders = documents("forwarder.yaml")
     pod = forwarders["spec"]["template"]["spec"]
@@ -315,7 +323,7 @@ def test_the_charts_values_are_what_the_manifests_have() -> None:
     assert (values["resources"], values["forwarder"]["resources"]) == (watcher["resources"], sender["resources"])
     assert (values["nodeSelector"], values["tolerations"]) == (pod["nodeSelector"], pod["tolerations"])
     assert values["storage"]["size"] == claim["spec"]["resources"]["requests"]["storage"]
-    assert values["config"] == yaml.safe_load(config["data"]["config.yaml"])
+    assert values["config"] == loaded(config["data"]["config.yaml"])
     assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
     assert values["podMonitor"]["trainings"] == ""  # the chart's own namespace, as in podmonitor.yaml
 
@@ -323,7 +331,7 @@ def test_the_charts_values_are_what_the_manifests_have() -> None:
 @pytest.mark.prometheus
 def test_kubernetes_targets_are_kept_and_labelled(start_prometheus: StartPrometheus, tmp_path: Path) -> None:
     """kubernetes.yml's relabelling in a real Prometheus (Debian's lacks the discovery, so pods come from a file)."""
-    config = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())
+    config = loaded((DEPLOY / "prometheus" / "kubernetes.yml").read_text())
     (job,) = config["scrape_configs"]
     assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
     job["file_sd_configs"] = [{"files": [str(tmp_path / "pods.json")]}]
@@ -412,7 +420,7 @@ def test_the_monitor_lives_and_ends_with_the_job(end: str, name: str, tmp_path: 
     target_file = tmp_path / "targets" / "job-4711.yml"
     try:
         wait(target_file.exists, 10.0, "the target")
-        (target,) = yaml.safe_load(target_file.read_text())
+        (target,) = loaded(target_file.read_text())
         assert target["labels"] == {"slurm_job": "4711"}
         (address,) = target["targets"]
         wait(lambda: bool(iteration(address, name)), 20.0, (tmp_path / "monitor.log").read_text)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.conftest import loaded
 from tests.deploy.test_files import Objects, objects
 from tests.deploy.test_rules import tool
 
@@ -48,7 +48,7 @@ def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
     del made[MONITOR]["spec"]["template"]["metadata"]["annotations"]
     for kind in (base, made):
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
-        data["config.yaml"] = yaml.safe_load(data["config.yaml"])
+        data["config.yaml"] = loaded(data["config.yaml"])
     assert made == base
 
 
@@ -115,7 +115,7 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
         {"gpu": "yes", "nvidia.com/gpu.present": "true"},
     )
     config = made["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]["config.yaml"]
-    assert yaml.safe_load(config)["runs"] == [{"paths": ["/a/*.log"], "name": "x"}]
+    assert loaded(config)["runs"] == [{"paths": ["/a/*.log"], "name": "x"}]
     assert not [key for key in made if key[0] == "PodMonitor"]
     boards = [one for key, one in made.items() if key[2].startswith("megatron-dashboard-")]
     assert len(boards) == 4
@@ -170,7 +170,7 @@ def test_who_may_push_is_asked(chart: Path) -> None:
         "--set", "forwarder.auth.user=node,forwarder.auth.secret=push,forwarder.args={--tenant=ml}", *BARE,
         "--set", "forwarder.paths={/var/log/pods/ml_*/*/*.log},forwarder.exclude=null,monitor.nodeSelector.a=b",
     )  # fmt: skip
-    config = yaml.safe_load(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
+    config = loaded(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
     assert config["intake"]["auth"]["basic_auth_users"] == {"node": "$2y$hash"}
     judge, forwarder = (made[key]["spec"]["template"]["spec"] for key in (MONITOR, FORWARDER))
     assert judge["nodeSelector"] == {"a": "b"}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, HELD, Launch, Receiver, hastened
 from tests.e2e.conftest import Start
 from tests.e2e.test_daemon import Writer
@@ -101,7 +102,7 @@ def send_on(launch: Launch, directory: Path, target: str, daemon: str) -> None:
     """agent.yml as shipped, on test addresses and hastened."""
     (directory / "targets").mkdir()
     (directory / "targets" / "one.yml").write_text(yaml.safe_dump([{"targets": [daemon]}]))
-    config = yaml.safe_load((DEPLOY / "prometheus" / "agent.yml").read_text())
+    config = loaded((DEPLOY / "prometheus" / "agent.yml").read_text())
     config["global"]["scrape_interval"] = "1s"
     config["remote_write"][0]["url"] = f"http://{target}/api/v1/write"
     config["remote_write"][0]["queue_config"]["batch_send_deadline"] = "500ms"

@@ -373,8 +373,8 @@ def test_grafanas_own_alerts_lie_where_the_dashboards_do_and_not_where_both_woul
     """In the dashboards' folder, on the provisioned data source; compose mounts what is provisioned, and tells once."""
     groups = loaded((DEPLOY / "grafana" / "alerts.yaml").read_text())["groups"]
     provisioning = DEPLOY.parent / "grafana" / "provisioning"
-    (provider,) = yaml.safe_load((provisioning / "dashboards" / "megatron.yaml").read_text())["providers"]
-    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    (provider,) = loaded((provisioning / "dashboards" / "megatron.yaml").read_text())["providers"]
+    (source,) = loaded((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
     assert {group["folder"] for group in groups} == {provider["folder"]}
     assert {rule["data"][0]["datasourceUid"] for group in groups for rule in group["rules"]} == {source["uid"]}
     assert not (provisioning / "alerting").exists()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
@@ -18,6 +17,7 @@ from grafana.source.queries import Queries
 from grafana.source.schema import read, shared
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
+from tests.conftest import loaded
 from tests.grafana import lint
 from tests.grafana.lint import load
 from tests.grafana.promql import fill, study
@@ -121,13 +121,13 @@ def test_every_state_has_one_colour_everywhere() -> None:
 
 def test_provisioning_leads_to_the_dashboards() -> None:
     """The data source sets the scrape interval, so that $__rate_interval fits; the provider reads the folder."""
-    source = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yaml").read_text())
+    source = loaded((PROVISIONING / "datasources" / "prometheus.yaml").read_text())
     (prometheus,) = source["datasources"]
     assert source["apiVersion"] == 1
     assert prometheus["type"] == "prometheus"
     assert "isDefault" not in prometheus  # the site has its own default
     assert prometheus["jsonData"]["timeInterval"] == "15s"
-    provider = yaml.safe_load((PROVISIONING / "dashboards" / "megatron.yaml").read_text())
+    provider = loaded((PROVISIONING / "dashboards" / "megatron.yaml").read_text())
     (folder,) = provider["providers"]
     assert folder["type"] == "file"
     assert folder["allowUiUpdates"] is False
