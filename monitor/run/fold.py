@@ -304,8 +304,8 @@ def _on_guess(state: RunState, event: events.StepGuessed, _told: Told) -> bool:
     that do so in turn repeat their lines. Risk left: more than 64 of them, or some that count seconds beside it.
     """
     launch, told = state.launch, (str(event.counts), str(event.losses))
-    if launch.driver is not None or told in launch.guessed:
-        return False
+    if launch.driver is not None or state.progress_at is None or told in launch.guessed:
+        return False  # where nothing began before it, nothing is awaited: such a log may end without a word
     moved = bool(launch.guessed) and told[1] != launch.guessed[-1][1]
     launch.guessed = [*launch.guessed[-_GUESSES + 1 :], told]
     return moved

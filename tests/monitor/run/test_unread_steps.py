@@ -58,6 +58,13 @@ def test_its_hang_is_told_by_the_budget_behind_its_last_step(form: str) -> None:
     assert "hung in starting or in steps that no dialect reads" in played.firing("hang").summary
 
 
+def test_a_loop_behind_no_set_up_may_end_without_a_word() -> None:
+    """Somebody's script, of which a checkpoint alone is read: nobody knows that it is to go on."""
+    epochs = each(lambda n: f"2026-02-03 04:{n:02d}:00 INFO: Epoch {n}: Train Loss: {1 / n:.6f}\n", 0.0, 600.0, 30.0)
+    played = play([*epochs, (601.0, "2026-02-03 04:30:00 INFO: Checkpoint saved: epoch20.pth\n")], after=5 * HOUR)
+    assert not played.of("hang", quiet=True)
+
+
 REPEATED: dict[str, tuple[float, Callable[[int], str]]] = {
     "BLOOM's hourly status line": (HOUR, lambda n: f"PULSE: tr11-176B-ml is running for {n} hours since 2026-02-03\n"),
     "a heartbeat with its number": (11.0, lambda n: f"heartbeat {n} ok\n"),
