@@ -49,6 +49,7 @@ class Replay:
         self.dated = False
         self.first: float | None = None
         self.now = 0.0
+        self._open_until = float("-inf")  # nothing is judged up to there, that instant included
         self._judge = judge
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
 
@@ -66,7 +67,7 @@ class Replay:
                 # a relaunch: the crash is reported, and it may follow
                 reported = self._judge.crash_reported_at(self.run)
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
-                self.now = at
+                self.now = self._open_until = at
             elif proof != "proved" or took > 0:
                 at = self._unproved(placed._replace(at=at))
             yield from self.pass_until(at)
@@ -93,11 +94,13 @@ class Replay:
         """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
         state, at, moved_at = self.run.state, placed.at, self.run.state.progress_at
         if self.leaves_open(placed):
-            self.now = at
+            self.now = self._open_until = at
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
         elif placed.proof == "lawful" and not placed.dated and moved_at is not None and state.launch.phase not in ENDED:
-            at = self.now = max(self.now, moved_at + self._judge.lawful_silence(self.run, placed.entry.event))
+            at = self.now = self._open_until = max(
+                self.now, moved_at + self._judge.lawful_silence(self.run, placed.entry.event)
+            )
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:
@@ -118,9 +121,10 @@ class Replay:
         self.now = self.now if last is None else last  # what comes behind its last line is not its own time
 
     def pass_until(self, until: float) -> Iterator[Transition]:
-        """Time passes without an event: each deadline on the way is judged at its instant."""
-        while (deadline := self._judge.deadline(self.run, self.now)) is not None and deadline < until:
-            self.now = deadline + _EPSILON
+        """Time passes without an event: each deadline is judged at its instant, that of the last line among them."""
+        after = max(math.nextafter(self.now, 0.0), self._open_until)
+        while (deadline := self._judge.deadline(self.run, after)) is not None and deadline < until:
+            self.now = after = deadline + _EPSILON
             yield from self._judge.judge(self.run, self.now)
         self.now = max(self.now, until)
 

@@ -12,6 +12,7 @@ from monitor.simulate import Fault, Scenario, write
 from monitor.source_clock import clocked
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
 from tests.conftest import REAL_LOGS
+from tests.monitor.core.following import arguments
 
 SAID = {"run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence"}
 
@@ -66,6 +67,17 @@ def test_a_hang_is_said_at_its_own_instant(tmp_path: Path) -> None:
     assert said[0]["iteration"] == 299
     everything, _ = replayed("--all", log)
     assert everything[0]["summary"].startswith("late in training")
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1800])
+def test_a_deadline_at_the_very_instant_of_a_line_is_kept(offset: int, tmp_path: Path) -> None:
+    """An hourly line meets the first iteration's budget of three hours, to the second."""
+    pulses = "".join(f"[2026-11-23 {hour:02d}:{offset // 60:02d}:{offset % 60:02d}] PULSE\n" for hour in range(4, 12))
+    (tmp_path / "a.log").write_text(
+        f"{arguments()}[before the start of training step] datetime: 2026-11-23 04:00:00\n{pulses}"
+    )
+    (hang,) = replayed(tmp_path / "a.log")[0]
+    assert hang["time"][:-1] == "2026-11-23T07:00:0"
 
 
 def test_a_log_that_ends_is_no_hang_unless_it_is_watched_on(tmp_path: Path) -> None:
