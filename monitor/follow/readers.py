@@ -148,8 +148,9 @@ class MountReader:
         """For the next walk: who is away, and where something moved."""
         directory, changed_at = source.directory, source.changed_at
         if source.gone_since is not None or source.missing_since is not None:
-            self._away[source.source] = source
-            self._moved.pop(directory, None)  # it may be gone, too; who is still there puts it back
+            if source.source not in self._away:
+                self._away[source.source] = source
+                self._moved.pop(directory, None)  # it may be gone, too; who is still there puts it back
             return
         self._away.pop(source.source, None)
         if changed_at > self._moved.get(directory, float("-inf")):

@@ -238,6 +238,22 @@ def test_large_directory_does_not_stop_the_tailing(make_rig, append, kinds, tmp_
     assert passes >= 30
 
 
+def test_where_a_log_is_gone_the_others_are_still_watched(make_rig, tmp_path):
+    """Its directory is where a change of theirs is seen, at each walk; a directory of which all are gone is not."""
+    for directory in ("some", "all"):
+        (tmp_path / directory).mkdir()
+        for name in "ab":
+            (tmp_path / directory / f"{name}.log").write_text("x\n")
+    rig = make_rig(tmp_path / "*/*.log")
+    rig.settle(2)
+    for gone in ("some/a.log", "all/a.log", "all/b.log"):
+        (tmp_path / gone).unlink()
+    (tmp_path / "all").rmdir()
+    rig.settle(60)
+    list(rig.reader.poll(rig.clock, {str(tmp_path / "some/a.log")}))  # it alone is looked at
+    assert {str(tmp_path / "some"), str(tmp_path)} == set(rig.reader.directories(rig.clock.monotonic()))
+
+
 def test_forgotten_after_a_day(make_rig, tmp_path):
     """Dated names that come and go do not add up; names that were given are kept."""
     (tmp_path / "1.log").write_text("x\n")
