@@ -11,7 +11,7 @@ from monitor.core.hearing import Hearing
 from monitor.core.ordered import HOLD, Ordered
 from monitor.core.runs import Run, not_listened
 from monitor.core.saved import SavedSource
-from monitor.core.sources import AtRest, Source
+from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.follow.content import Content
 from monitor.follow.messages import (
@@ -343,7 +343,7 @@ class Intake:
             return False
         if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
             return False
-        return self._watched.sources.rest(name, AtRest(saved, file.mtime, file.mount, file.owner))
+        return self._watched.sources.rest(name, saved, file.mtime, file.mount, file.owner)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct, field, msgpack
+from msgspec.structs import astuple
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
@@ -12,14 +13,14 @@ from monitor.core.ordered import Ordered
 from monitor.core.saved import SavedSource
 from monitor.follow.content import ENOUGH_BYTES
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Fingerprint, Opened, Restarted
+from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
 from monitor.identity.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
-from parsers.reader import SourceReader
+from parsers.reader import Bookmark, SourceReader
 
 TOGETHER = 300.0
 """Seconds between the last lines of two files of one job."""
@@ -126,12 +127,25 @@ class Source(Struct):
 
 
 class AtRest(Struct, array_like=True):
-    """What is kept of a source that rests."""
+    """What is kept of a source that rests, without names of fields: there may be a hundred thousand."""
 
-    saved: SavedSource
+    place: tuple[int, int, int, str, int, int, str, tuple[Fingerprint, ...], float]
+    """The fields of its Position."""
+    reader: Bookmark
+    saved_at: float
+    run: str
+    member: Member | None
+    put_out: bool
+    new: bool
     mtime: float
     mount: str
     owner: int | None
+
+    @property
+    def saved(self) -> SavedSource:
+        """As the state file has it. It holds no arguments, or it would not rest."""
+        place = Position(*self.place)
+        return SavedSource(self.run, place, self.reader, self.saved_at, None, self.member, self.put_out, self.new)
 
 
 _AT_REST = msgpack.Decoder(AtRest)
@@ -187,15 +201,19 @@ class Sources(dict[str, Source]):
         self._join(source)
         return source
 
-    def rest(self, name: str, at_rest: AtRest) -> bool:
+    def rest(self, name: str, saved: SavedSource, mtime: float, mount: str, owner: int | None) -> bool:
         """Until it moves, keep no more of it than a restart needs: where its first bytes prove that place, and its log
         has no other source.
         """
-        run, position = at_rest.saved.run, at_rest.saved.position
+        run, position = saved.run, saved.position
         alone = self._of_run.get(run, name) == name and run not in self._rests
         if not alone or position.head_bytes < min(ENOUGH_BYTES, position.offset + 1):
             return False
-        self.resting[name], self._rests[run] = msgpack.encode(at_rest), name
+        kept = AtRest(
+            astuple(position), saved.reader, saved.saved_at, run, saved.member, saved.put_out, saved.new,
+            mtime, mount, owner,
+        )  # fmt: skip
+        self.resting[name], self._rests[run] = msgpack.encode(kept), name
         return True
 
     def awake(self, name: str) -> Source | None:

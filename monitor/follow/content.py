@@ -72,7 +72,7 @@ def is_strong(mark: Fingerprint) -> bool:
     return min(mark.offset, mark.head_bytes + mark.tail_bytes) >= ENOUGH_BYTES
 
 
-class Content(Struct):
+class Content(Struct, gc=False):
     """One file as far as it was read: `offset` is the next byte to read. Times are monotonic seconds."""
 
     device: int

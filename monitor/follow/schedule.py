@@ -15,7 +15,7 @@ _SILENT_SECONDS = 60.0  # a file that grew so lately is looked at in time whatev
 _SPREAD = 0.1  # share of a pause by which the phases of files differ
 
 
-class Backoff(Struct):
+class Backoff(Struct, gc=False):
     """The pauses between the looks at one file. Monotonic seconds throughout."""
 
     settings: FollowSettings
