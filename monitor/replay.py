@@ -50,6 +50,7 @@ class Replay:
         self.first: float | None = None
         self.now = 0.0
         self._open_until = float("-inf")  # nothing is judged up to there, that instant included
+        self._judged_until = float("-inf")  # deadlines before are; lines may have followed too closely to look for more
         self._judge = judge
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
 
@@ -121,12 +122,15 @@ class Replay:
         self.now = self.now if last is None else last  # what comes behind its last line is not its own time
 
     def pass_until(self, until: float) -> Iterator[Transition]:
-        """Time passes without an event: each deadline is judged at its instant, that of the last line among them."""
-        after = max(math.nextafter(self.now, 0.0), self._open_until)
+        """Time passes without an event: each deadline is judged at its instant; one that came among the last lines, at
+        the last of them.
+        """
+        after = max(math.nextafter(self._judged_until, 0.0), self._open_until)
         while (deadline := self._judge.deadline(self.run, after)) is not None and deadline < until:
-            self.now = after = deadline + _EPSILON
+            after = deadline + _EPSILON
+            self.now = max(self.now, after)
             yield from self._judge.judge(self.run, self.now)
-        self.now = max(self.now, until)
+        self.now = self._judged_until = max(self.now, until)
 
     def _sample(self, state: RunState) -> None:
         launch = state.launch

@@ -80,6 +80,23 @@ def test_a_deadline_at_the_very_instant_of_a_line_is_kept(offset: int, tmp_path:
     assert hang["time"][:-1] == "2026-11-23T07:00:0"
 
 
+@pytest.mark.parametrize("spread", [0.4, 0.9, 2.0])
+def test_a_crash_is_told_though_its_last_lines_follow_each_other_closely(spread: float, tmp_path: Path) -> None:
+    """The last of them stands behind the instant at which the crash is due, and nothing else until the next launch."""
+    last = "".join(
+        f"2026-11-23 04:00:{10 + number * spread:06.3f} node1 rank {number} gives up\n"
+        for number in range(int(6.2 / spread) + 1)
+    )
+    (tmp_path / "a.log").write_text(
+        f"{arguments()}[before the start of training step] datetime: 2026-11-23 04:00:00.000000\n"
+        "2026-11-23 04:00:10.000 [rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "pretrain_gpt.py", line 1, in <module>\n[rank3]: AssertionError\n'
+        f"{last}{arguments()}[before the start of training step] datetime: 2026-11-23 04:09:00.000000\n"
+    )
+    (crash, *_) = replayed(tmp_path / "a.log")[0]
+    assert (crash["incident"], crash["time"][:-1]) == ("crash", "2026-11-23T04:00:1")
+
+
 def test_a_log_that_ends_is_no_hang_unless_it_is_watched_on(tmp_path: Path) -> None:
     """Nobody knows what became of the run; `--after` supposes that the daemon went on watching."""
     log = written(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("hang", 300),)))
