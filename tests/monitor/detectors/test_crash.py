@@ -173,7 +173,7 @@ def test_the_end_that_is_proved_later_is_told_then(late: float) -> None:
     end = (fatal + late, "srun: error: node07: task 3: Exited with exit code 1\n")
     told = play([*log, (fatal, OUT_OF_MEMORY), end], after=60.0).firing("crash")
     assert told.evidence["failure"] == "cuda_oom"
-    assert told.time - fatal == pytest.approx(max(5.0, late + 1.0), abs=0.01)
+    assert told.time - fatal == pytest.approx(max(4.0, late + 1.0), abs=0.01)
 
 
 def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None:
