@@ -82,9 +82,11 @@ class Store:
         self.path = directory / _NAME
         self._locks: list[int] = []
         self.failures = 0
+        self.closing = False
+        """The program ends: what has doubled is written anew at the next start."""
         self._end = 0
         """Where the next frame goes; 0: the file is to be written anew, from `_loaded` on."""
-        self._whole = 0  # bytes of the file when it was last written anew
+        self._whole = 0  # bytes of what holds, when that was last counted
         self._loaded: Parts = {}
 
     def lock(self) -> None:
@@ -143,7 +145,7 @@ class Store:
             if problem:
                 problems.append(f"{path}: {problem}")
             elif end and path == self.path:
-                self._end = self._whole = end
+                self._end, self._whole = end, sum(map(len, found.values()))
             self._loaded = dict(found) if not self._end else {}
             return found, problems
         return None, problems
@@ -164,7 +166,7 @@ class Store:
                 _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
             return False
         self.failures = 0
-        if self._end > 2 * self._whole + _SLACK:
+        if self._end > 2 * self._whole + _SLACK and not self.closing:
             try:
                 with contextlib.closing(self._compacted()) as several:
                     self._write_anew(several)

@@ -95,6 +95,25 @@ def test_a_save_adds_what_has_changed_and_the_file_is_written_anew_when_it_has_d
     assert largest < 72_000
 
 
+def test_an_end_writes_nothing_anew_and_many_ends_let_no_file_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that ends adds what has changed, however large the file is by that; the next one's first save tidies."""
+    monkeypatch.setattr(store_module, "_SLACK", 1_000)
+    whole = {f"part {number}": bytes(1_000) for number in range(10)}
+    for _ in range(12):
+        store = Store(tmp_path)
+        assert store.load()[1] == []
+        assert store.save({"part 0": bytes(1_000)})
+        before = store.path.stat().st_ino
+        store.closing = True
+        assert store.save(dict(whole))
+        assert store.save(dict(whole))
+        assert store.path.stat().st_ino == before
+        assert store.path.stat().st_size < 45_000
+    assert Store(tmp_path).load() == (whole, [])
+
+
 def test_damage_is_noticed(tmp_path: Path) -> None:
     """A file cut anywhere stands for its last whole save; what was damaged is told; never is a part half believed."""
     store, ends = Store(tmp_path), []
