@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from monitor.follow.messages import Fingerprint
 from monitor.follow.os_layer import OsLayer
@@ -20,6 +21,7 @@ HEAD_BYTES = 1024
 TAIL_BYTES = 256
 ENOUGH_BYTES = 64
 """Another inode is taken for the same content only if the proof covers so much: less agrees by chance."""
+_FOLDED_BYTES = 512  # a proof is some 300
 _PAGE_BYTES = 4096
 _HOLE_BLOCKS = 8  # blocks of real zeros looked through per pass; holes cost one call whatever their size
 _NOT_NUL = re.compile(rb"[^\0]")
@@ -86,6 +88,8 @@ class Content(Struct, gc=False):
     """Since when a run of NULs is waited for that another host may still fill."""
     scanned: int = 0
     """How far real zeros were looked through: where the next pass goes on."""
+    mark: Fingerprint | None = None
+    """Of an old file, in place of its head and tail, until it is read on."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -99,8 +103,19 @@ class Content(Struct, gc=False):
         self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
         self.offset = offset + len(data)
 
+    def fold(self) -> None:
+        """Keep no more than a proof: head and tail of a hundred thousand old files are 130 MB."""
+        if len(self.head) + len(self.tail) >= _FOLDED_BYTES:
+            self.mark, self.head, self.tail = self.fingerprint(), b"", b""
+
+    def unfold(self, head: bytes, tail: bytes) -> None:
+        """The file was proved: these are its head and tail."""
+        self.mark, self.head, self.tail = None, head, tail
+
     def fingerprint(self) -> Fingerprint:
         """The proof of this content, to recognise it later."""
+        if self.mark is not None:
+            return replace(self.mark, device=self.device, inode=self.inode)
         return Fingerprint(
             self.device, self.inode,
             len(self.head), digest(self.head), self.offset, len(self.tail), digest(self.tail),

@@ -26,7 +26,8 @@ class FollowSettings(Struct, frozen=True):
     least_read: int = 1 << 16
     """Bytes asked for beyond what a file is known to hold: to make room for `read_bytes` takes 13 us, for this 0.4."""
     old_seconds: float = 900.0
-    """Age of a file, met for the first time, that waits until the walk is over and those that moved later are read."""
+    """Age of a file that, met for the first time, waits until the walk is over and those that moved later are read, and
+    of which a proof is kept in place of its first and last bytes."""
     old_slice: float = 0.25
     """Seconds for which such files are read before the others are looked at again."""
     read_bytes: int = 1 << 20
@@ -79,6 +80,7 @@ class FollowSettings(Struct, frozen=True):
         return FollowSettings(
             read_bytes=self.read_bytes,
             max_open_files=self.max_open_files,
+            old_seconds=float("inf"),
             rotation_grace=0.0,
             gone_grace=0.0,
             confirm_seconds=0.0,

@@ -7,7 +7,7 @@ on a network mount two opens `confirm_seconds` apart must agree.
 import os
 from typing import NamedTuple, TypeAlias
 
-from monitor.follow.content import Block, Content, read_block
+from monitor.follow.content import Block, Content, read_block, verify
 from monitor.follow.context import Context
 from monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
 from monitor.follow.schedule import Backoff
@@ -99,7 +99,7 @@ class Tail:
         assert content is not None
         changed = stamp(seen) != self._read_stamp
         if not changed and self._at_rest():
-            self._remember_stamp(seen)
+            self._remember_stamp(seen, at)
             return None
         block = None
         if self.descriptor is not None:
@@ -115,13 +115,18 @@ class Tail:
             return None
         if changed and self._read_stamp is not None and not block.data:
             self._changed(seen, now, at)
-        self._remember_stamp(seen)
+        self._remember_stamp(seen, at)
         return None
 
     def read(self, descriptor: int, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
         """The next bytes, from whichever descriptor; tell what came. With its last file a source has caught up."""
         content, settings = self.content, self._settings
         assert content is not None
+        if content.mark is not None:
+            proved = verify(self._context.os_layer, descriptor, content.mark)
+            if proved.problem:
+                return Block(content.offset, b"", True, changed=True)
+            content.unfold(proved.head, proved.tail)
         waited = content.hole_since is not None and now - content.hole_since >= settings.hole_seconds
         wait_for_holes = not waited and settings.hole_seconds > 0 and not self._context.is_local(content.device)
         expected = status.st_size - content.offset + settings.least_read
@@ -176,9 +181,12 @@ class Tail:
         # without a problem attributes or pages of this client were old, or the descriptor had been given up
         return Cut(problem, held) if problem else None
 
-    def _remember_stamp(self, seen: os.stat_result) -> None:
+    def _remember_stamp(self, seen: os.stat_result, at: float) -> None:
         self._read_stamp = None if self.more else stamp(seen)
         self.rest_stamp = self._read_stamp if self._at_rest() else None
+        old = self.rest_stamp is not None and at - seen.st_mtime > self._settings.old_seconds
+        if old and self.content is not None and self.content.mark is None:
+            self.content.fold()
 
     def _at_rest(self) -> bool:
         """Nothing more can have happened to the file that its size and times do not show."""

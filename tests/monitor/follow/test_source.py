@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from monitor.follow import content
 from monitor.follow.messages import Data, Gone, Opened, Restarted
 from tests.monitor.follow.conftest import LINES, text
 
@@ -15,14 +16,17 @@ def file_system(request):
     return request.param
 
 
-@pytest.fixture(params=["in a tick", "at rest"])
-def make_rig(make_rig, tmp_path, request):
-    """By the clock, each change is so young that another may hide behind its time stamp, or a second old."""
+@pytest.fixture(params=["in a tick", "at rest", "old"])
+def make_rig(make_rig, tmp_path, request, monkeypatch):
+    """By the clock, each change is so young that another may hide behind its time stamp, or a second old, or an hour:
+    then a proof is all that is kept of it.
+    """
+    monkeypatch.setattr(content, "_FOLDED_BYTES", 1)
 
     def make(*patterns, **options):
         rig = make_rig(*patterns, **options)
-        if request.param == "at rest":
-            rig.clock.set_wall(tmp_path.stat().st_mtime + 1.0)
+        if request.param != "in a tick":
+            rig.clock.set_wall(tmp_path.stat().st_mtime + {"at rest": 1.0, "old": 3600.0}[request.param])
         return rig
 
     return make
@@ -37,6 +41,23 @@ def test_append(make_rig, append, kinds, log):
     assert kinds(rig.poll()) == ["Data"]
     assert rig.poll() == []
     assert rig.text(log) == text(0, 2)
+
+
+def test_of_an_old_file_a_proof_is_kept_until_it_is_read_on(make_rig, append, log):
+    """A hundred thousand of them are followed."""
+    log.write_bytes(text(0, 100))
+    rig = make_rig(log)
+    rig.clock.set_wall(log.stat().st_mtime + 3600.0)
+    rig.poll()
+    (source,) = rig.reader.sources.values()
+    kept = source.standing.content
+    assert (kept.head, kept.tail, kept.fingerprint().tail_bytes) == (b"", b"", content.TAIL_BYTES)
+    append(log, LINES[100])
+    rig.clock.set_wall(log.stat().st_mtime + 1.0)
+    rig.poll()
+    assert kept.fingerprint().offset == len(text(0, 101))
+    assert (len(kept.head), len(kept.tail)) == (content.HEAD_BYTES, content.TAIL_BYTES)
+    assert rig.text(log) == text(0, 101)
 
 
 def test_partial_line(make_rig, append, log):
