@@ -10,7 +10,7 @@ quietly: it is shown, nobody is notified. When the window is over, a digest tell
 what has ended by then is a resolved transition without a firing one. Crashes are never kept back.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -180,25 +180,22 @@ class IncidentBook(Struct):
 
 
 def judge(
-    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float,
+    book: IncidentBook, state: RunState, verdicts: Mapping[str, Verdict], now: float, repeat_interval: float,
     hold: Mapping[str, float] = _NO_HOLD, limit: MessageLimit = _LIMIT,
 ) -> list[Transition]:  # fmt: skip
-    """Bring the book up to date with the verdicts of this tick; the transitions in the order to be notified."""
-    firing: dict[str, Verdict] = {}
-    other: dict[str, Verdict] = {}
-    for verdict in verdicts:
-        (firing if verdict.status == "firing" else other)[verdict.incident] = verdict
-    unknown = {kind for kind, verdict in other.items() if verdict.status == "unknown"}
+    """Bring the book up to date with this tick's verdicts, by kind; the transitions in the order to be notified."""
+    firing = {kind: verdict for kind, verdict in verdicts.items() if verdict.status == "firing"}
+    ends = {kind: verdict.summary for kind, verdict in verdicts.items() if verdict.status == "clear"}
+    unknown = verdicts.keys() - firing.keys() - ends.keys()
     for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
     tick = _Tick(book, state, now, limit)
     out: list[Transition] = []
     firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}
     for kind, verdict in firing.items():
-        out += tick.fires(verdict, hold.get(kind, 0.0), repeat_interval)
+        out += tick.fires(kind, verdict, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
-        clear = other.get(kind)
-        out.append(tick.resolve(kind, _superseded(kind, firing, book), clear.summary if clear else ""))
+        out.append(tick.resolve(kind, _superseded(kind, firing, book), ends.get(kind, "")))
     if book.messages:
         out += tick.digests()
     book.history.extend(out)
@@ -238,9 +235,9 @@ class _Tick(NamedTuple):
     now: float
     limit: MessageLimit
 
-    def fires(self, verdict: Verdict, hold: float, repeat_interval: float) -> Iterator[Transition]:
+    def fires(self, kind: str, verdict: Verdict, hold: float, repeat_interval: float) -> Iterator[Transition]:
         """A kind fires: what is told of it."""
-        kind, book, now = verdict.incident, self.book, self.now
+        book, now = self.book, self.now
         known = book.open.get(kind)
         if known is not None and verdict.since is not None and verdict.since > known.since:
             yield self.resolve(kind)  # it had ended and began anew between two ticks
@@ -249,7 +246,7 @@ class _Tick(NamedTuple):
             return
         book.pending.pop(kind, None)
         if known is None:
-            known = book.open[kind] = _opened(self.state, verdict, now)
+            known = book.open[kind] = _opened(self.state, kind, verdict, now)
             if not verdict.quiet:
                 self._notify(known)
         elif not self._told_again(known, verdict, repeat_interval):
@@ -349,11 +346,13 @@ def _end(state: RunState, incident: Incident) -> str:
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
-def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
-    names = ("incident", "severity", "summary", "onset_iteration", "evidence", "quiet")
-    told = {name: getattr(verdict, name) for name in names} | _of_the_run(state)
-    told |= {"phase": state.launch.phase, "since": verdict.since if verdict.since is not None else now}
-    return Incident(**told, notified_at=now, opened_at=now, attempt=state.launch.number)
+def _opened(state: RunState, kind: str, verdict: Verdict, now: float) -> Incident:
+    return Incident(
+        incident=kind, severity=verdict.severity, summary=verdict.summary, evidence=verdict.evidence,
+        onset_iteration=verdict.onset, quiet=verdict.quiet, phase=state.launch.phase,
+        since=verdict.since if verdict.since is not None else now,
+        notified_at=now, opened_at=now, attempt=state.launch.number, **_of_the_run(state),
+    )  # fmt: skip
 
 
 def _of_the_run(state: RunState) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
-from monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
+from monitor.detectors.base import UNKNOWN, Detector, OfLaunch, Verdict, prepare, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
 from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
@@ -51,20 +51,20 @@ class Judge:
         self._hang: hang.HangSettings = config.detectors.hang
         self._crash: crash.CrashSettings = config.detectors.crash
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
-        self._detectors: list[tuple[Detector, Any]] = [
-            (detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
+        self._detectors: list[tuple[str, Detector, Any]] = [
+            (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
         ]
         self._updates: list[tuple[str, Any, bool, Callable[[RunState, Any, Sequence[Step], Any], bool], Any]] = [
-            (d.name, d.memory, d.memory is not None and issubclass(d.memory, OfLaunch), d.update, settings)
-            for d, settings in self._detectors
+            (name, d.memory, d.memory is not None and issubclass(d.memory, OfLaunch), d.update, settings)
+            for name, d, settings in self._detectors
             if d.update is not None
         ]
-        self._deadlines = [(d.deadlines, settings) for d, settings in self._detectors if d.deadlines is not None]
-        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadlines is not None)
-        self._listeners: dict[type[Event], list[tuple[Detector, Any]]] = {}
-        for detector, settings in self._detectors:
-            for kind in detector.listens:
-                self._listeners.setdefault(kind, []).append((detector, settings))
+        self._deadlines = [(d.deadlines, settings) for _, d, settings in self._detectors if d.deadlines is not None]
+        self._timed = frozenset(name for name, d, _ in self._detectors if d.deadlines is not None)
+        self._listeners: dict[type[Event], list[tuple[str, Detector, Any]]] = {}
+        for listener in self._detectors:
+            for kind in listener[1].listens:
+                self._listeners.setdefault(kind, []).append(listener)
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """Fold events in their order and let the detectors see them.
@@ -115,8 +115,8 @@ class Judge:
     def _tell(self, state: RunState, event: Event) -> bool:
         """The detectors that listen for it see an event; whether a verdict may have changed."""
         changed = False
-        for detector, settings in self._listeners[type(event)]:
-            memory = prepare(state, detector.name, detector.memory) if detector.memory else None
+        for name, detector, settings in self._listeners[type(event)]:
+            memory = prepare(state, name, detector.memory) if detector.memory else None
             if detector.on_event is not None and detector.on_event(state, memory, event, settings):
                 changed = True
         return changed
@@ -154,9 +154,9 @@ class Judge:
 
     def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run cannot be judged any more: that is told, and whatever else is open of it stays as it is."""
-        lost = Verdict("source_lost", "firing", severity="critical", summary=why, evidence={"reason": why})
-        others = [Verdict(d.name, "unknown") for d, _ in self._detectors if d.name != lost.incident]
-        return judge(run.book, run.state, [lost, *others], now, self._repeat_interval, limit=self._limit)
+        lost = Verdict("firing", "critical", why, {"reason": why})
+        verdicts = {**dict.fromkeys(DETECTORS, UNKNOWN), "source_lost": lost}
+        return judge(run.book, run.state, verdicts, now, self._repeat_interval, limit=self._limit)
 
     def give_up(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
@@ -211,9 +211,9 @@ class Judge:
             return 0.0
         return crash.due(state, self._crash) or 0.0
 
-    def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
+    def _verdicts(self, run: Judged, now: float) -> dict[str, Verdict]:
         state = run.state
-        return [] if run.archived else [
-            d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
-            for d, settings in self._detectors
-        ]  # fmt: skip
+        return {} if run.archived else {
+            name: d.check(state, recall(state, name, d.memory) if d.memory else None, now, settings)
+            for name, d, settings in self._detectors
+        }  # fmt: skip

@@ -1,4 +1,7 @@
-"""What every detector is made of: its verdict, its row in the registry, its memory, and words for its summaries."""
+"""What every detector is made of: its verdict, its row in the registry, its memory, and words for its summaries.
+
+A detector is called by its module's name, which is its incident's kind and its key in the configuration.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
@@ -21,23 +24,19 @@ T = TypeVar("T")
 class Verdict(Struct, frozen=True):
     """`status` clear: nothing is wrong; firing: something is; unknown: nobody can see now, what is open stays open."""
 
-    incident: str
-    status: Literal["clear", "firing", "unknown"] = "clear"
+    status: Literal["clear", "firing", "unknown"]
     severity: Severity = "warning"
     summary: str = ""
-    onset_iteration: int | None = None
-    since: float | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    onset: int | None = None
+    """The iteration with which it began,"""
+    since: float | None = None
+    """and the instant, where one is known."""
     quiet: bool = False
     """Shown on the page and in the metrics, never notified."""
 
 
-def firing(
-    incident: str, severity: Severity, summary: str, evidence: dict[str, Any], *, onset: int | None,
-    since: float | None = None, quiet: bool = False,
-) -> Verdict:  # fmt: skip
-    """The verdict that something is wrong, since iteration `onset`, and since that instant where one is known."""
-    return Verdict(incident, "firing", severity, summary, onset, since, evidence, quiet)
+CLEAR, UNKNOWN = Verdict("clear"), Verdict("unknown")
 
 
 class OfLaunch(Struct):
@@ -54,8 +53,6 @@ class OfLaunch(Struct):
 class Detector(Struct, frozen=True):
     """One kind of incident. A detector changes nothing but its own memory, which is None where it needs none."""
 
-    name: str
-    """The incident's kind, and the detector's key in the configuration."""
     settings: type
     check: Callable[[RunState, Any, float, Any], Verdict]
     """check(state, memory, now, settings): the verdict at this instant."""
@@ -100,16 +97,16 @@ def prepare(state: RunState, name: str, kind: type[T]) -> T:
     return memory
 
 
-def unless_standing(state: RunState, name: str, attempt: int, *, found: bool, outlives: bool = False) -> Verdict | None:
+def unless_standing(state: RunState, attempt: int, *, found: bool, outlives: bool = False) -> Verdict | None:
     """The verdict on what was found in the lines of launch `attempt`, where it is over or nobody can see it now; None
     where it stands. `outlives`: it stands although the launch has ended; else what stood then stays as it is.
     """
     launch = state.launch
     if state.lost:
-        return Verdict(name, "unknown")
+        return UNKNOWN
     if not found or attempt != launch.number:
-        return Verdict(name)
-    return Verdict(name, "unknown") if launch.phase in ENDED and not outlives else None
+        return CLEAR
+    return UNKNOWN if launch.phase in ENDED and not outlives else None
 
 
 def stated(facts: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.detectors.base import CLEAR, Detector, Severity, Verdict
 from monitor.run.derived import at_risk_seconds
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -18,7 +18,6 @@ from parsers import events
 from parsers.dialects import dialect_of
 from parsers.events import Event
 
-_NAME = "checkpoint_failed"
 _LISTENS = (
     events.CheckpointSaveStarted, events.CheckpointSaveScheduled, events.CheckpointSaved, events.CheckpointFileWritten,
     events.FailureSeen, events.TracebackSeen, events.MilestoneReached,
@@ -198,7 +197,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     if failed is None:
         failed, reason, in_a_row = _ended_inside(state, memory), "the run ended inside: it may be partial", 1
     if failed is None:
-        return Verdict(_NAME)
+        return CLEAR
     complete = state.past.checkpoints.last_iteration
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
     risk = at_risk_seconds(state) or 0.0
@@ -212,7 +211,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
         "last_complete_iteration": complete,
         "at_risk_seconds": round(risk, 1),
     }
-    return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
+    return Verdict("firing", severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 
 
 def _ended_inside(state: RunState, memory: Memory) -> int | None:
@@ -224,4 +223,4 @@ def _ended_inside(state: RunState, memory: Memory) -> int | None:
     return saves[-1].iteration or 0 if cut else None
 
 
-DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)
+DETECTOR = Detector(CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
 from monitor.run.derived import at_risk_seconds
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -18,7 +18,6 @@ from monitor.units import Factor
 from parsers.dialects import dialect_of
 from parsers.events import CheckpointSaved
 
-_NAME = "checkpoint_overdue"
 _KEPT = 8  # spans between saves
 _REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations
 
@@ -146,12 +145,12 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
     """Fires until the next save completes."""
     launch = state.launch
     if launch.phase == "saving":
-        return Verdict(_NAME, "unknown")  # perhaps it ends now
+        return UNKNOWN  # perhaps it ends now
     limit, iteration = _limit(state, memory, launch.log_interval or 1, settings), launch.latest.iteration
     if limit is None or memory.last is None or iteration is None or launch.phase in ENDED:
-        return Verdict(_NAME)
+        return CLEAR
     if not _passed(limit, memory, iteration):
-        return Verdict(_NAME)
+        return CLEAR
     since, risk = iteration - memory.last, at_risk_seconds(state) or 0.0
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
     summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.words}"
@@ -162,10 +161,10 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
         "limit": limit.words,
     }
     severity: Severity = "warning" if limit.notified else "info"
-    return firing(_NAME, severity, summary, evidence, onset=memory.last, quiet=not limit.notified)
+    return Verdict("firing", severity, summary, evidence, onset=memory.last, quiet=not limit.notified)
 
 
 DETECTOR = Detector(
-    _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), messages="level",
+    CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), messages="level",
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
 )  # fmt: skip

@@ -13,7 +13,7 @@ from msgspec import Struct, field, structs
 from msgspec.structs import asdict
 
 from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
-from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from parsers.events import (
@@ -25,7 +25,6 @@ from parsers.events import (
     TopologyLogged,
 )
 
-_NAME = "configuration"
 _LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
 """Launchers print a world size as each of them sees it: theirs is judged at the first iteration."""
@@ -118,14 +117,14 @@ def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationS
     launch = state.launch
     findings = [Finding(**found) for found in memory.findings if found["check"] not in settings.ignore]
     if not findings:
-        return Verdict(_NAME)
+        return CLEAR
     if launch.phase == "finished":
-        return Verdict(_NAME, "unknown")  # the findings stay, and are not notified again
+        return UNKNOWN  # the findings stay, and are not notified again
     worst: Severity = findings[0].severity
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     summary, evidence = f"{findings[0].check}: {findings[0].message}{more}", {"findings": [*map(_shown, findings)]}
     onset, quiet = launch.first_iteration, worst == "info"
-    return firing(_NAME, worst, summary, evidence, onset=onset, since=memory.news_at, quiet=quiet)
+    return Verdict("firing", worst, summary, evidence, onset=onset, since=memory.news_at, quiet=quiet)
 
 
 def _shown(finding: Finding) -> dict[str, Any]:
@@ -133,4 +132,4 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return {**shown, "evidence": finding.evidence} if finding.evidence else shown
 
 
-DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS)
+DETECTOR = Detector(ConfigurationSettings, check, Memory, update, on_event, _LISTENS)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from monitor.breakdown.advice import advice_for
-from monitor.detectors.base import Detector, Severity, Verdict, duration, firing, missing_evidence, stated
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, duration, missing_evidence, stated
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ending import PLANNED, Evidence
 from monitor.run.job import evidence as job_evidence
@@ -23,7 +23,6 @@ from monitor.run.records import AttemptEnd
 from monitor.run.state import RunState
 from monitor.units import Factor, Seconds
 
-_NAME = "crash"
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
 _TOLD = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
 
@@ -102,21 +101,21 @@ def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSetti
     launch = state.launch
     failure, at = ended_by(state), due(state, settings)
     if not state.live:
-        return Verdict(_NAME)
+        return CLEAR
     if launch.ending.job_failed_at is not None and launch.phase == "finished":
         return _after_the_end(state, launch.ending.job_failed_at)
     if (end := _untold(state, memory)) is not None:
         memory.told = end.number
         return _replaced(end)
     if failure is None:
-        return Verdict(_NAME)
+        return CLEAR
     if at is not None and now < at:
-        return Verdict(_NAME, "unknown")
+        return UNKNOWN
     memory.told = launch.number
     severity = _severity(failure.failure, done=launch.ending.done_at is not None)
     since = launch.ending.since  # a better cause that is found later is not another crash
     summary, evidence = _summary(state, failure), _evidence(state, failure)
-    return firing(_NAME, severity, summary, evidence, onset=launch.latest.iteration, since=since)
+    return Verdict("firing", severity, summary, evidence, onset=launch.latest.iteration, since=since)
 
 
 def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
@@ -131,7 +130,7 @@ def _replaced(end: AttemptEnd) -> Verdict:
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
     summary = (
         f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next launch has "
-        f"begun; {advice_for(_NAME, end.failure)}"
+        f"begun; {advice_for('crash', end.failure)}"
     )
     evidence = {
         "failure": end.failure,
@@ -141,7 +140,7 @@ def _replaced(end: AttemptEnd) -> Verdict:
         "nodes": end.nodes if end.culprit else [],
     }
     severity = _severity(end.failure, done=False)
-    return firing(_NAME, severity, summary, evidence, onset=end.last_iteration, since=end.at)
+    return Verdict("firing", severity, summary, evidence, onset=end.last_iteration, since=end.at)
 
 
 def _after_the_end(state: RunState, at: float) -> Verdict:
@@ -150,7 +149,7 @@ def _after_the_end(state: RunState, at: float) -> Verdict:
     message = failure.message[:200] if failure else "its exit code says so"
     summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
     evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
-    return firing(_NAME, "warning", summary, evidence, onset=iteration, since=at)
+    return Verdict("firing", "warning", summary, evidence, onset=iteration, since=at)
 
 
 def _severity(failure: str, *, done: bool) -> Severity:
@@ -173,7 +172,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
-    advice = advice_for(_NAME, failure.failure)
+    advice = advice_for("crash", failure.failure)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
         advice = f"cancelled by {state.job.cancelled_by}: no failure"
     message = failure.message[:200]
@@ -201,4 +200,4 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
     return stated(fields)
 
 
-DETECTOR = Detector(_NAME, CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each")
+DETECTOR = Detector(CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each")

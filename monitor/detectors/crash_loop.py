@@ -8,13 +8,11 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, firing
+from monitor.detectors.base import CLEAR, Detector, Verdict
 from monitor.run.nodes import nodes_of, suspects
 from monitor.run.records import AttemptEnd
 from monitor.run.state import RunState
 from monitor.units import Seconds
-
-_NAME = "crash_loop"
 
 
 class CrashLoopSettings(Struct, frozen=True):
@@ -32,21 +30,21 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
     """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
     launch = state.launch
     if not state.live or launch.phase == "finished":
-        return Verdict(_NAME)
+        return CLEAR
     ends = list(state.ends)
     if launch.phase == "crashed" and launch.failure is not None and not launch.doubtful:
         ends.append(_present(state))
     elif _got_further(state):
-        return Verdict(_NAME)
+        return CLEAR
     row = _row(ends, settings)
     if len(row) < min(settings.crashes, settings.crashes_same_node):
-        return Verdict(_NAME)
+        return CLEAR
     last = row[-settings.crashes_same_node :]
     common = sorted(set(last[0].nodes).intersection(*map(attrgetter("nodes"), last)))
     # the nodes are those that failed, not all that took part
     named = common if len(common) <= 8 and all(end.culprit for end in last) else []
     if len(row) < settings.crashes and not named:
-        return Verdict(_NAME)
+        return CLEAR
     evidence = {
         "crashes": len(row),
         "failures": list(map(attrgetter("failure"), row)),
@@ -55,7 +53,7 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
         "nodes": named,
         "iterations": list(map(attrgetter("iterations"), row)),
     }
-    return firing(_NAME, "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at)
+    return Verdict("firing", "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at)
 
 
 def _summary(row: list[AttemptEnd], named: list[str]) -> str:
@@ -101,4 +99,4 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.launch.last_iteration or 0) > reached
 
 
-DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each")
+DETECTOR = Detector(CrashLoopSettings, check, messages="each")

@@ -7,13 +7,11 @@ The log alone cannot see the job. What it can see: no launcher reported an end, 
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, firing, missing_evidence
+from monitor.detectors.base import CLEAR, Detector, Verdict, missing_evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
 from monitor.run.state import RunState
 from monitor.units import Factor, Seconds
-
-_NAME = "crash_without_exit"
 
 
 class CrashWithoutExitSettings(Struct, frozen=True):
@@ -48,7 +46,7 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     launch = state.launch
     due = _due(state, settings)
     if due is None or not state.live or now < due or launch.failure is None:
-        return Verdict(_NAME)
+        return CLEAR
     failure = launch.failure
     nodes = suspects(state)[:8]
     shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
@@ -65,7 +63,7 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
         "silence_seconds": round(now - failure.at, 1),
         **job_evidence(state),
     }
-    return firing(_NAME, "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
+    return Verdict("firing", "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
 
 
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadlines=deadlines, messages="each")
+DETECTOR = Detector(CrashWithoutExitSettings, check, deadlines=deadlines, messages="each")

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, advice, firing, percent, rollback, unless_standing
+from monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, unless_standing
 from monitor.detectors.loss_spike.memory import is_news
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high, spread
 from monitor.units import Factor, Ratio
 
-_NAME = "divergence"
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
 _STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
@@ -144,7 +143,7 @@ def _differences(values: list[float]) -> list[float]:
 def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSettings) -> Verdict:
     """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
     rise = memory.rise
-    if verdict := unless_standing(state, _NAME, memory.attempt, found=rise is not None):
+    if verdict := unless_standing(state, memory.attempt, found=rise is not None):
         return verdict
     assert rise is not None
     level = memory.blocks[-1][1]
@@ -162,7 +161,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
         "threshold_ratio": round(math.expm1(rise.bar), 4),
         **facts,
     }
-    return firing(_NAME, severity, summary, evidence, onset=rise.onset, since=rise.since)
+    return Verdict("firing", severity, summary, evidence, onset=rise.onset, since=rise.since)
 
 
-DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")
+DETECTOR = Detector(DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")

@@ -15,14 +15,13 @@ from msgspec import Struct
 from monitor.breakdown import words
 from monitor.breakdown.attribution import Attribution, attribute
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, recall, stated
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, OfLaunch, Severity, Verdict, recall, stated
 from monitor.model.reference import expected_seconds
 from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.units import Ratio
 
-_NAME = "launch_blocking"
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
 _RISK = 160  # GPUs from which asynchronous launches were seen to hang
 _ON = frozenset({"1", "true", "True"})
@@ -70,11 +69,11 @@ def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlocking
     """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
     launch = state.launch
     if memory.attempt != launch.number or memory.at is None:
-        return Verdict(_NAME, "unknown")
+        return UNKNOWN
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
     here = next((segment for segment in reversed(segments) if segment.attempt == launch.number), None)
     if here is None:
-        return Verdict(_NAME, "unknown")
+        return UNKNOWN
     setting = is_on(here.launch_blocking)
     others = [segment for segment in segments if segment.key == here.key and segment.attempt != here.attempt]
     opposite = [s for s in others if setting is not None and is_on(s.launch_blocking) is (not setting)]
@@ -95,7 +94,7 @@ def _compared(
         found = attribute(free.profile, blocking.profile, state.launch.topology.pipeline_parallel_size)
     risky = world is None or world >= _RISK
     if cost < settings.cost if on else not risky:
-        return Verdict(_NAME)
+        return CLEAR
     if on:
         against = "runs of this size have hung without it, weigh the one against the other"
         summary = (
@@ -124,10 +123,10 @@ def _where(found: Attribution | None) -> str:
 def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings) -> Verdict:
     """No launch of the other setting: the same configuration elsewhere must do."""
     if memory.reference is None or setting is False:
-        return Verdict(_NAME)
+        return CLEAR
     slower = math.exp(here.level) / memory.reference - 1
     if slower < settings.cold_start:
-        return Verdict(_NAME)
+        return CLEAR
     known = f"the log does not show {VARIABLE}; see whether it is 1, among other causes"
     if setting:
         known = f"{VARIABLE}=1 is set and may be why"
@@ -151,7 +150,7 @@ def _firing(
         "gpu": gpu,
         **(words.evidence(found, None) if found is not None else {}),
     }
-    return firing(_NAME, severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
+    return Verdict("firing", severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
 
 
-DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, messages="level")

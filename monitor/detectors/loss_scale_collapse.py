@@ -11,14 +11,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
 from monitor.statistics.series import ScaleSearch
 from parsers.events import LossScaleExhausted, OverflowSkipped
 
-_NAME = "loss_scale_collapse"
 _BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
@@ -221,7 +220,7 @@ def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCol
 def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleCollapseSettings) -> Verdict:
     """A warning while the scale falls, critical where it can fall no further."""
     exhausted = memory.reason == "exhausted"
-    if verdict := unless_standing(state, _NAME, memory.attempt, found=bool(memory.reason), outlives=exhausted):
+    if verdict := unless_standing(state, memory.attempt, found=bool(memory.reason), outlives=exhausted):
         return verdict
     scale = state.launch.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
@@ -245,7 +244,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
         "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
     }
     summary = f"loss scale {words[memory.reason]}"
-    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
+    return Verdict("firing", severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
 def _of_gradients(memory: Memory) -> str:
@@ -261,4 +260,4 @@ def _of_gradients(memory: Memory) -> str:
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)
-DETECTOR = Detector(_NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+DETECTOR = Detector(LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")

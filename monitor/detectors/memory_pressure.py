@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import RANK, Detector, OfLaunch, Severity, Verdict, duration, firing, stated
+from monitor.detectors.base import CLEAR, RANK, Detector, OfLaunch, Severity, Verdict, duration, stated
 from monitor.model import gpus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -19,7 +19,6 @@ from monitor.statistics.series import Series
 from monitor.units import Ratio, Seconds
 from parsers.events import FailureSeen, MemoryReported
 
-_NAME = "memory_pressure"
 _GIB = 2**30
 _CLEAR = 5.0  # of the reports' spread around the line that must have been gained
 _SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that a warm-up has time to end
@@ -130,7 +129,7 @@ def _size(state: RunState, memory: Memory) -> int | None:
 
 def device_bytes(state: RunState) -> int | None:
     """Memory of one GPU: by its name, else as an out-of-memory line told; None where neither is known."""
-    memory = state.memory_of.get(_NAME)
+    memory = state.memory_of.get("memory_pressure")
     return _size(state, memory if isinstance(memory, Memory) else Memory())
 
 
@@ -184,7 +183,7 @@ def _leak(
 def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressureSettings) -> Verdict:
     """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
     if state.launch.phase == "finished":
-        return Verdict(_NAME)
+        return CLEAR
     near = _near(state, memory, settings) if state.launch.iterations else []
     severities: list[Severity] = ["warning"] * len(near)
     texts = [text for _, text, _ in near]
@@ -199,10 +198,10 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
         shown = {name: round(rate, 4), "reports": leak["reports"], "full_in_seconds": full_in}
         evidence[f"{leak['kind']}_leak"] = stated(shown)
     if not texts:
-        return Verdict(_NAME)
+        return CLEAR
     worst = max(severities, key=lambda name: RANK[name])
     onset, quiet = state.launch.latest.iteration, worst == "info"
-    return firing(_NAME, worst, "; ".join(texts), evidence, onset=onset, quiet=quiet)
+    return Verdict("firing", worst, "; ".join(texts), evidence, onset=onset, quiet=quiet)
 
 
 def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
@@ -226,4 +225,4 @@ def _leak_text(leak: dict[str, Any]) -> str:
 
 
 _LISTENS = (MemoryReported, FailureSeen)
-DETECTOR = Detector(_NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+DETECTOR = Detector(MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level")

@@ -11,21 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.base import (
-    Detector,
-    OfLaunch,
-    Severity,
-    Verdict,
-    advice,
-    firing,
-    rollback,
-    stated,
-    unless_standing,
-)
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, advice, rollback, stated, unless_standing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 
-_NAME = "nan_loss"
 _WORDS = {
     "gone": "the loss is no longer printed, which Megatron does when it is NaN",
     "nan": "the loss is NaN",
@@ -164,7 +153,7 @@ def _enter(memory: Memory, step: Step, form: str) -> bool:
 
 def check(state: RunState, memory: Memory, _now: float, settings: NanLossSettings) -> Verdict:
     """Critical at the first line; with a loss scale that skips such steps a warning first."""
-    if verdict := unless_standing(state, _NAME, memory.attempt, found=bool(memory.form)):
+    if verdict := unless_standing(state, memory.attempt, found=bool(memory.form)):
         return verdict
     scale = state.launch.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
@@ -185,7 +174,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
     summary = f"{_WORDS[memory.form]} since iteration {memory.onset} ({memory.lines} lines){last}; {then}"
     severity: Severity = "warning" if mild else "critical"
-    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
+    return Verdict("firing", severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)
+DETECTOR = Detector(NanLossSettings, check, Memory, update)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
 from monitor.run.records import plus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -18,7 +18,6 @@ from monitor.statistics.series import ScaleSearch
 from monitor.units import Ratio
 from parsers.events import OverflowSkipped
 
-_NAME = "overflow_storm"
 _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
 
@@ -190,7 +189,7 @@ def _weigh(
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
     launch = state.launch
-    if verdict := unless_standing(state, _NAME, memory.attempt, found=memory.firing):
+    if verdict := unless_standing(state, memory.attempt, found=memory.firing):
         return verdict
     reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, launch.log_interval or 1)
@@ -216,7 +215,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
         "and skip the data or lower the learning rate"
     )
     severity: Severity = "critical" if memory.worst >= settings.critical else "warning"
-    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
+    return Verdict("firing", severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")
+DETECTOR = Detector(OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")

@@ -5,10 +5,8 @@ It stands until a launch begins: nothing else says that a run which nobody watch
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, firing
+from monitor.detectors.base import CLEAR, Detector, Verdict
 from monitor.run.state import RunState
-
-_NAME = "restart_failed"
 
 
 class RestartFailedSettings(Struct, frozen=True):
@@ -19,10 +17,10 @@ def check(state: RunState, _memory: None, _now: float, _settings: RestartFailedS
     """Fires while the core knows of a restart that brought no launch."""
     found = state.unrestarted
     if found is None:
-        return Verdict(_NAME)
+        return CLEAR
     summary = f"policy {found.policy} was to restart job {found.job}, and no launch begins: {found.why}"
     evidence = {"policy": found.policy, "slurm_job": found.job, "actions": found.actions}
-    return firing(_NAME, "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
+    return Verdict("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
 
 
-DETECTOR = Detector(_NAME, RestartFailedSettings, check, messages="each")
+DETECTOR = Detector(RestartFailedSettings, check, messages="each")

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import RANK, Detector, Severity, Verdict, firing
+from monitor.detectors.base import CLEAR, RANK, Detector, Severity, Verdict
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.units import Ratio, Seconds
@@ -85,7 +85,6 @@ class Past(Struct):
         return (min(around), max(around)) if around else None
 
 
-_NAME = "resume_discontinuity"
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
 
 
@@ -283,15 +282,15 @@ def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:
 def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings) -> Verdict:
     """Fires from the first line after the restart on."""
     if not memory.found or memory.found_at is None or now - memory.found_at >= settings.stands:
-        return Verdict(_NAME)
+        return CLEAR
     worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: RANK[name])
     texts = "; ".join(item["text"] for item in memory.found)
     meant = " (other arguments: meant)" if worst == "info" else ""
     summary = f"after the restart at iteration {memory.found_iteration}: {texts}{meant}"
     onset, quiet = memory.found_iteration, worst == "info"
     evidence = {"restart": state.launch.number, "found": memory.found}
-    return firing(_NAME, worst, summary, evidence, onset=onset, since=memory.found_at, quiet=quiet)
+    return Verdict("firing", worst, summary, evidence, onset=onset, since=memory.found_at, quiet=quiet)
 
 
 _LISTENS = (IterationsSkipped, ProgramExited)
-DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, _LISTENS)
+DETECTOR = Detector(ResumeSettings, check, Memory, update, on_event, _LISTENS)

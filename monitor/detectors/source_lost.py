@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Severity, Verdict, firing
+from monitor.detectors.base import CLEAR, Detector, Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 
@@ -17,11 +17,11 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     """
     launch = state.launch
     if not state.unreadable or not state.live or launch.phase in ENDED:
-        return Verdict("source_lost")
+        return CLEAR
     named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
     severity: Severity = "critical" if state.lost else "warning"
     evidence = {"sources": dict(state.unreadable)}
-    return firing("source_lost", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
+    return Verdict("firing", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
 
 
-DETECTOR = Detector("source_lost", SourceLostSettings, check)
+DETECTOR = Detector(SourceLostSettings, check)

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.breakdown.account import Timed
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated
+from monitor.detectors.base import CLEAR, Detector, OfLaunch, Severity, Verdict, stated
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import deviation, median
 from monitor.units import Ratio
 from parsers.events import StragglerReported
 
-_NAME = "straggler"
 _WARM_UP = 8  # lines with timers of a launch that say nothing
 _LEARN = 32  # lines that show what is usual
 _LAST = 16  # lines that must show it
@@ -204,7 +203,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
     launch = state.launch
     found = memory.found
     if found is None or memory.attempt != launch.number:
-        return Verdict(_NAME)
+        return CLEAR
     excess = math.expm1(found.excess)
     world = launch.topology.world_size
     who = f"rank {found.rank}" if found.rank is not None else "one rank"
@@ -217,10 +216,10 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
     named = "" if found.rank is not None else "; --timing-log-option all names the rank at the next restart"
     severity: Severity = "warning" if excess >= settings.warning else "info"
     summary = f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}"
-    return firing(_NAME, severity, summary, stated(evidence), onset=found.onset, since=found.at)
+    return Verdict("firing", severity, summary, stated(evidence), onset=found.onset, since=found.at)
 
 
 DETECTOR = Detector(
-    _NAME, StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
+    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
     inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
 )  # fmt: skip

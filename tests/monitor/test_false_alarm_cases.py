@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import asdict
 
 from monitor.detectors import DETECTORS
-from monitor.detectors.base import Verdict
+from monitor.detectors.base import CLEAR, Verdict
 from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
 from monitor.run.state import RunState
 from tests.monitor.playing import play
@@ -322,7 +322,7 @@ class Run:
         self.book, self.state, self.limit = IncidentBook(), RunState(name="run"), limit or MessageLimit()
         self.said: list[Transition] = []
 
-    def at(self, now: float, *verdicts: Verdict) -> list[Transition]:
+    def at(self, now: float, verdicts: dict[str, Verdict]) -> list[Transition]:
         """One tick; what is notified."""
         self.state.launch.latest.iteration = int(now)
         out = judge(self.book, self.state, verdicts, now, 1e9, {}, self.limit)
@@ -334,14 +334,14 @@ class Run:
         told, now = [], start
         while now < stop:
             told += self.at(now, firing(kind, severity))
-            told += self.at(now + period / 2, Verdict(kind))
+            told += self.at(now + period / 2, {kind: CLEAR})
             now += period
         return [item.status for item in told]
 
 
-def firing(kind: str, severity: str = "warning", summary: str = "it is slow") -> Verdict:
+def firing(kind: str, severity: str = "warning", summary: str = "it is slow") -> dict[str, Verdict]:
     """Something is wrong."""
-    return Verdict(kind, "firing", severity=severity, summary=summary)  # type: ignore[arg-type]
+    return {kind: Verdict("firing", severity, summary)}  # type: ignore[arg-type]
 
 
 def test_a_level_that_flaps_is_one_incident_that_reopens_quietly() -> None:
@@ -362,11 +362,11 @@ def test_a_digest_of_what_has_ended_says_so() -> None:
     """It is a resolved transition: no receiver keeps an alert."""
     run = Run()
     run.flap("slowdown", 0.0, 900.0)
-    (digest,) = run.at(150 + HOUR + 1, Verdict("slowdown"))
+    (digest,) = run.at(150 + HOUR + 1, {"slowdown": CLEAR})
     assert digest.status == "resolved"
     assert digest.summary.startswith("came and went 2 times in ")
     assert digest.evidence["kept_back"] == 2
-    assert run.at(9 * HOUR, Verdict("slowdown")) == []
+    assert run.at(9 * HOUR, {"slowdown": CLEAR}) == []
 
 
 def test_a_level_in_another_launch_or_an_hour_later_is_news() -> None:
@@ -389,7 +389,7 @@ def test_two_hangs_an_hour_are_told_and_the_rest_is_counted() -> None:
     (told,) = run.at(3601.0, firing("hang", "critical"))
     assert told.status == "firing"
     assert told.evidence["kept_back"] == 9
-    assert [item.status for item in run.at(3700.0, Verdict("hang"))] == ["resolved"]
+    assert [item.status for item in run.at(3700.0, {"hang": CLEAR})] == ["resolved"]
 
 
 def test_what_is_worse_is_told_at_once() -> None:
@@ -398,7 +398,7 @@ def test_what_is_worse_is_told_at_once() -> None:
     run.flap("slowdown", 0.0, 600.0)
     assert run.at(700.0, firing("slowdown")) == []
     assert [item.severity for item in run.at(710.0, firing("slowdown", "critical"))] == ["critical"]
-    assert [item.status for item in run.at(800.0, Verdict("slowdown"))] == ["resolved"]
+    assert [item.status for item in run.at(800.0, {"slowdown": CLEAR})] == ["resolved"]
 
 
 def test_every_crash_is_told() -> None:
@@ -423,8 +423,8 @@ def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
     """What is only shown is neither counted nor kept back."""
     run = Run()
     for now in range(0, 7200, 100):
-        assert run.at(now, Verdict("hang", "firing", quiet=True)) == []
-        assert run.at(now + 50, Verdict("hang")) == []
+        assert run.at(now, {"hang": Verdict("firing", quiet=True)}) == []
+        assert run.at(now + 50, {"hang": CLEAR}) == []
     assert run.book.messages == {}
     assert run.book.counts.get("hang", 0) == 0
 
@@ -442,11 +442,11 @@ def test_resolved_says_what_the_end_was_and_how_long_it_lasted(kind: str, after:
     """For people in the summary, for programs in the evidence."""
     book, state = IncidentBook(), RunState(name="run")
     state.launch.latest.iteration = 100
-    judge(book, state, [firing(kind, "critical", "it hangs")], 1000.0, 1e9)
+    judge(book, state, firing(kind, "critical", "it hangs"), 1000.0, 1e9)
     state.launch.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
     state.launch.number = after.get("attempt", 0)  # type: ignore[assignment]
     state.launch.phase = after.get("phase", "training")  # type: ignore[assignment]
-    (told,) = judge(book, state, [Verdict(kind)], 1600.0, 1e9)
+    (told,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9)
     assert told.summary == f"resolved after 10 min ({end})"
     assert told.evidence["lasted_seconds"] == 600
 
@@ -455,7 +455,7 @@ def test_a_detector_may_say_what_the_end_was() -> None:
     """By the summary of its clear verdict."""
     run = Run()
     run.at(0.0, firing("slowdown"))
-    (told,) = run.at(60.0, Verdict("slowdown", summary="0.455 s again"))
+    (told,) = run.at(60.0, {"slowdown": Verdict("clear", summary="0.455 s again")})
     assert told.summary == "resolved after 60 s (0.455 s again)"
 
 

@@ -3,27 +3,27 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors.base import Verdict
+from monitor.detectors.base import CLEAR, UNKNOWN, Verdict
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.state import RunState
 
 REPEAT = 3600.0
 
 
-def step(book: IncidentBook, now: float, *verdicts: Verdict) -> list[Transition]:
+def step(book: IncidentBook, now: float, hang: Verdict, **others: Verdict) -> list[Transition]:
     """One tick."""
-    return judge(book, RunState(name="run"), verdicts, now, REPEAT)
+    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT)
 
 
-def firing(severity: str = "critical", quiet: bool = False, kind: str = "hang") -> Verdict:
+def firing(severity: str = "critical", quiet: bool = False) -> Verdict:
     """A verdict that something is wrong."""
-    return Verdict(kind, "firing", severity=severity, summary="it hangs", quiet=quiet)  # type: ignore[arg-type]
+    return Verdict("firing", severity, "it hangs", quiet=quiet)  # type: ignore[arg-type]
 
 
 def test_fires_once_and_resolves_once() -> None:
     """Many ticks of the same trouble are one firing and one resolved."""
     book = IncidentBook()
-    told = [*step(book, 1.0, firing()), *step(book, 2.0, firing()), *step(book, 3.0, Verdict("hang"))]
+    told = [*step(book, 1.0, firing()), *step(book, 2.0, firing()), *step(book, 3.0, CLEAR)]
     assert [item.status for item in told] == ["firing", "resolved"]
     assert book.counts == {"hang": 1}
     assert not book.open
@@ -38,13 +38,13 @@ def test_late_is_quiet_and_hung_is_told() -> None:
     hung = step(book, 2.0, firing("critical"))
     assert [(item.severity, item.quiet) for item in hung] == [("critical", False)]
     assert book.counts == {"hang": 1}
-    assert [item.quiet for item in step(book, 3.0, Verdict("hang"))] == [False]
+    assert [item.quiet for item in step(book, 3.0, CLEAR)] == [False]
 
 
 def test_late_that_recovers_is_never_told() -> None:
     """A slow iteration that came after all wakes nobody."""
     book = IncidentBook()
-    told = [*step(book, 1.0, firing("warning", quiet=True)), *step(book, 2.0, Verdict("hang"))]
+    told = [*step(book, 1.0, firing("warning", quiet=True)), *step(book, 2.0, CLEAR)]
     assert all(item.quiet for item in told)
 
 
@@ -59,7 +59,7 @@ def test_unknown_keeps_what_stood() -> None:
     """What cannot be observed neither resolves nor fires."""
     book = IncidentBook()
     step(book, 1.0, firing())
-    assert step(book, 2.0, Verdict("hang", "unknown")) == []
+    assert step(book, 2.0, UNKNOWN) == []
     assert "hang" in book.open
 
 
@@ -67,10 +67,10 @@ def test_a_crash_supersedes_the_hang() -> None:
     """A hang that was told before the crash is resolved by it, so that no receiver keeps it."""
     book = IncidentBook()
     step(book, 1.0, firing())
-    told = step(book, 2.0, firing(), firing(kind="crash"))
+    told = step(book, 2.0, firing(), crash=firing())
     assert [(item.incident, item.status) for item in told] == [("crash", "firing"), ("hang", "resolved")]
     assert told[1].summary == "superseded by crash after 1 s"
-    assert step(book, 3.0, firing(), firing(kind="crash")) == []
+    assert step(book, 3.0, firing(), crash=firing()) == []
 
 
 def test_json_has_the_public_names() -> None:
@@ -86,10 +86,10 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
     """Whatever the verdicts, nothing is resolved that did not fire, and nothing fires twice without growing worse."""
     book = IncidentBook()
     answers = {
-        "clear": Verdict("hang"),
+        "clear": CLEAR,
         "late": firing("warning", quiet=True),
         "hung": firing(),
-        "unknown": Verdict("hang", "unknown"),
+        "unknown": UNKNOWN,
     }
     open_severity: str | None = None
     for tick, name in enumerate(verdicts):
@@ -105,13 +105,13 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
 def test_a_held_kind_is_told_after_its_hold_time() -> None:
     """Trouble that ends before its hold time is never told; trouble that stands is told once, since its beginning."""
     book, state = IncidentBook(), RunState(name="r")
-    firing = Verdict("slowdown", "firing", since=100.0)
+    firing = {"slowdown": Verdict("firing", since=100.0)}
     hold = {"slowdown": 60.0}
-    assert judge(book, state, [firing], 100.0, 3600.0, hold) == []
-    assert judge(book, state, [firing], 159.0, 3600.0, hold) == []
-    assert judge(book, state, [Verdict("slowdown")], 159.5, 3600.0, hold) == []
-    assert judge(book, state, [firing], 200.0, 3600.0, hold) == []
-    told = judge(book, state, [firing], 260.0, 3600.0, hold)
+    assert judge(book, state, firing, 100.0, 3600.0, hold) == []
+    assert judge(book, state, firing, 159.0, 3600.0, hold) == []
+    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, hold) == []
+    assert judge(book, state, firing, 200.0, 3600.0, hold) == []
+    told = judge(book, state, firing, 260.0, 3600.0, hold)
     assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
     assert book.pending == {}
     assert book.open["slowdown"].since == 100.0

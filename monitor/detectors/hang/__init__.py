@@ -8,7 +8,7 @@ runs that have ended, and for archived logs (`state.live`).
 from typing import Any
 
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence, stated
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, missing_evidence, stated
 from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
@@ -60,16 +60,16 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     """Late after half the budget (quiet warning), hung after it (critical)."""
     launch = state.launch
     if state.lost or state.blind_since is not None or suspended(state):
-        return Verdict("hang", "unknown")
+        return UNKNOWN
     if launch.ending.cut_at is not None and state.live:
         return _cut(state, launch.ending.cut_at)
     since = _since(state)
     if since is None:
-        return Verdict("hang")
+        return CLEAR
     allowed = budget(state, settings)
     silence = now - since
     if silence < allowed.late_after:
-        return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
+        return CLEAR if state.deaf_since is None else UNKNOWN
     hung = silence >= allowed.seconds
     iteration = launch.latest.iteration
     blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
@@ -97,7 +97,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         evidence["advice"] = _advice(state, blocking)
     severity: Severity = "critical" if hung else "warning"
     since -= state.unheard
-    return firing("hang", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
+    return Verdict("firing", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 
 def _where(state: RunState) -> str:
@@ -120,7 +120,7 @@ def _cut(state: RunState, at: float) -> Verdict:
         "its processes had not ended: look for one that waits for the others at exit"
     )
     evidence = {"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line}
-    return firing("hang", "critical", summary, evidence, onset=launch.latest.iteration, since=done)
+    return Verdict("firing", "critical", summary, evidence, onset=launch.latest.iteration, since=done)
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
@@ -174,4 +174,4 @@ def _advice(state: RunState, blocking: str | None) -> str:
 
 
 _ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
-DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS)
+DETECTOR = Detector(HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS)

@@ -11,17 +11,7 @@ come back is notified.
 import math
 from collections.abc import Sequence
 
-from monitor.detectors.base import (
-    Detector,
-    Severity,
-    Verdict,
-    advice,
-    firing,
-    percent,
-    rollback,
-    stated,
-    unless_standing,
-)
+from monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, stated, unless_standing
 from monitor.detectors.loss_spike.memory import (
     BARS_EVERY,
     CLOSED_BY,
@@ -162,7 +152,6 @@ def is_bump(memory: Memory, loss: float | None, settings: LossSpikeSettings) -> 
     return len(over) >= CLOSED_BY and median(over) > bar
 
 
-_NAME = "loss_spike"
 _CAUSES = {"spike": "spike", "resume_bump": "restart"}
 _STAYS = {"not recovered": "not back", "rising": "still rising"}
 
@@ -228,7 +217,7 @@ def _off(
 def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSettings) -> Verdict:
     """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
     spike = memory.spike
-    if verdict := unless_standing(state, _NAME, memory.attempt, found=spike is not None):
+    if verdict := unless_standing(state, memory.attempt, found=spike is not None):
         return verdict
     assert spike is not None
     facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
@@ -245,7 +234,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSetti
         **facts,
     }
     summary = _summary(spike, facts, settings.patience)
-    return firing(_NAME, severity, summary, evidence, onset=spike.onset, since=spike.since)
+    return Verdict("firing", severity, summary, evidence, onset=spike.onset, since=spike.since)
 
 
 def _figures(spike: Spike) -> dict[str, float]:
@@ -287,4 +276,4 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
 
 
 _WORSE = ("nan_loss", "divergence")  # words for the same loss
-DETECTOR = Detector(_NAME, LossSpikeSettings, check, Memory, update, inhibited_by=_WORSE)
+DETECTOR = Detector(LossSpikeSettings, check, Memory, update, inhibited_by=_WORSE)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from monitor.breakdown import saves
 from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import Profile
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Verdict
 from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, Shift, SlowdownSettings
 from monitor.detectors.slowdown.shifts import UNITS, watch
 from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
@@ -252,7 +252,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
     """Firing while a slower level stands; information when the run became faster."""
     if memory.shift is not None:
         if memory.shift.unsure:
-            return Verdict(NAME, "unknown")
+            return UNKNOWN
         return slower(state, memory, memory.shift, settings)
     if memory.outside.longer is not None:
         return between_steps(state, memory.outside.longer, settings)
@@ -260,7 +260,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
         return slower_saves(state, memory.slow_saves)
     if memory.faster is not None and not memory.faster.over:
         return faster(state, memory.faster)
-    return Verdict(NAME)
+    return CLEAR
 
 
-DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(SlowdownSettings, check, Memory, update, messages="level")

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from monitor.breakdown import outside, saves, words
-from monitor.detectors.base import Severity, Verdict, duration, firing, percent
+from monitor.detectors.base import Severity, Verdict, duration, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
 from monitor.run.derived import batch_size
 from monitor.run.state import RunState
@@ -68,7 +68,7 @@ def _lasting(
 ) -> Verdict:  # fmt: skip
     """Only shown until it has `stood` for long enough to wake somebody."""
     severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
-    return firing(NAME, severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
+    return Verdict("firing", severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
 
 
 def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
@@ -113,7 +113,7 @@ def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSett
 def slower_saves(state: RunState, found: saves.SlowSaves) -> Verdict:
     """Saves take longer."""
     evidence = {**saves.evidence(found), "last_line": state.launch.last_line}
-    return firing(NAME, "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
+    return Verdict("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
 
 
 def faster(state: RunState, shift: Shift) -> Verdict:
@@ -124,7 +124,7 @@ def faster(state: RunState, shift: Shift) -> Verdict:
         "mistake"
     )
     evidence = {**_evidence(shift), "last_line": state.launch.last_line}
-    return firing(NAME, "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
+    return Verdict("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
 
 
 def before_hang(state: RunState) -> str:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from monitor.detectors import hang, slowdown
-from monitor.detectors.base import Verdict
+from monitor.detectors.base import CLEAR, Verdict
 from monitor.detectors.hang import HangSettings
 from monitor.model.topology import Topology
 from monitor.nodes.collectives import Missing
@@ -33,7 +33,7 @@ def trained(**known: Any) -> RunState:
 
 def test_late_then_hung() -> None:
     """Late is shown, hung is told; nothing before."""
-    assert verdict(trained(), 39.9) == Verdict("hang")
+    assert verdict(trained(), 39.9) == CLEAR
     late, hung = verdict(trained(), 40.0), verdict(trained(), 60.0)
     assert (late.status, late.severity, late.quiet, late.since) == ("firing", "warning", True, 1000.0)
     assert late.summary == "late in training: no progress for 40.0 s, budget 60.0 s (3 x 20 s expected)"
@@ -42,7 +42,7 @@ def test_late_then_hung() -> None:
         "last_progress_at": 1000.0, "last_line": "", "expected_gap_seconds": 20.0,
     }  # fmt: skip
     assert verdict(trained(), 59.9).severity == "warning"
-    assert (hung.severity, hung.quiet, hung.onset_iteration) == ("critical", False, None)
+    assert (hung.severity, hung.quiet, hung.onset) == ("critical", False, None)
     assert hung.summary == "hung in training: no progress for 60.0 s, budget 60.0 s (3 x 20 s expected)"
     assert verdict(trained(), 61.0).severity == "critical"
 
@@ -100,7 +100,7 @@ def test_figures_have_digits_that_mean_something() -> None:
 def test_what_is_known_stands_beside_it() -> None:
     """The iteration, the job; nothing is expected where a default counts."""
     found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
-    assert (found.onset_iteration, found.evidence["slurm_job"]) == (7, "1")
+    assert (found.onset, found.evidence["slurm_job"]) == (7, "1")
     assert found.summary.startswith("late in training after iteration 7: ")
     assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).evidence
     parts = run("rollout", parts=told("rollout", reward=1.0), window=TEN)
@@ -115,7 +115,7 @@ def test_cut_at_exit(done: float | None, seconds: float) -> None:
     cause = Evidence("failure", 1000.0, "time_limit", line="DUE TO TIME LIMIT")
     state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=Latest(iteration=9))
     found = verdict(state, 0.0)
-    assert (found.severity, found.onset_iteration, found.since) == ("critical", 9, done or 1000.0)
+    assert (found.severity, found.onset, found.since) == ("critical", 9, done or 1000.0)
     assert f"was done, and {seconds:.0f} s later" in found.summary
     assert found.evidence == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
     assert verdict(trained(ending=CUT)).evidence["last_line"] == ""
