@@ -35,31 +35,26 @@ from monitor.statistics.median import median
 _SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})
 """Failures of the program: no sign against any node."""
 _TESTS = 3
-
-
-class NodeSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    chance: float = 0.01
-    """That any innocent node stands out, of all nodes together and at one look. Whole numbers make it less in truth:
-    none did in simulated clusters at three times this (docs/detection.md)."""
-    observations: int = 3
-    """Of one kind before a node may stand out: two are a coincidence that people remember."""
-    distinct: float = 10.0
-    """By so many times a node's launches must be less likely than the next one's: nodes that always ran together cannot
-    be told apart."""
-    slower: float = 1.05
-    """Over the median of the launches of the same cause, from which a launch is slow: launches of one
-    configuration on other nodes differ by 1 to 3 %."""
-    shared: float = 0.1
-    """Part of a launch's nodes, and more than two: named by so many, a failure is not of a node."""
-    same_nodes: float = 0.5
-    """Part of the nodes of two launches in a row that both have, from which the second says nothing new."""
-    window: int = 12
-    """Launches of one cause in a row that are compared with each other alone where failures came and went: else a bug
-    that was there while a job ran on one rack accuses its nodes."""
-    window_seconds: float = 14 * 86400.0
-    """And no further apart: another driver, another container."""
+_CHANCE = 0.01
+"""That any innocent node stands out, of all nodes together and at one look. Whole numbers make it less in truth:
+none did in simulated clusters at three times this (docs/detection.md)."""
+_OBSERVATIONS = 3
+"""Of one kind before a node may stand out: two are a coincidence that people remember."""
+_DISTINCT = 10.0
+"""By so many times a node's launches must be less likely than the next one's: nodes that always ran together cannot
+be told apart."""
+_SLOWER = 1.05
+"""Over the median of the launches of the same cause, from which a launch is slow: launches of one
+configuration on other nodes differ by 1 to 3 %."""
+_SHARED = 0.1
+"""Part of a launch's nodes, and more than two: named by so many, a failure is not of a node."""
+_SAME_NODES = 0.5
+"""Part of the nodes of two launches in a row that both have, from which the second says nothing new."""
+_WINDOW = 12
+"""Launches of one cause in a row that are compared with each other alone where failures came and went: else a bug
+that was there while a job ran on one rack accuses its nodes."""
+_WINDOW_SECONDS = 14 * 86400.0
+"""And no further apart: another driver, another container."""
 
 
 class Count(Struct):
@@ -140,12 +135,9 @@ class _Draw(NamedTuple):
 
 _Draws = list[_Draw]
 """Launches that can be compared."""
-_SETTINGS = NodeSettings()
 
 
-def standings(
-    record: Iterable[LaunchRecord], settings: NodeSettings = _SETTINGS, pool: int | None = None
-) -> list[Standing]:  # fmt: skip
+def standings(record: Iterable[LaunchRecord], pool: int | None = None) -> list[Standing]:
     """Every node that a launch ran on: those that stand out first, then by how unlikely their record is.
 
     `pool`: nodes among which the scheduler chooses, where that is known. Then runs of which every launch has failed
@@ -158,37 +150,35 @@ def standings(
             one = found.setdefault(node, Standing(node))
             one.launches += 1
             one.hangs += launch.outcome == "hang"
-    _count_named(found, launches, settings)
+    _count_named(found, launches)
     nodes_in_all = max(len(found), pool or 0)
-    failures = _failures(launches, settings)
-    _count_draws(found, failures, "present", settings)
+    failures = _failures(launches)
+    _count_draws(found, failures, "present")
     if pool is not None:
         _count_of_pool(found, failures, pool)
-    _count_draws(found, _slow(launches, settings), "slow", settings)
+    _count_draws(found, _slow(launches), "slow")
     for one in found.values():
         counts = (one.named, one.present, one.slow)
         one.chance = min(1.0, min(count.chance for count in counts) * nodes_in_all * _TESTS)
-        one.stands_out = any(_beyond(count, nodes_in_all, settings) for count in counts)
+        one.stands_out = any(_beyond(count, nodes_in_all) for count in counts)
     return sorted(found.values(), key=lambda one: (not one.stands_out, one.chance, -one.named.seen, one.node))
 
 
-def _beyond(count: Count, nodes: int, settings: NodeSettings) -> bool:
-    return count.seen >= settings.observations and count.chance * nodes * _TESTS < settings.chance
+def _beyond(count: Count, nodes: int) -> bool:
+    return count.seen >= _OBSERVATIONS and count.chance * nodes * _TESTS < _CHANCE
 
 
 # --- named ----------------------------------------------------------------------------------------------------------
 
 
-def _count_named(
-    found: dict[str, Standing], launches: Sequence[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings
-) -> None:
+def _count_named(found: dict[str, Standing], launches: Sequence[tuple[LaunchRecord, tuple[str, ...]]]) -> None:
     """What names nodes: for each node the chances of the launches that it could have been named in."""
     chances: dict[str, list[float]] = {}
     before: set[tuple[str, str, int]] = set()
     total = 0
     for launch, nodes in launches:
         new: set[str] = set()
-        for node, kind in _names(launch, nodes, settings):
+        for node, kind in _names(launch, nodes):
             one = found.setdefault(node, Standing(node))
             one.kinds[kind] = one.kinds.get(kind, 0) + 1
             one.last_at = launch.at
@@ -210,9 +200,9 @@ def _count_named(
             count.chance = binomials_tail(due, count.seen)
 
 
-def _names(launch: LaunchRecord, nodes: Sequence[str], settings: NodeSettings) -> set[tuple[str, str]]:
+def _names(launch: LaunchRecord, nodes: Sequence[str]) -> set[tuple[str, str]]:
     """(node, kind) of what names a node for itself."""
-    most = max(2.0, settings.shared * len(nodes))
+    most = max(2.0, _SHARED * len(nodes))
     by_kind: dict[str, set[str]] = {}
     for node, kinds in launch.named.items():
         for kind in kinds:
@@ -230,7 +220,7 @@ def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
 # --- present, slow --------------------------------------------------------------------------------------------------
 
 
-def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]]) -> dict[str, _Draws]:
     """By cause: ended launches that named no node, and which of them failed of what no line explains."""
     draws: dict[str, _Draws] = {}
     for launch, nodes in launches:
@@ -238,28 +228,28 @@ def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings
             continue
         marked = not launch.planned and launch.outcome not in _SOFTWARE
         known, draw = draws.setdefault(launch.cause, []), _Draw(frozenset(nodes), marked, launch.at)
-        before = next((one for one in reversed(known) if _overlap(one.nodes, draw.nodes) >= settings.same_nodes), None)
+        before = next((one for one in reversed(known) if _overlap(one.nodes, draw.nodes) >= _SAME_NODES), None)
         if before is None or before.marked != marked:
             known.append(draw)
     return draws
 
 
-def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]]) -> dict[str, _Draws]:
     """By cause, which has the sizes in it: launches of which the pace is known, and which of them were slow."""
     paced: dict[str, list[tuple[float, frozenset[str], float]]] = {}
     for launch, nodes in launches:
         if launch.seconds and launch.whole:
             known, members = paced.setdefault(launch.cause, []), frozenset(nodes)
-            if all(_overlap(one, members) < settings.same_nodes for _, one, _ in known[-settings.window :]):
+            if all(_overlap(one, members) < _SAME_NODES for _, one, _ in known[-_WINDOW:]):
                 known.append((launch.seconds, members, launch.at))
     draws: dict[str, _Draws] = {}
     for key, known in paced.items():
         usual = median([seconds for seconds, *_ in known])
-        draws[key] = [_Draw(nodes, seconds > settings.slower * usual, at) for seconds, nodes, at in known]
+        draws[key] = [_Draw(nodes, seconds > _SLOWER * usual, at) for seconds, nodes, at in known]
     return draws
 
 
-def _windows(draws: Iterable[_Draws], settings: NodeSettings) -> list[_Draws]:
+def _windows(draws: Iterable[_Draws]) -> list[_Draws]:
     """The launches of each cause, apart where what was wrong came and went: near each other in time alone they are
     compared with their like. Where as many were marked all the time, all of them are.
     """
@@ -267,8 +257,8 @@ def _windows(draws: Iterable[_Draws], settings: NodeSettings) -> list[_Draws]:
     for known in draws:
         parts: list[_Draws] = []
         for one in known:
-            full = parts and len(parts[-1]) == settings.window
-            if not parts or full or one.at - parts[-1][0].at > settings.window_seconds:
+            full = parts and len(parts[-1]) == _WINDOW
+            if not parts or full or one.at - parts[-1][0].at > _WINDOW_SECONDS:
                 parts.append([])
             parts[-1].append(one)
         windows += parts if _varies(parts) else [known]
@@ -285,9 +275,9 @@ def _varies(parts: Sequence[_Draws]) -> bool:
     return off / (share * (1 - share)) > len(parts) - 1
 
 
-def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str, settings: NodeSettings) -> None:
+def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str) -> None:
     """For each node: the marked launches that it was in, against its share of the launches of each window."""
-    windows = _windows(draws.values(), settings)
+    windows = _windows(draws.values())
     first = _counts(windows)
     for node, count in first.items():
         setattr(found[node], name, count)
@@ -295,9 +285,9 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
     while left:
         ranked = sorted(left, key=lambda node: (left[node].chance, node))
         top = ranked[0]
-        if not _beyond(left[top], len(found), settings):
+        if not _beyond(left[top], len(found)):
             break
-        if len(ranked) > 1 and left[ranked[1]].chance < settings.distinct * left[top].chance:
+        if len(ranked) > 1 and left[ranked[1]].chance < _DISTINCT * left[top].chance:
             break
         accused.add(top)
         first[top].chance = left[top].chance
@@ -305,7 +295,7 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
     for node, count in first.items():
         if node not in accused:
             other = left.get(node)
-            count.chance = other.chance if other and not _beyond(other, len(found), settings) else 1.0
+            count.chance = other.chance if other and not _beyond(other, len(found)) else 1.0
 
 
 def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: int) -> None:
