@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field, structs
-from msgspec.structs import asdict
 
 from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
@@ -47,7 +46,7 @@ class ConfigurationSettings(Struct, frozen=True):
 class Memory(Struct):
     """The findings of the last audit, and when each was first made."""
 
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     since: dict[str, float] = field(default_factory=dict)
     stale: bool = False
     next_step: int = _FIRST
@@ -95,11 +94,10 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Con
 def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> bool:
     memory.stale = False
     findings = [finding for finding in audit(state) if finding.check not in settings.ignore]
-    found = [asdict(finding) for finding in findings]
-    if found == memory.findings:
+    if findings == memory.findings:
         return False
     new = [finding for finding in findings if finding.key not in memory.since]
-    memory.findings = found
+    memory.findings = findings
     memory.since = {finding.key: memory.since.get(finding.key, state.updated_at) for finding in findings}
     # Only news that are at least as bad open the incident anew.
     worst = max((RANK[finding.severity] for finding in new), default=-1)
@@ -115,7 +113,7 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
 def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationSettings) -> Verdict:
     """Fires while an audit finds anything; quiet while it is nothing worse than worth knowing."""
     launch = state.launch
-    findings = [Finding(**found) for found in memory.findings if found["check"] not in settings.ignore]
+    findings = [finding for finding in memory.findings if finding.check not in settings.ignore]
     if not findings:
         return CLEAR
     if launch.phase == "finished":
