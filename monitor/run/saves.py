@@ -110,9 +110,7 @@ def on_saved(state: RunState, event: events.CheckpointSaved, told: Told) -> Move
         if not copy and not told.live:
             state.past.silences.learn("saving", seconds)
     if not copy:
-        checkpoints.saves += 1
-        launch.seconds_since_checkpoint = 0.0
-    checkpoints.last_iteration = iteration
+        note_whole(state, iteration)
     save.pending_async, save.started_at = False, None
     launch.engine.between.saving = False
     _overhead(state, told.at)
@@ -125,16 +123,20 @@ def end_save(state: RunState, stamp: str | None = None) -> None:
     """A loop that goes on or is done has ended the save that held it up: HF Trainer prints no end of any, torchtitan
     none of its last one.
     """
-    launch = state.launch
-    checkpoints, save = state.past.checkpoints, launch.save
+    save = state.launch.save
     if save.started_at is None or save.pending_async:
         return
     if (seconds := _between(save.stamp, stamp)) is not None:
         note_save(state, seconds)
-    checkpoints.last_iteration = save.iteration or launch.latest.iteration
-    save.started_at, launch.engine.between.saving = None, False
-    checkpoints.saves += 1
-    launch.seconds_since_checkpoint = 0.0
+    save.started_at, state.launch.engine.between.saving = None, False
+    note_whole(state, save.iteration or state.launch.latest.iteration)
+
+
+def note_whole(state: RunState, iteration: int | None) -> None:
+    """One more checkpoint is whole: a crash loses no work from before it any more."""
+    state.past.checkpoints.saves += 1
+    state.past.checkpoints.last_iteration = iteration
+    state.launch.seconds_since_checkpoint = 0.0
 
 
 def note_save(state: RunState, seconds: float, iteration: int | None = None) -> None:

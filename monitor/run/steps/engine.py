@@ -5,7 +5,7 @@ end, what lies between two steps stands in the stamps of their lines alone (sour
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
 from monitor.run.records import Told, plus
-from monitor.run.saves import note_save
+from monitor.run.saves import note_save, note_whole
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
 from parsers.dialects import DEEPSPEED
@@ -107,8 +107,11 @@ def _between(
     if counted:
         saving = between.saving
         seconds = between.take(number, clock, disturbed=disturbed)
-        if saving:
-            _saved(state, seconds)
+        if saving:  # the steps go on behind the save, so it is whole
+            iteration = state.launch.save.files_iteration
+            if seconds is not None:
+                note_save(state, seconds, iteration)
+            note_whole(state, number if iteration is None else iteration)
     elif number != between.iteration:
         return
     elif between.moment is None:
@@ -117,14 +120,3 @@ def _between(
     if timed and between.step is not None and not engine.rates_of_loop:
         between.outside = between.step - timed, between.step
         between.step = None
-
-
-def _saved(state: RunState, seconds: float | None) -> None:
-    """The steps go on behind a save, so it is whole."""
-    launch, checkpoints = state.launch, state.past.checkpoints
-    iteration = launch.save.files_iteration
-    if seconds is not None:
-        note_save(state, seconds, iteration)
-    checkpoints.saves += 1
-    checkpoints.last_iteration = launch.latest.iteration if iteration is None else iteration
-    launch.seconds_since_checkpoint = 0.0
