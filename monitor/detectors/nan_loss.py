@@ -90,8 +90,8 @@ def _line(memory: Memory, step: Step, checkpoint: int | None, settings: NanLossS
     memory.samples, memory.checkpoint = step.samples, checkpoint
     if step.nans or not (norm is None or math.isfinite(norm)):
         return _enter(memory, step, "counted" if step.nans else _norm(memory, step, settings))
-    changed, memory.form, memory.lines, memory.norm_lines = bool(memory.form), "", 0, 0
-    return changed
+    memory.norm_lines = 0
+    return _enter(memory, step, "")
 
 
 def _trainers(memory: Memory, step: Step, loss: float, settings: NanLossSettings) -> bool:

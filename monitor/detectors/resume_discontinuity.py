@@ -50,9 +50,7 @@ class Past(Struct):
         """The places before and after an iteration, the last two for one beyond; None before all that is known."""
         if not self.iterations or iteration < self.iterations[0]:
             return None
-        after = min(bisect.bisect_left(self.iterations, iteration), len(self.iterations) - 1)
-        if self.iterations[after] == iteration and after + 1 < len(self.iterations) and after == 0:
-            return 0, 1
+        after = min(max(1, bisect.bisect_left(self.iterations, iteration)), len(self.iterations) - 1)
         return max(0, after - 1), after
 
     def rate_at(self, iteration: int) -> tuple[float, float] | None:

@@ -68,15 +68,14 @@ class Missing:
         who = f"rank {shown}" if one else f"ranks {shown}"
         where = f" on node{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:8])}" if hosts else ""
         what = f"{operation_name(self.operation)} {self.work}"
-        within = f" of {self.group}" if self.group and self.group != DEFAULT_GROUP else ""
+        what += f" of {self.group}" if self.group and self.group != DEFAULT_GROUP else ""
+        did = {
+            "stuck": f"{'is' if one else 'are'} stuck in {what}, which others have finished",
+            "behind": f"never reached {what}",
+            "silent": f"did not arrive at {what} and said nothing",
+        }
         waiting = f"the other {self.waiting} wait" if self.all_others else f"{self.waiting} ranks wait"
-        theirs = "it" if one else "them"
-        if self.proof == "stuck":
-            verb = "is" if one else "are"
-            return f"{who}{where} {verb} stuck in {what}{within}, which others have finished; {waiting} for {theirs}"
-        if self.proof == "behind":
-            return f"{who}{where} never reached {what}{within}; {waiting} for {theirs}"
-        return f"{who}{where} did not arrive at {what}{within} and said nothing; {waiting} for {theirs}"
+        return f"{who}{where} {did[self.proof]}; {waiting} for {'it' if one else 'them'}"
 
 
 @dataclass(slots=True)

@@ -113,11 +113,6 @@ def _by_width(numbers: list[str]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _ranges(values: list[int], width: int) -> Iterator[str]:
-    begin = last = values[0]
-    for value in [*values[1:], None]:
-        if value is not None and value == last + 1:
-            last = value
-            continue
-        yield f"{begin:0{width}d}" if begin == last else f"{begin:0{width}d}-{last:0{width}d}"
-        if value is not None:
-            begin = last = value
+    for _, row in itertools.groupby(enumerate(values), lambda placed: placed[1] - placed[0]):
+        numbers = [f"{number:0{width}d}" for _, number in row]
+        yield numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -250,10 +250,9 @@ def retire(state: RunState, at: float) -> None:
         end = state.ends.pop()  # the set-up lines before the arguments were the other's
         state.restarts -= 1
         state.unplanned_ends -= not end.planned
-        known = before is not None and before.number == end.number
-        state.launch = before if known and before is not None else Launch(end.number, end.started_at)
-        if known:
-            state.computed = None
+        state.launch = Launch(end.number, end.started_at)
+        if before is not None and before.number == end.number:
+            state.launch, state.computed = before, None
         died: Phase = "training" if end.failure == "unknown" else "crashed"
         enter(state, "finished" if _finished(end) else died, at)
     if state.launch.phase == "exiting":

@@ -102,15 +102,14 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
     known = state.launch.collectives
     if event.rank is None or len(known) >= _MOST_RANKS:
         return
-    work = event.sequence if isinstance(event, WatchdogTimedOut) else event.work
     if isinstance(event, WatchdogTimedOut):
         # its group stands on the next line of the rank; until then the collective stands for it
         group = f"?{event.operation} {event.sequence}"
         known[f"{event.rank}/{group}"] = Report(
-            event.rank, group, "", event.group_rank, work, event.operation, completed=None
+            event.rank, group, "", event.group_rank, event.sequence, event.operation
         )
         return
-    operation = None
+    work, operation = event.work, None
     for key in [key for key in known if key.startswith(f"{event.rank}/?") and key.endswith(f" {work}")]:
         operation = known.pop(key).operation
     key, group, name = f"{event.rank}/{event.group or ''}", event.group or "", event.group_name or ""
