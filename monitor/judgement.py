@@ -206,7 +206,7 @@ class Judge:
     def believed_at(self, run: Judged) -> float:
         """When a failure that may have been caught is believed, where nothing goes on; 0 where none is in doubt."""
         state = run.state
-        failure = crash.ended_by(state)
+        failure = crash.ended_by(state.launch)
         if failure is None or failure.helper or not state.launch.doubtful:
             return 0.0
         return crash.due(state, self._crash) or 0.0

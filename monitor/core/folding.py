@@ -80,7 +80,7 @@ class Folding:
                 ready.append(entry)
                 continue
             run = self._watched.run_of(source, now)
-            is_told = run is not None and begun(run.state) and not isinstance(entry.event, ArgumentsDumped)
+            is_told = run is not None and begun(run.state.launch) and not isinstance(entry.event, ArgumentsDumped)
             if not is_told:
                 self._fold_into(run, source, ready, at, now)
                 ready.clear()

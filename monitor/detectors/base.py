@@ -14,7 +14,7 @@ from monitor.audit.checks import Severity as Severity
 from monitor.nodes.collectives import operation_name
 from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from parsers.events import Event
 
@@ -132,9 +132,8 @@ def percent(log_ratio: float) -> str:
     return f"{ratio:.1f} x" if ratio >= 3 else f"{100 * (ratio - 1):+.1f} %"
 
 
-def rollback(state: RunState, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
+def rollback(launch: Launch, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
     """What a person who goes back needs: the last checkpoint before the onset, the samples to skip."""
-    launch = state.launch
     facts: dict[str, Any] = {}
     if checkpoint is not None and checkpoint <= onset:
         facts["rollback_iteration"] = checkpoint
@@ -160,7 +159,7 @@ def advice(facts: dict[str, Any]) -> str:
 
 def missing_evidence(state: RunState) -> dict[str, Any]:
     """Of the ranks that the others wait for: their numbers and nodes, and in which collective; empty if unknown."""
-    found = missing_ranks(state)
+    found = missing_ranks(state.launch)
     if found is None:
         return {}
     nodes = nodes_of_ranks(state, found.ranks)

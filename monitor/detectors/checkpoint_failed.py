@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import CLEAR, Detector, Severity, Verdict
 from monitor.run.derived import at_risk_seconds
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from monitor.units import Factor, Seconds
 from parsers import events
@@ -66,7 +66,7 @@ class Memory(Struct):
 def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
     """Saves begin, are handed over, end, or meet an exception."""
     if isinstance(event, events.CheckpointSaveStarted):
-        _begun(state, memory, event.iteration)
+        _begun(state.launch, memory, event.iteration)
     elif isinstance(event, events.CheckpointSaveScheduled):
         save = _find(memory, event.iteration)
         if save is not None:
@@ -87,8 +87,7 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
     return False
 
 
-def _begun(state: RunState, memory: Memory, iteration: int | None) -> None:
-    launch = state.launch
+def _begun(launch: Launch, memory: Memory, iteration: int | None) -> None:
     known = any(save.iteration == iteration and save.attempt == launch.number for save in memory.pending)
     # a loop that is farther was not held up: the line is late
     if not known and (iteration is None or (launch.last_iteration or 0) <= iteration):
@@ -195,7 +194,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
     if failed is None:
-        failed, reason, in_a_row = _ended_inside(state, memory), "the run ended inside: it may be partial", 1
+        failed, reason, in_a_row = _ended_inside(state.launch, memory), "the run ended inside: it may be partial", 1
     if failed is None:
         return CLEAR
     complete = state.past.checkpoints.last_iteration
@@ -214,9 +213,8 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     return Verdict("firing", severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 
 
-def _ended_inside(state: RunState, memory: Memory) -> int | None:
+def _ended_inside(launch: Launch, memory: Memory) -> int | None:
     """The iteration, 0 where unknown, of a save that the run's end has cut off; None if none was."""
-    launch = state.launch
     saves = [save for save in memory.pending if save.attempt == launch.number] if launch.phase == "crashed" else []
     # a program that never reported success: its saves never complete in the log
     cut = saves and (memory.completed or not all(save.lines for save in saves))

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
 from monitor.run.derived import at_risk_seconds
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
 from monitor.units import Factor
@@ -99,16 +99,15 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
         if interval != told:  # of what the limit comes from this alone may change within a batch
             told, known = interval, (interval, memory.saves, top.save_interval, top.saves, launch.dialect)
             if known != memory.limit_known:
-                memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
+                memory.limit_known, memory.limit = known, _limit(launch, memory, interval, settings)
         over = memory.limit is not None and _passed(memory.limit, memory, iteration)
         if over != memory.over:
             memory.over, changed = over, True
     return changed
 
 
-def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> Limit | None:
+def _limit(launch: Launch, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> Limit | None:
     """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
-    launch = state.launch
     planned = launch.topology.save_interval
     if not memory.saves:
         if not planned or not launch.topology.saves or not dialect_of(launch.dialect).reports_saves:
@@ -146,7 +145,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
     launch = state.launch
     if launch.phase == "saving":
         return UNKNOWN  # perhaps it ends now
-    limit, iteration = _limit(state, memory, launch.log_interval or 1, settings), launch.latest.iteration
+    limit, iteration = _limit(launch, memory, launch.log_interval or 1, settings), launch.latest.iteration
     if limit is None or memory.last is None or iteration is None or launch.phase in ENDED:
         return CLEAR
     if not _passed(limit, memory, iteration):

@@ -20,7 +20,7 @@ from monitor.run.ending import PLANNED, Evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import blamed
 from monitor.run.records import AttemptEnd
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.units import Factor, Seconds
 
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
@@ -56,15 +56,14 @@ class CrashSettings(Struct, frozen=True):
     that flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two."""
 
 
-def ended_by(state: RunState) -> Evidence | None:
+def ended_by(launch: Launch) -> Evidence | None:
     """The failure that has ended the present launch."""
-    launch = state.launch
     return launch.failure if launch.phase == "crashed" else None
 
 
 def due(state: RunState, settings: CrashSettings) -> float | None:
     """When the cause is believed; None where nothing has failed."""
-    found, failure = state.launch.ending, ended_by(state)
+    found, failure = state.launch.ending, ended_by(state.launch)
     at = found.since
     if failure is None or at is None:
         return None
@@ -99,7 +98,7 @@ def deadlines(state: RunState, settings: CrashSettings) -> tuple[float | None]:
 def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
     """Firing once the cause is known, until another launch begins: one that begins sooner is no reason for silence."""
     launch = state.launch
-    failure, at = ended_by(state), due(state, settings)
+    failure, at = ended_by(launch), due(state, settings)
     if not state.live:
         return CLEAR
     if launch.ending.job_failed_at is not None and launch.phase == "finished":

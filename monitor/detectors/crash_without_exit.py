@@ -10,7 +10,7 @@ from msgspec import Struct
 from monitor.detectors.base import CLEAR, Detector, Verdict, missing_evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.units import Factor, Seconds
 
 
@@ -25,9 +25,8 @@ class CrashWithoutExitSettings(Struct, frozen=True):
     """Between the two: so many iterations' time, in which healthy ranks would have shown progress."""
 
 
-def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
+def _due(launch: Launch, settings: CrashWithoutExitSettings) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
-    launch = state.launch
     failure, found = launch.failure, launch.ending
     if launch.phase != "crashed" or failure is None or found.gone or not found.certain:
         return None
@@ -38,13 +37,13 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
 
 def deadlines(state: RunState, settings: CrashWithoutExitSettings) -> tuple[float | None]:
     """When the silence is over."""
-    return (_due(state, settings),)
+    return (_due(state.launch, settings),)
 
 
 def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExitSettings) -> Verdict:
     """Firing until an end is seen, or the run goes on."""
     launch = state.launch
-    due = _due(state, settings)
+    due = _due(launch, settings)
     if due is None or not state.live or now < due or launch.failure is None:
         return CLEAR
     failure = launch.failure

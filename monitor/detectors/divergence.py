@@ -147,7 +147,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
         return verdict
     assert rise is not None
     level = memory.blocks[-1][1]
-    facts = rollback(state, rise.onset, rise.samples_before, rise.checkpoint)
+    facts = rollback(state.launch, rise.onset, rise.samples_before, rise.checkpoint)
     risen = level - rise.base
     severity: Severity = "critical" if risen > math.log1p(settings.critical) else "warning"
     summary = (

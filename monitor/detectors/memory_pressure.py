@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import CLEAR, RANK, Detector, OfLaunch, Severity, Verdict, duration, stated
 from monitor.model import gpus
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.series import Series
 from monitor.units import Ratio, Seconds
@@ -189,7 +189,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
     texts = [text for _, text, _ in near]
     evidence: dict[str, Any] = {kind: detail for kind, _, detail in near}
     for leak in memory.leaks:
-        severity = _urgency(state, leak["full_in"], settings)
+        severity = _urgency(state.launch, leak["full_in"], settings)
         severities.append(severity)
         texts.append(_leak_text(leak))
         rate = leak["slope"] * 86400.0
@@ -204,9 +204,8 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
     return Verdict("firing", worst, "; ".join(texts), evidence, onset=onset, quiet=quiet)
 
 
-def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
+def _urgency(launch: Launch, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
     """What is full before the run is done, or whose end is not known, is a warning; the rest is worth knowing."""
-    launch = state.launch
     if full_in is None:
         return "info"
     if full_in <= settings.now:

@@ -158,7 +158,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     scale = state.launch.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
     mild = protected and memory.lines < settings.protected_lines
-    facts = rollback(state, memory.onset, memory.samples, memory.checkpoint)
+    facts = rollback(state.launch, memory.onset, memory.samples, memory.checkpoint)
     finite = memory.last_iteration
     evidence = {
         "form": memory.form,

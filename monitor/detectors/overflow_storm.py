@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
 from monitor.run.records import plus
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.series import ScaleSearch
 from monitor.units import Ratio
@@ -143,11 +143,10 @@ def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
     return True
 
 
-def _reported(state: RunState, memory: Memory) -> int:
+def _reported(launch: Launch, memory: Memory) -> int:
     """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
     counters of the engines admit where those print any.
     """
-    launch = state.launch
     until = launch.overflows.counted_until
     open_lines = _most([engine for after, engine in memory.overflows if after >= until])
     closed = [item for item in memory.overflows if item[0] < until]
@@ -168,7 +167,7 @@ def _weigh(
     span = max(_SPAN, every)
     memory.overflows = [item for item in memory.overflows if item[0] > iteration - span]
     memory.skips = [item for item in memory.skips if item[0] > iteration - span]
-    memory.reported = reported = _reported(state, memory)
+    memory.reported = reported = _reported(state.launch, memory)
     counted = sum(skipped for _, skipped in memory.skips)
     needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
     most = max(reported, counted)

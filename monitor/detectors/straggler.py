@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from monitor.breakdown.account import Timed
 from monitor.detectors.base import CLEAR, Detector, OfLaunch, Severity, Verdict, stated
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import deviation, median
 from monitor.units import Ratio
@@ -76,12 +76,11 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Str
             continue
         memory.lines += 1
         if memory.lines > _WARM_UP:
-            changed |= _take(state, memory, timed, step.at, settings)
+            changed |= _take(state.launch, memory, timed, step.at, settings)
     return changed
 
 
-def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
-    launch = state.launch
+def _take(launch: Launch, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
     stages = launch.topology.pipeline_parallel_size
     if timed.ranks and stages is not None:
         return _peers(memory, timed, at, stages, launch.topology.world_size, settings)

@@ -121,7 +121,7 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
     launch = state.launch
     if isinstance(event, FailureSeen):
-        note_fault(state, event)
+        note_fault(launch, event)
     elif isinstance(event, WatchdogTimedOut):
         note_collective(state, event)
     elif isinstance(event, ProcessExited):
@@ -185,7 +185,7 @@ def weigh(state: RunState, at: float, *, anew: bool = True) -> None:
     found = launch.ending
     if found.state == "crashed":
         launch.opening.clear()  # what is said of a set-up from here on is the next launch's
-        freeze_node_list(state)
+        freeze_node_list(launch)
     if found.state in ENDED or (found.state == "exiting" and before != "exiting"):
         enter(state, found.state, at)
 
@@ -222,11 +222,10 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     return True
 
 
-def pass_by(state: RunState, at: float, *, step: bool) -> None:
+def pass_by(launch: Launch, at: float, *, step: bool) -> None:
     """The loop has moved: what was told before did not end it, unless the line may have been on its way since then.
     `step`: of these one may have been, where it comes within the usual interval; what else moves may be behind the end.
     """
-    launch = state.launch
     if not launch.evidence:
         launch.collectives.clear()
         return

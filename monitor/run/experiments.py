@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from monitor.model.topology import sizes_of
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from parsers import events
 from parsers.events import Event, LogEvent
 
@@ -51,7 +51,7 @@ def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
 def _is_another(state: RunState, plan: dict[str, str]) -> bool:
     """Whether arguments that say `plan` are another experiment's than the run's last launch."""
     known = state.plan
-    if not known or not begun(state):
+    if not known or not begun(state.launch):
         return False
     if _ID in known and _ID in plan:
         return known[_ID] != plan[_ID]
@@ -68,9 +68,8 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
     return any(known[name] != plan[name] for name in names if name in known and name in plan)
 
 
-def begun(state: RunState) -> bool:
+def begun(launch: Launch) -> bool:
     """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
-    launch = state.launch
     if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
         return True
     return launch.number > 0 and "arguments" not in launch.boundaries
@@ -105,7 +104,7 @@ class Experiments(Known):
         the experiment that `number` and `label` say afterwards; `state` is that of the run they say before.
         """
         event = entry.event
-        if state is not None and _opens(event) and (self.held or begun(state)):
+        if state is not None and _opens(event) and (self.held or begun(state.launch)):
             self.held.append((entry, tag))
             return [] if len(self.held) < _MOST_HELD else self.release()
         if isinstance(event, events.ArgumentsDumped):

@@ -269,7 +269,7 @@ def first_of_launch(state: RunState, iteration: int, *, first: bool) -> None:
     Where a loop has counted beside DeepSpeed's engine before, the engine's first step does not tell yet.
     """
     launch = state.launch
-    freeze_node_list(state)
+    freeze_node_list(launch)
     if launch.driver == "engine" and state.past.engine_beside and first:
         return
     launch.resumed = True

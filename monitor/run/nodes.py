@@ -10,7 +10,7 @@ from monitor.nodes.collectives import Missing, Report, missing
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.nodes.record import HARDWARE, LaunchRecord
 from monitor.run.ending import NODE_FAULTS, PLANNED
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
@@ -29,9 +29,8 @@ def expand_some(hostlist: str) -> tuple[str, ...]:
         return ()
 
 
-def freeze_node_list(state: RunState) -> None:
+def freeze_node_list(launch: Launch) -> None:
     """What a dump says from here on of the nodes is the next launch's."""
-    launch = state.launch
     if launch.node_list is None:
         launch.node_list = launch.environment.get(NODE_LIST)
 
@@ -84,9 +83,8 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
             known[int(task)] = event.node
 
 
-def note_fault(state: RunState, event: FailureSeen) -> None:
+def note_fault(launch: Launch, event: FailureSeen) -> None:
     """What the driver or the scheduler says of a node, whether it ends the launch or not."""
-    launch = state.launch
     kind = "xid" if event.notice == "xid" else event.failure
     if kind not in HARDWARE or event.consequence or (event.node is None and event.rank is None):
         return
@@ -119,11 +117,10 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
     known[key] = Report(event.rank, group, name, event.group_rank, work, operation, event.enqueued, event.completed)
 
 
-def missing_ranks(state: RunState) -> Missing | None:
+def missing_ranks(launch: Launch) -> Missing | None:
     """The ranks that the others wait for in this launch, by the flight recorder's dumps, else by what watchdogs print;
     None where neither tells.
     """
-    launch = state.launch
     if launch.dumped is not None:
         return launch.dumped
     if not launch.collectives:
@@ -160,7 +157,7 @@ def blamed(state: RunState) -> list[str]:
     failure = state.launch.failure
     if failure is None or failure.failure in NODE_FAULTS:
         return suspects(state)
-    found = missing_ranks(state)
+    found = missing_ranks(state.launch)
     return list(dict.fromkeys(nodes_of_ranks(state, found.ranks).values())) if found else []
 
 
@@ -174,7 +171,7 @@ def suspects(state: RunState) -> list[str]:
     if failure is not None and not (failure.failure == "nccl" and launch.watchdog_ranks):
         by_rank = node_of(state, failure.rank) if failure.node is None and failure.rank is not None else None
         names += [name for name in (failure.node or by_rank,) if name is not None]
-    found = missing_ranks(state)
+    found = missing_ranks(launch)
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
     return list(dict.fromkeys(names))
@@ -192,15 +189,15 @@ def launch_of(state: RunState) -> LaunchRecord | None:
     nodes = [node for node in nodes_of(state) if is_node_name(node)]
     if not nodes:
         return None
-    attempt, top, job = launch, launch.topology, state.job
-    outcome, planned = _outcome(state)
-    paced = attempt.iterations >= _PACED
+    top, job = launch.topology, state.job
+    outcome, planned = _outcome(launch)
+    paced = launch.iterations >= _PACED
     batch = launch.latest.global_batch_size or top.global_batch_size
     sizes = (top.world_size, batch, top.sequence_length, top.layers, top.hidden_size)
     at = state.log_clock_last or state.unix(state.progress_at) or state.unix(state.updated_at) or 0.0
     return LaunchRecord(
         run=state.name,
-        number=attempt.number,
+        number=launch.number,
         at=at,
         nodes=compress(nodes),
         whole=_whole(state, len(nodes)),
@@ -221,8 +218,7 @@ def _whole(state: RunState, known: int) -> bool:
     return bool(listed_nodes(state)) or (size is not None and known >= size)
 
 
-def _outcome(state: RunState) -> tuple[str, bool]:
-    launch = state.launch
+def _outcome(launch: Launch) -> tuple[str, bool]:
     failure = launch.failure
     if launch.phase == "finished":
         return "finished", True
@@ -237,7 +233,7 @@ def _named(state: RunState, nodes: set[str]) -> dict[str, list[str]]:
     """The launch's nodes that something named, with what did."""
     launch = state.launch
     named: dict[str, set[str]] = {}
-    failure, missing = launch.failure, missing_ranks(state)
+    failure, missing = launch.failure, missing_ranks(launch)
     if missing is not None:
         for node in nodes_of_ranks(state, missing.ranks).values():
             named.setdefault(node, set()).add("missing_rank")

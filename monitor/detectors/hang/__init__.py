@@ -13,7 +13,7 @@ from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
 from monitor.run.phases import ENDED, PARTS, Phase
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 
 __all__ = ["DETECTOR", "Budget", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
@@ -62,7 +62,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     if state.lost or state.blind_since is not None or suspended(state):
         return UNKNOWN
     if launch.ending.cut_at is not None and state.live:
-        return _cut(state, launch.ending.cut_at)
+        return _cut(launch, launch.ending.cut_at)
     since = _since(state)
     if since is None:
         return CLEAR
@@ -87,22 +87,21 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     }
     evidence = stated(evidence)
     summary = (
-        f"{'hung' if hung else 'late'} in {_where(state)}: no progress for {silence:.1f} s, "
+        f"{'hung' if hung else 'late'} in {_where(launch)}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
     if state.no_heartbeat:
         summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
-        evidence["advice"] = _advice(state, blocking)
+        evidence["advice"] = _advice(launch, blocking)
     severity: Severity = "critical" if hung else "warning"
     since -= state.unheard
     return Verdict("firing", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 
-def _where(state: RunState) -> str:
+def _where(launch: Launch) -> str:
     """The phase, what no line tells apart from it, the iteration."""
-    launch = state.launch
     others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
     apart = f" (no line tells {', '.join(others)} apart)" if others else ""
     after = "" if launch.latest.iteration is None else f" after iteration {launch.latest.iteration}"
@@ -110,9 +109,8 @@ def _where(state: RunState) -> str:
     return launch.phase + apart + after
 
 
-def _cut(state: RunState, at: float) -> Verdict:
+def _cut(launch: Launch, at: float) -> Verdict:
     """The training was done, its processes were not: they held their nodes until they were ended by force."""
-    launch = state.launch
     done = launch.ending.done_at or at
     line = launch.failure.line if launch.failure else ""
     summary = (
@@ -148,9 +146,8 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     return found
 
 
-def _advice(state: RunState, blocking: str | None) -> str:
+def _advice(launch: Launch, blocking: str | None) -> str:
     """What to do first, while the processes are still there to be asked."""
-    launch = state.launch
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
         "whose stack differs from the majority",

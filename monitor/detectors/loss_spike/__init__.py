@@ -220,7 +220,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSetti
     if verdict := unless_standing(state, memory.attempt, found=spike is not None):
         return verdict
     assert spike is not None
-    facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
+    facts = rollback(state.launch, spike.onset, spike.samples_before, spike.checkpoint)
     level = median(spike.recent) if spike.recent else 0.0
     severity: Severity = "info"
     if spike.stage in _STAYS:

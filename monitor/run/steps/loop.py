@@ -20,7 +20,7 @@ def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved
     """A line of the loop. Returns whether it was progress."""
     in_units = event.in_samples or event.in_tokens
     if in_units:
-        event = _in_iterations(state, event)
+        event = _in_iterations(state.launch, event)
     if state.launch.driver == "engine" and _is_another_programs(state.launch, event.iteration):
         begin_launch(state, told.at)
     if not _counts(state, event, told.source, told.at):
@@ -105,11 +105,10 @@ def _is_news(state: RunState, event: IterationLogged, source: str, at: float) ->
     return True
 
 
-def _in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
+def _in_iterations(launch: Launch, event: IterationLogged) -> IterationLogged:
     """The line's iteration, where it counts samples or tokens; where no length of a sequence is told these are samples
     (MLPerf's BERT). A program that counts steps under the same name shows by a number that no batch size divides.
     """
-    launch = state.launch
     batch = event.global_batch_size or launch.topology.global_batch_size
     if event.in_tokens:
         each = (batch or 0) * (launch.topology.sequence_length or 1)

@@ -117,7 +117,7 @@ def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
     launch.evaluation_due = launch.evaluation_silent = False
     launch.silent_work = None
     launch.watch.interrupt(at)
-    pass_by(state, at, step=False)
+    pass_by(launch, at, step=False)
     return launch.ending.state == "crashed" or (launch.resumes_as if event.step >= event.total else "evaluating")
 
 
@@ -142,7 +142,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         if launch.phase == "finished":
             return False
         launch.watch.interrupt(told.at)
-        pass_by(state, told.at, step=False)
+        pass_by(launch, told.at, step=False)
         return launch.ending.state == "crashed" or (launch.resumes_as if launch.training_done else "evaluating")
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False

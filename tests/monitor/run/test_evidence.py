@@ -144,7 +144,7 @@ def test_ends_that_are_none() -> None:
     tell(state, seen("time_limit", notice="step_cancelled"), 50.0)
     assert not tell(state, BADLY, 51.0)
     state = fails(ECC)
-    pass_by(state, 6.0, step=True)
+    pass_by(state.launch, 6.0, step=True)
     state.launch.phase = "training"
     assert not tell(state, WELL, 7.0)
 
@@ -322,7 +322,7 @@ ROW, PASSED = row("failure", "nccl", fatal=True), row("failure", "nccl", fatal=T
 )
 def test_a_step_passes_it_by(state: RunState, at: float, step: bool, left: list[float]) -> None:
     """Within the usual interval it may have been on its way, once; else nothing that was told ended the loop."""
-    pass_by(state, at, step=step)
+    pass_by(state.launch, at, step=step)
     assert [one.passed_at for one in state.launch.evidence] == left
     assert bool(state.launch.collectives) == bool(left)
     assert state.launch.ending.state == ("crashed" if left else "running")
@@ -334,10 +334,10 @@ def test_a_step_passes_ends_of_processes_by() -> None:
     helper = row("traceback", "python_exception", fatal=True, helper=True)
     state = paced(2.0, ended, train_iterations=9, latest=Latest(iteration=9))
     state.launch.evidence.append(helper)
-    pass_by(state, 6.0, step=True)
+    pass_by(state.launch, 6.0, step=True)
     assert state.launch.ending.since == 5.0
     state = paced(2.0, helper, train_iterations=9, latest=Latest(iteration=9))
-    pass_by(state, 6.0, step=True)
+    pass_by(state.launch, 6.0, step=True)
     assert state.launch.ending.state == "running"
 
 
