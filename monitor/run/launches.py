@@ -13,7 +13,7 @@ from monitor.model.arguments import kept
 from monitor.run.ending import PLANNED, Evidence
 from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.records import AttemptEnd, Told, plus, summed
+from monitor.run.records import AttemptEnd, Told, plus
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.steps.sources import Trainer
 from parsers import events
@@ -324,7 +324,7 @@ def take_setting(launch: Launch, event: Event) -> None:
             return
         case events.ParametersCounted():  # one rank counted its own: the sum over ranks is the model
             launch.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
-            launch.topology.parameters = summed(launch.parameters_by_rank.values())
+            launch.topology.parameters = plus(0, sum(launch.parameters_by_rank.values()))
             return
         case events.ArgumentsDumped():
             if launch.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):

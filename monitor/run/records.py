@@ -1,7 +1,6 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
 import dataclasses
-from collections.abc import Iterable
 from math import inf, isfinite
 from typing import Final, TypeVar
 
@@ -211,11 +210,6 @@ def plus(total: int, more: int) -> int:
     return total if -MOST <= total <= MOST else MOST if total > 0 else -MOST
 
 
-def summed(numbers: Iterable[int]) -> int:
-    """All of them, at most MOST."""
-    return plus(sum(numbers), 0)
-
-
 # What consistency checks need of the iteration lines, beside the last values. Pure; folded by iterations.py.
 #
 # Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
@@ -246,12 +240,8 @@ def observe_iteration(
     seen: Observed, event: IterationLogged, batch_size: int | None, tokens_per_sample: int | None
 ) -> None:
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
-    batch, samples, seconds, before = (
-        event.global_batch_size,
-        event.consumed_samples,
-        event.seconds_per_iteration,
-        seen.batch,
-    )
+    batch, before = event.global_batch_size, seen.batch
+    samples, seconds = event.consumed_samples, event.seconds_per_iteration
     if batch and samples is not None:
         if before and seen.samples is not None and seen.iteration is not None:
             steps, grown = event.iteration - seen.iteration, samples - seen.samples

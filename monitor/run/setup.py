@@ -42,16 +42,10 @@ def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> 
     if state.launch.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
         state.plan = plan_of(event)
         if not known:
-            _compare_arguments(state)
+            if state.arguments:  # of the last launch that told its own
+                state.launch.arguments_changed = changes(state.arguments, state.launch.arguments)
+            state.arguments = state.launch.arguments
     return progressed
-
-
-def _compare_arguments(state: RunState) -> None:
-    """What the launch has changed since the last one that told its own."""
-    launch = state.launch
-    if state.arguments:
-        launch.arguments_changed = changes(state.arguments, launch.arguments)
-    state.arguments = launch.arguments
 
 
 def on_setting(state: RunState, event: Event, _told: Told) -> bool:

@@ -75,11 +75,6 @@ class Silences(Struct):
         """The longest of the last good ones; None while none is known."""
         return max(self.values(kind), default=None)
 
-    def usual(self, kind: str) -> float:
-        """The median of the last good ones, few or many; 0 while none is known."""
-        values = self.values(kind)
-        return median(values) if values else 0.0
-
     def longest_forgiven(self, kinds: Iterable[str], most: float, now: float) -> float | None:
         """The longest silence of these kinds that was called a hang and ended, in the last day, none above `most`."""
         if not self.forgiven:

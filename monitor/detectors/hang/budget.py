@@ -7,6 +7,7 @@ from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import RunState
 from monitor.run.steps.pace import likely_interval
+from monitor.statistics.median import median
 from monitor.units import Seconds
 from parsers.dialects import dialect_of
 from parsers.events import Event
@@ -152,11 +153,10 @@ def _most(kind: str, settings: HangSettings) -> float:
 
 def _learned(state: RunState, settings: HangSettings, kind: str, factor: float, what: str) -> Budget | None:
     """`factor` over the longest of the last silences of the kind, if any; one that stands alone counts to a bound."""
-    silences = state.past.silences
-    longest = silences.longest(kind)
-    if longest is None:
+    seen = state.past.silences.values(kind)
+    if not seen:
         return None
-    most = max(_most(kind, settings), factor * silences.usual(kind))
+    longest, most = max(seen), max(_most(kind, settings), factor * median(seen))
     return Budget(max(settings.minimum, min(factor * longest, most)), longest, f"{factor:g} x the longest {what}")
 
 

@@ -29,8 +29,8 @@ def test_nothing_is_known_of_another_kind() -> None:
     """Neither the longest nor the usual."""
     known = Silences()
     known.learn("saving", 3.0)
-    assert (known.values("training"), known.longest("training"), known.usual("training")) == ([], None, 0.0)
-    assert (known.values("saving"), known.longest("saving"), known.usual("saving")) == ([3.0], 3.0, 3.0)
+    assert (known.values("training"), known.longest("training")) == ([], None)
+    assert (known.values("saving"), known.longest("saving")) == ([3.0], 3.0)
 
 
 def test_what_a_buffer_explained() -> None:
