@@ -50,6 +50,10 @@ class OfLaunch(Struct):
         return {}
 
 
+class NoSettings(Struct, frozen=True):
+    """Of a detector of which there is nothing to set."""
+
+
 class Detector(Struct, frozen=True):
     """One kind of incident. A detector changes nothing but its own memory, which is None where it needs none."""
 

@@ -1,19 +1,14 @@
 """Restart failed: a policy ended the run's job, or found it ended, and the next launch cannot begin (monitor/hands/).
 
-It stands until a launch begins: nothing else says that a run which nobody watches has gone.
+It stands until a launch begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
+what a policy did is known.
 """
 
-from msgspec import Struct
-
-from monitor.detectors.base import CLEAR, Detector, Verdict
+from monitor.detectors.base import CLEAR, Detector, NoSettings, Verdict
 from monitor.run.state import RunState
 
 
-class RestartFailedSettings(Struct, frozen=True):
-    """Nothing to set: what a policy did is known."""
-
-
-def check(state: RunState, _memory: None, _now: float, _settings: RestartFailedSettings) -> Verdict:
+def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) -> Verdict:
     """Fires while the core knows of a restart that brought no launch."""
     found = state.unrestarted
     if found is None:
@@ -23,4 +18,4 @@ def check(state: RunState, _memory: None, _now: float, _settings: RestartFailedS
     return Verdict("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
 
 
-DETECTOR = Detector(RestartFailedSettings, check, messages="each")
+DETECTOR = Detector(NoSettings, check, messages="each")

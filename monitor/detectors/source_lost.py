@@ -1,17 +1,14 @@
-"""Source lost: a file of the run cannot be read. Could not observe is never gone, and never healthy."""
+"""Source lost: a file of the run cannot be read. Could not observe is never gone, and never healthy.
 
-from msgspec import Struct
+There is nothing to set yet: the follower decides after how many failed reads a source is unreadable.
+"""
 
-from monitor.detectors.base import CLEAR, Detector, Severity, Verdict
+from monitor.detectors.base import CLEAR, Detector, NoSettings, Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 
 
-class SourceLostSettings(Struct, frozen=True):
-    """Nothing to set yet: the follower decides after how many failed reads a source is unreadable."""
-
-
-def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSettings) -> Verdict:
+def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) -> Verdict:
     """Fires while any source of a run that lives is unreadable, and names each with its error. Of a run that has ended
     nobody waits for a line: old jobs' logs are removed.
     """
@@ -24,4 +21,4 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     return Verdict("firing", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
 
 
-DETECTOR = Detector(SourceLostSettings, check)
+DETECTOR = Detector(NoSettings, check)

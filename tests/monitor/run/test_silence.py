@@ -26,7 +26,7 @@ def test_five_show_what_is_usual() -> None:
 
 
 def test_nothing_is_known_of_another_kind() -> None:
-    """Neither the longest nor the usual."""
+    """No silence, and so no longest."""
     known = Silences()
     known.learn("saving", 3.0)
     assert (known.values("training"), known.longest("training")) == ([], None)
