@@ -4,7 +4,7 @@ A detector is called by its module's name, which is its incident's kind and its 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -44,10 +44,8 @@ class OfLaunch(Struct):
 
     attempt: int = 0
     """The number of the launch."""
-
-    def inherited(self) -> dict[str, Any]:
-        """The fields, with their values, that the next launch's memory begins with."""
-        return {}
+    HANDED_ON: ClassVar[tuple[str, ...]] = ()
+    """The fields with whose values the next launch's memory begins."""
 
 
 class NoSettings(Struct, frozen=True):
@@ -97,7 +95,8 @@ def prepare(state: RunState, name: str, kind: type[T]) -> T:
     """The memory as it is before it is given more: one that lives as long as a launch is new in a new launch."""
     memory, number = recall(state, name, kind), state.launch.number
     if isinstance(memory, OfLaunch) and memory.attempt != number:
-        memory = state.memory_of[name] = type(memory)(attempt=number, **memory.inherited())
+        handed_on = {each: getattr(memory, each) for each in memory.HANDED_ON}
+        memory = state.memory_of[name] = type(memory)(attempt=number, **handed_on)
     return memory
 
 

@@ -7,7 +7,6 @@ static one is constant) is no evidence; -1 is no scale.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -68,10 +67,8 @@ class Memory(OfLaunch):
     since: float = 0.0
     before: float = 0.0
     last_fall: int = 0
-
-    def inherited(self) -> dict[str, Any]:
-        """In a new launch the scaler starts anew; what the scale used to be is remembered."""
-        return {"blocks": self.blocks, "usual_norms": self.usual_norms}
+    HANDED_ON = ("blocks", "usual_norms")
+    """In a new launch the scaler starts anew; what the scale used to be is remembered."""
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossScaleCollapseSettings) -> bool:

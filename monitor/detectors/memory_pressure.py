@@ -64,10 +64,8 @@ class Memory(OfLaunch):
     """From an out-of-memory line."""
     near: bool = False
     leaks: list[dict[str, Any]] = field(default_factory=list)
-
-    def inherited(self) -> dict[str, Any]:
-        """The size of a device, and that what is near its limit is told already."""
-        return {"device_bytes": self.device_bytes, "near": self.near}
+    HANDED_ON = ("device_bytes", "near")
+    """The size of a device, and that what is near its limit is told already."""
 
 
 def on_event(

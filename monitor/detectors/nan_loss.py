@@ -7,7 +7,6 @@ interval in which every step was skipped there is no loss to print: that is the 
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -54,10 +53,8 @@ class Memory(OfLaunch):
     since: float = 0.0
     engine: str = ""
     """What the engine's own line printed beside a loss that is gone."""
-
-    def inherited(self) -> dict[str, Any]:
-        """A loss that the launch before printed may be gone in the first line of the next one."""
-        return {"printed": self.printed, "last_loss": self.last_loss}
+    HANDED_ON = ("printed", "last_loss")
+    """A loss that the launch before printed may be gone in the first line of the next one."""
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: NanLossSettings) -> bool:

@@ -6,7 +6,6 @@ Health skips one or two steps (hysteresis) each time the scale is tried again.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -61,10 +60,8 @@ class Memory(OfLaunch):
     since: float = 0.0
     worst: float = 0.0
     last_bad: int = 0
-
-    def inherited(self) -> dict[str, Any]:
-        """The step that brings the new launch may have told of some."""
-        return {"skipped": self.skipped}
+    HANDED_ON = ("skipped",)
+    """The step that brings the new launch may have told of some."""
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: OverflowStormSettings) -> bool:
