@@ -119,15 +119,13 @@ class Daemon:
         directory = _state_directory(self.config, self.address)
         try:
             saved = self._desk.saving.load(directory)
-        except StateInUseError as error:
+        except (StateInUseError, StateNewerError) as error:
             self._services.stop_server()
-            raise StartError(f"{error}; give this one a state_dir of its own (--set state_dir=DIR)") from error
-        except StateNewerError as error:
-            self._services.stop_server()
-            raise StartError(
-                f"{error}; run the version that wrote it, or give this one a state_dir of its own "
-                "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
-            ) from error
+            advice = "give this one a state_dir of its own (--set state_dir=DIR)"
+            if isinstance(error, StateNewerError):
+                advice = f"run the version that wrote it, or {advice}, or move the file away: "
+                advice += "the logs are then read again, open incidents forgotten"
+            raise StartError(f"{error}; {advice}") from error
         self._desk.executor.directory = directory / "stacks"
         if (door := self._services.door) is not None:
             self._live.carriers, door.on_new = door.heard, self._live.search

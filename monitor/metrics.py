@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -48,13 +48,18 @@ class View(Struct, frozen=True):
     """Its job and its streams, and why they are believed to be (monitor/identity/)."""
 
 
-class Metric(Struct, frozen=True):
-    """One row. `read` gives samples, or one Histogram."""
+class MonitorMetric(Struct, frozen=True):
+    """A metric of the daemon itself, a row of own_metrics.csv; its samples are counted in MonitorCounts by name."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...]
+
+
+class Metric(MonitorMetric, frozen=True):
+    """A row of metrics.csv. `read` gives samples, or one Histogram."""
+
     read: Callable[[View], Iterable[Sample] | Histogram | None]
 
 
@@ -243,15 +248,6 @@ CATALOGUE: tuple[Metric, ...] = tuple(
     for name, kind, labels, how, text in rows_of("monitor", "metrics.csv", tuple[str, Kind, str | None, str, str])
 )
 _LABELS = {metric.name: metric.labels for metric in CATALOGUE}
-
-
-class MonitorMetric(NamedTuple):
-    """A metric of the daemon itself, a row of own_metrics.csv; its samples are counted in MonitorCounts by name."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...]
 
 
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = tuple(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Metric, MonitorMetric
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, MonitorMetric
 from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Family:
     """One row of a catalogue: its head, and how a sample of it is written."""
 
     def __init__(
-        self, row: Metric | MonitorMetric, labels: tuple[str, ...], openmetrics: bool, constant: dict[str, str]
+        self, row: MonitorMetric, labels: tuple[str, ...], openmetrics: bool, constant: dict[str, str]
     ) -> None:
         self.name, self._count_of_labels = row.name, len(row.labels)
         documentation = row.help.replace("\\", r"\\").replace("\n", r"\n")

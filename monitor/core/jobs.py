@@ -240,9 +240,9 @@ def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
 class Proof:
     """What is known of a run's job beside the run's own state: what a policy must know before it touches the job."""
 
-    def __init__(self, own_job: str = "") -> None:
-        """`own_job`: the one that the monitor itself runs in."""
-        self.own_job = own_job
+    def __init__(self) -> None:
+        self.own_job = ""
+        """The one that the monitor itself runs in."""
         self._runs: Mapping[str, Run] = {}
         self._of_job: Mapping[str, Set[str]] = {}
 

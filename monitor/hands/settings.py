@@ -9,18 +9,17 @@ from monitor import scalars
 from monitor.detectors import IncidentKind
 from monitor.detectors.base import Severity
 from monitor.run.phases import Phase
-from monitor.scalars import FilePath, Name, absolute_if_slashed
+from monitor.scalars import CommandLine, FilePath, Name
 from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
-_Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 _Count = Annotated[int, Meta(ge=1)]
 
 
 class DumpStacks(Struct, frozen=True, kw_only=True, tag_field="type", tag="dump_stacks"):
     """A program that srun starts once on each node of the job, beside it: py-spy, or what asks a flight recorder."""
 
-    command: Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
+    command: CommandLine
     """Program and arguments, such as deploy/slurm/dump-stacks.sh on a file system that the nodes see."""
     directory: FilePath | None = None
     """Where what it prints is kept, a file a dump. None: `stacks` below the state directory."""
@@ -55,7 +54,7 @@ class Requeue(Struct, frozen=True, kw_only=True, tag_field="type", tag="requeue"
 class Resubmit(Struct, frozen=True, kw_only=True, tag_field="type", tag="resubmit"):
     """A new job, which begins when the old one has ended."""
 
-    command: Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
+    command: CommandLine
     """The batch script and its arguments, as they stand behind `sbatch`."""
     exclude: bool = True
     """Without the nodes that the evidence names."""

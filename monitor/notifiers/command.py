@@ -10,23 +10,20 @@ import json
 import os
 import signal
 import subprocess
-from typing import Annotated, ClassVar, Final
-
-from msgspec import Meta
+from typing import ClassVar, Final
 
 from monitor.incidents import Transition
 from monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
-from monitor.scalars import absolute_if_slashed
+from monitor.scalars import CommandLine
 from monitor.units import PositiveSeconds
 
 _TRY_AGAIN: Final = 75
-_Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 
 
 class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="command"):
     """A program, started at each transition with the JSON object on its standard input."""
 
-    command: Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
+    command: CommandLine
     """Program and arguments; no shell looks at them."""
     refusal_is_final: ClassVar[bool] = True
     timeout: PositiveSeconds = 300.0

@@ -8,7 +8,6 @@ and few may wait: guessing cannot take the machine.
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -51,10 +50,13 @@ class Auth:
         if scheme.lower() == "bearer":
             found = hashlib.sha256(token.strip().encode("latin-1", "replace")).hexdigest()
             return any(hmac.compare_digest(found, known) for known in self._tokens)
-        given = _credentials(header)
-        if given is None:
+        try:
+            told = base64.b64decode(token.strip(), validate=True) if scheme.lower() == "basic" else b""
+        except ValueError:  # no base64, or no ASCII
             return False
-        user, password = given
+        user, colon, password = told.partition(b":")
+        if not colon:
+            return False
         digest = self._users.get(user, self._nobody)
         parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
         mark = hmac.digest(self._key, parts, "sha256")
@@ -79,17 +81,6 @@ class Auth:
     def close(self) -> None:
         """End its thread."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
-    scheme, _, encoded = (header or "").strip().partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-    except (binascii.Error, ValueError):
-        return None
-    return (user, password) if colon else None
 
 
 def _check(password: bytes, digest: bytes) -> bool:
