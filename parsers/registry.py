@@ -11,12 +11,12 @@ from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import stamps
 
 SPEAKERS: tuple[str, ...] = (
-    "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_setup",
-    "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers", "system",
-    "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
+    "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
+    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers",
+    "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
-_FILES_ALONE = ("neox", "megatron_checkpoint", "system", "gpu")
+_FILES_ALONE = ("neox", "megatron_checkpoint", "megatron_launch", "system", "deepspeed_report", "gpu")
 """... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
 MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}

@@ -56,7 +56,9 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
     for module in pkgutil.walk_packages(parsers.__path__, "parsers."):
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
-    found["parsers/formats/*.yaml"] = [re.compile(form["pattern"]) for _, form in FORMS]
+    found["parsers/formats/*.yaml"] = [
+        re.compile(pattern) for _, form in FORMS for pattern in (form["pattern"], *form.get("beside", ()))
+    ]
     return found
 
 

@@ -14,7 +14,6 @@ from parsers.events import (
     Event,
     TrainerLogged,
     TrainerProgressed,
-    TrainerSetting,
     TrainerSummary,
 )
 from parsers.patterns import lazy
@@ -35,14 +34,7 @@ _BAR = lazy(
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
 _MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
-# `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
-_SETTING = lazy(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
-_HEADING = "***** Running training *****"
 _WRITES = "Writing model shards"
-# `  train_runtime            = 0:14:55.93`
-_METRIC = lazy(
-    r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
-)
 
 
 def read_dict(line: Line) -> Iterator[Event]:
@@ -142,24 +134,6 @@ def read_line(line: Line) -> Iterator[Event]:
         yield from read_dict(line)
 
 
-def read_setting(line: Line) -> Iterator[Event]:
-    """The heading of a training and the figures under it; the final metrics as one figure a line."""
-    text = line.text
-    if _HEADING in text:
-        yield TrainerSetting(name="running_training", **line.origin)
-    elif match := _METRIC.match(text):
-        value = clock(match[2])
-        names = {"train_runtime": "train_runtime_seconds", "train_samples_per_second": "samples_per_second",
-                 "train_steps_per_second": "steps_per_second", "train_loss": "train_loss"}  # fmt: skip
-        if value is not None:
-            fields: dict[str, Any] = {names[match[1]]: value, **line.origin}
-            yield TrainerSummary(**fields)
-    elif match := _SETTING.match(text):
-        value = finite(match[2].replace(",", "").replace("_", ""))
-        if value is not None:
-            yield TrainerSetting(name=match[1].lower(), value=value, **line.origin)
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "hf.dict_or_bar",
@@ -167,12 +141,4 @@ RULES: tuple[Rule, ...] = (
         read_line,
         templated=True,
     ),
-    Rule(
-        "hf.setting",
-        (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
-         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ",
-         b"trainable parameters = ", b"train_runtime  ",
-         b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
-        read_setting,
-    ),
-)  # fmt: skip
+)
