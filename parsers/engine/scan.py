@@ -58,6 +58,8 @@ class Rule(Struct, frozen=True):
     """True where numbers in a line only fill fields: which event it is, and which fields that has, depends on none of
     them. Such lines are read by template (templates.py) once a shape has come twice.
     """
+    opens: Callable[..., Gatherer] | None = None
+    """What it opens, by which a resume carries it on."""
 
 
 class Scanner:

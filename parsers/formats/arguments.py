@@ -78,5 +78,4 @@ def open_dump(line: Line) -> Iterator[Event | Gatherer]:
         yield ArgumentsGatherer(rank=line.prefix.global_rank)
 
 
-RULES: tuple[Rule, ...] = (Rule("megatron.arguments", (b" arguments ---",), open_dump),)
-GATHERERS = {"megatron.arguments": ArgumentsGatherer}
+RULES: tuple[Rule, ...] = (Rule("megatron.arguments", (b" arguments ---",), open_dump, opens=ArgumentsGatherer),)

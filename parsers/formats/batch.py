@@ -146,6 +146,6 @@ RULES: tuple[Rule, ...] = (
         "batch.lsf",
         (b"TERM_", b"Exited with ", b"Exited by signal ", b"Successfully completed.", b"Subject: Job "),
         read_lsf,
+        opens=LsfReportGatherer,
     ),
 )
-GATHERERS = {"batch.lsf": LsfReportGatherer}

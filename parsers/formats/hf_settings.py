@@ -128,7 +128,7 @@ def open_configuration(line: Line) -> Iterator[Event | Gatherer]:
 
 RULES: tuple[Rule, ...] = (
     Rule("hf.world", (b"local_world_size: ", b"rocess rank: ", b"Num processes: "), read_world),
-    Rule("hf.model_config", (b"Config {",), open_configuration),
+    Rule("hf.model_config", (b"Config {",), open_configuration, opens=ConfigurationGatherer),
     Rule(
         "hf.arguments",
         (b"per_device_train_batch_size", b"gradient_accumulation_steps", b"sequence_parallel_size",
@@ -136,4 +136,3 @@ RULES: tuple[Rule, ...] = (
         read_arguments,
     ),
 )  # fmt: skip
-GATHERERS = {"hf.model_config": ConfigurationGatherer}

@@ -214,7 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "launcher.mpi",
         (b"BAD TERMINATION OF", b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
-        read_mpi,
+        read_mpi, opens=HydraGatherer,
     ),
     Rule(
         "launcher.other",
@@ -229,4 +229,3 @@ RULES: tuple[Rule, ...] = (
         read_launch,
     ),
 )  # fmt: skip
-GATHERERS = {"launcher.mpi": HydraGatherer}

@@ -145,7 +145,6 @@ RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
     Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
     Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
-    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks),
+    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
 )
-GATHERERS = {"megatron.rank_times": RankTimesGatherer}

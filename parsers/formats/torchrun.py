@@ -168,6 +168,6 @@ RULES: tuple[Rule, ...] = (
         "launcher.torchrun",
         (b"Root Cause (first", b"Failures:", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
         read_torchrun,
+        opens=RootCauseGatherer,
     ),
 )
-GATHERERS = {"launcher.torchrun": RootCauseGatherer}
