@@ -11,7 +11,7 @@ from parsers.engine.scan import Rule
 from parsers.formats import stamps
 
 SPEAKERS: tuple[str, ...] = (
-    "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
+    "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
     "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers",
     "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
