@@ -16,6 +16,8 @@ from parsers.events import (
     TrainerProgressed,
     TrainerSummary,
 )
+from parsers.formats import TABLES
+from parsers.formats.megatron import kept
 from parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
@@ -49,50 +51,35 @@ def read_dict(line: Line) -> Iterator[Event]:
 
 
 def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
-    if "train_runtime" in values:
-        yield TrainerSummary(
-            train_runtime_seconds=_finite(values.get("train_runtime")),
-            samples_per_second=_finite(values.get("train_samples_per_second")),
-            steps_per_second=_finite(values.get("train_steps_per_second")),
-            train_loss=_number(values.get("train_loss")),
-            epoch=_finite(values.get("epoch")),
-            **line.origin,
-        )
-        return
+    kind: Any = TrainerSummary if "train_runtime" in values else TrainerLogged
     known: dict[str, Any] = {}
     extra: dict[str, float | str] = {}
     for name, text in values.items():
-        if name in ("loss", "eval_loss", "grad_norm", "learning_rate"):
-            known[name] = _number(text)
-        elif name == "epoch":
-            known[name] = _finite(text)
-        elif name in ("global_step/max_steps", "global_step"):
-            step, _, most = text.partition("/")
-            known["step"] = integer(step)
-            known["max_steps"] = integer(most) if most else None
-        elif name in ("memory(GiB)", "memory (GiB)"):
-            known["memory_bytes"] = gibibytes(text)
-        elif name == "train_speed(s/it)":
-            known["seconds_per_step"] = _finite(text)
-        elif name in ("train_speed(iter/s)", "train_speed(it/s)"):
-            known["seconds_per_step"] = per_second(text)
+        field, convert = _METRICS.get(name, ("", kept))
+        if field in kind.__struct_fields__:
+            known[field] = convert(text)
+            if field == "step":
+                known["max_steps"] = integer(text.partition("/")[2])
         else:
-            value = _number(text)
-            extra[name] = text if value is None else value
-    yield TrainerLogged(extra=extra, **known, **line.origin)
+            extra[name] = kept(text)
+    if kind is TrainerLogged:
+        known["extra"] = extra
+    yield kind(**known, **line.origin)
 
 
-def _number(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _finite(text: str | None) -> float | None:
-    return None if text is None or _number(text) is None else finite(text)
+def _finite(text: str) -> float | None:
+    return None if _number(text) is None else finite(text)
+
+
+_READ = {"number": _number, "finite": _finite, "integer": integer, "GiB": gibibytes, "it/s": per_second}
+_METRICS = {name: (field, _READ[how]) for name, (field, how) in TABLES["hf_metrics"].items()}
 
 
 def read_bar(line: Line) -> Iterator[Event]:
