@@ -254,9 +254,9 @@ def _same(one: Values, other: Values) -> bool:
 
 def overlap(one: Member, other: Member) -> bool | None:
     """Whether their lines were written at the same time, by their stamps; None where they print none."""
-    if one.first_stamp is None or one.last_stamp is None or other.first_stamp is None or other.last_stamp is None:
+    if one.first_stamp is None or other.first_stamp is None:
         return None
-    return one.first_stamp <= other.last_stamp and other.first_stamp <= one.last_stamp
+    return begins_before_end(one, other) and begins_before_end(other, one)
 
 
 def begins_before_end(one: Member, other: Member) -> bool:

@@ -92,22 +92,16 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     name = f"{dialect.name}.{first.spec.means}"
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
-        return Rule(name, (first.mark.anchor.encode(),), _Opens(readings, block))
+        return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
     # what a bar tells may contradict itself, and an engine may stand still, by their numbers
     plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
     return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), templated=plain)
 
 
-class _Opens(Struct, eq=False):
+def _opened(readings: tuple[Reading, ...], block: Any, line: Line) -> Iterator[Gatherer]:
     """Lines that open a block."""
-
-    readings: tuple[Reading, ...]
-    block: Any
-
-    def __call__(self, line: Line) -> Iterator[Gatherer]:
-        if self.readings[0].head(line) is not None:
-            origin = line.origin
-            yield self.block(line.text, [], origin["rank"], origin["node"], origin["logged_at"])
+    if readings[0].head(line) is not None:
+        yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
 
 
 def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Event]:

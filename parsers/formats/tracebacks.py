@@ -92,7 +92,21 @@ class TracebackGatherer(Struct):
             return [], False, False
         self.pending -= 1
         root = writer.get("root")
-        event = _seen(found, line, script=writer.get("script"), top_level=writer.get("top_level"), root=root)
+        exception, message = found
+        script, number = writer.get("script"), signal_of(message) if exception == "SignalException" else None
+        event = TracebackSeen(
+            exception=exception,
+            message=message if number is None else f"{message} ({signal_name(number)})",
+            script=script,
+            top_level=writer.get("top_level"),
+            root=root,
+            role=role_of(exception, message, script, text),
+            failure=named_failure(exception, message),
+            signal=number,
+            optional=exception in IMPORTS,
+            lost_peer=lost_peer(exception, message),
+            **line.origin,
+        )
         writer.clear()
         writer["told"] = root or bare[:300]
         return [event], False, False
@@ -100,24 +114,6 @@ class TracebackGatherer(Struct):
     def close(self) -> list[Event]:
         """A header without its exception is no fact."""
         return []
-
-
-def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: bool | None, root: str | None) -> Event:
-    exception, message = found
-    number = signal_of(message) if exception == "SignalException" else None
-    return TracebackSeen(
-        exception=exception,
-        message=message if number is None else f"{message} ({signal_name(number)})",
-        script=script,
-        top_level=top_level,
-        root=root,
-        role=role_of(exception, message, script, line.text),
-        failure=named_failure(exception, message),
-        signal=number,
-        optional=exception in IMPORTS,
-        lost_peer=lost_peer(exception, message),
-        **line.origin,
-    )
 
 
 class IgnoredGatherer(Struct):
