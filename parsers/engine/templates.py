@@ -295,9 +295,7 @@ class _Finder:
             if named:
                 yield from self._value([key for key, _ in items])
                 yield ":"
-                yield from self._value([item for _, item in items])
-            else:
-                yield from self._value(items)
+            yield from self._value([item for _, item in items] if named else items)
         yield "}" if named else "]"
 
     def _number(self, values: Sequence[Any]) -> Iterator[str | _Cut]:

@@ -78,11 +78,6 @@ class _Fields(Struct):
         """Whether any of ours is among them."""
         return bool(self.values or self.losses or self.cut)
 
-    @property
-    def dialect(self) -> str:
-        """Which program prints such names."""
-        return recognised(self.names)
-
     def take(self, name: str, text: str, closed: bool = True) -> bool:
         """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""
         known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
@@ -199,7 +194,7 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
                 train_iterations=integer(match[2]) if match[2].isdecimal() else None,
                 losses=found.losses,
                 extra=found.extra,
-                dialect=dialect or found.dialect,
+                dialect=dialect or recognised(found.names),
                 **found.values,
                 **line.origin,
             )
