@@ -132,13 +132,10 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
-    watch, name = led.watch, naming.name_by(path, led, watches)
-    why = owner.why if (owner := owner_at(path)) is not None and owner.name else "path"
-    if watch is not None and watch.name is not None:
-        why = "name"
-    elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        unsure = unsure_at(path) if watch.labels else None
-        why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
+    name, why = naming.name_by(path, led, watches)
+    if why == "name_from" and led.watch is not None and led.watch.labels:
+        unsure = unsure_at(path)
+        why = unsure.why if unsure is not None else "labels"
     return Named(name, why, masked_path(led.pattern))
 
 

@@ -54,8 +54,7 @@ class ArgumentsGatherer(Struct):
         if match and (text.startswith(" ") or len(match[1]) + len(match[2]) >= _COLUMN):
             self._take(match[1], match[3])
             return [], True, False
-        rest = _REST.match(text) if self.cut is not None else None
-        if rest and self.cut is not None:
+        if self.cut is not None and (rest := _REST.match(text)):
             self._take(self.cut, rest[2])
             return [], True, False
         return [], False, False
