@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.declared.marks import Mark
 from parsers.declared.reading import Reading
@@ -22,13 +22,10 @@ _MAX_TEXT = 1000  # characters of one
 _FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
 
 
-class Block(Struct):
+class Block(Gatherer):
     """A head line and the lines below it. `readings` are those of its own mark."""
 
     readings: ClassVar[tuple[Reading, ...]] = ()
-    settles: ClassVar[bool] = True
-    """`close` tells whether it is complete."""
-
     head: str
     lines: list[str] = field(default_factory=list)
     rank: int | None = None
@@ -38,6 +35,11 @@ class Block(Struct):
     """The line that begins its last part was there."""
     foreign: int = 0
     """Lines of others within it."""
+
+    @property
+    def settles(self) -> bool:
+        """`close` tells whether it is complete."""
+        return True
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Takes what belongs to it; else says what it has gathered."""

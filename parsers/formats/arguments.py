@@ -6,7 +6,7 @@ gpt-neox glues the value's origin to its end. Lines of other ranks in between ar
 
 from collections.abc import Iterator
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import ArgumentsDumped, Event
@@ -30,7 +30,7 @@ _REST = lazy(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 _ORIGIN = lazy(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
 
 
-class ArgumentsGatherer(Struct):
+class ArgumentsGatherer(Gatherer):
     """An open dump. `cut` is the name whose value is still to come."""
 
     values: dict[str, str] = field(default_factory=dict)

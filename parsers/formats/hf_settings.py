@@ -7,7 +7,7 @@ do not train print the same, so that none of it makes a run.
 
 from collections.abc import Iterator
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.fields import integer
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -76,7 +76,7 @@ def _values(pairs: dict[str, str]) -> dict[str, int]:
     return values
 
 
-class ConfigurationGatherer(Struct):
+class ConfigurationGatherer(Gatherer):
     """An open configuration. `section` is the one whose lines stand two columns further in."""
 
     own: dict[str, str] = field(default_factory=dict)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from msgspec import Struct
-
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
@@ -120,7 +118,7 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, **origin)
 
 
-class HydraGatherer(Struct):
+class HydraGatherer(Gatherer):
     """MPICH's and Intel's frame of `=`: who ended, where, and how."""
 
     rank: int | None = None

@@ -10,7 +10,7 @@ failed): that last line is the exception.
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.scan import Gatherer, Line
 from parsers.events import Event, TracebackSeen
@@ -50,9 +50,10 @@ def _is_header(line: Line) -> bool:
     )
 
 
-class TracebackGatherer(Struct):
+class TracebackGatherer(Gatherer):
     """Open while `pending` tracebacks wait for their exception line, whichever rank writes it, and a little longer: a
-    chain may follow. `writers`: of each writer of the file what its frames have told so far.
+    chain may follow. `writers`: of each writer of the file what its frames have told so far. A header without its
+    exception is no fact.
     """
 
     lines: int = 0
@@ -111,12 +112,8 @@ class TracebackGatherer(Struct):
         writer["told"] = root or bare[:300]
         return [event], False, False
 
-    def close(self) -> list[Event]:
-        """A header without its exception is no fact."""
-        return []
 
-
-class IgnoredGatherer(Struct):
+class IgnoredGatherer(Gatherer):
     """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
     and what follows it: Python's clean-up complained, nothing ended.
     """
@@ -131,10 +128,6 @@ class IgnoredGatherer(Struct):
             return [], False, True
         over = self.lines > _IGNORED_LINES or bool(not text.startswith(" ") and exception_of(text.strip()))
         return [], text.startswith(" ") or over or self.lines == 1, over
-
-    def close(self) -> list[Event]:
-        """Nothing is told."""
-        return []
 
 
 def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
