@@ -121,14 +121,14 @@ class SourceReader:
         self._read(self._splitter.flush(), out)
         self._read([Block(line + b"\n", self.lines) for line in self._unwrapper.rest()], out)
         for name, gatherer in self._open:
-            out.extend(LogEvent(self._splitter.line, name, event, _shown(gatherer)) for event in gatherer.close())
+            out.extend(LogEvent(self._splitter.line, name, event, gatherer.shown) for event in gatherer.close())
         self._open = []
         return out
 
     @property
     def holds_back(self) -> bool:
         """Whether a fact of several lines is gathered, or a bar drawn, that would be told if nothing more came."""
-        return self._splitter.pending.endswith(b"]") or any(_settles(gatherer) for _, gatherer in self._open)
+        return self._splitter.pending.endswith(b"]") or any(gatherer.settles for _, gatherer in self._open)
 
     @property
     def told_nothing(self) -> bool:
@@ -147,8 +147,8 @@ class SourceReader:
         else:
             kept = []
             for name, gatherer in self._open:
-                events = gatherer.close() if _settles(gatherer) else []
-                out.extend(LogEvent(self.lines, name, event, _shown(gatherer)) for event in events)
+                events = gatherer.close() if gatherer.settles else []
+                out.extend(LogEvent(self.lines, name, event, gatherer.shown) for event in events)
                 if not events:
                     kept.append((name, gatherer))
             self._open = kept
@@ -324,7 +324,7 @@ class SourceReader:
             taken, still_open = False, []
             for name, gatherer in reversed(self._open):  # the one that was opened last is nearest
                 events, took, done = ([], False, False) if taken else gatherer.offer(line)
-                found.extend((name, event, _shown(gatherer)) for event in events)
+                found.extend((name, event, gatherer.shown) for event in events)
                 taken = taken or took
                 if not done:
                     still_open.append((name, gatherer))
@@ -339,14 +339,6 @@ class SourceReader:
         for rule in self._extra:
             found.extend((rule.name, item, "") for item in rule.read(line) if isinstance(item, Event))
         return found
-
-
-def _shown(gatherer: Gatherer) -> str:
-    return str(getattr(gatherer, "shown", ""))
-
-
-def _settles(gatherer: Gatherer) -> bool:
-    return bool(getattr(gatherer, "settles", False))
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

@@ -1,22 +1,22 @@
 """Every speaker we understand, in the order in which its rules are asked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import get_data
 
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, built_in
 from parsers.engine.forms import rules_in
-from parsers.engine.scan import Gatherer, Rule
+from parsers.engine.scan import Rule
 from parsers.formats import stamps
 
 SPEAKERS: tuple[str, ...] = (
-    "neox", "argonne", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_setup",
-    "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers", "system",
-    "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
+    "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
+    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers",
+    "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
-_FILES_ALONE = ("neox", "megatron_checkpoint", "system", "gpu")
+_FILES_ALONE = ("neox", "megatron_checkpoint", "megatron_launch", "system", "deepspeed_report", "gpu")
 """... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
 MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}
@@ -35,6 +35,4 @@ def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
 RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
 """... and last, lines of which only the time is read."""
-GATHERERS: dict[str, Callable[..., Gatherer]] = {
-    name: gatherer for module in MODULES.values() for name, gatherer in getattr(module, "GATHERERS", {}).items()
-}
+GATHERERS = {rule.name: rule.opens for rule in _OWN if rule.opens is not None}

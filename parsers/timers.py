@@ -35,7 +35,7 @@ class Timer(Struct, frozen=True):
     """Its own time, its parts taken out, may be that of another category: of a whole pass nothing tells what it holds.
     """
     ignored: bool = False
-    """The same time stands in another timer of the same report."""
+    """It says nothing of an iteration: it is of a start-up, or the same time stands in another timer of the report."""
 
 
 def _table() -> Iterator[tuple[str, Timer]]:
@@ -56,14 +56,7 @@ PART_OF: dict[str, str] = {
 UNKNOWN = Timer("other")
 BESIDE = frozenset(name for name, timer in TIMERS.items() if timer.category in ("checkpoint", "evaluation"))
 """Timers of what happens between two iterations."""
-_SET_UP = frozenset(
-    {
-        "model-and-optimizer-setup", "train/valid/test-data-iterators-setup", "model and optimizer",
-        "train/valid/test data iterators", "load-checkpoint", "load checkpoint",
-    }
-)  # fmt: skip
-"""Timers of a start-up, which is no iteration."""
-IGNORED = _SET_UP | {name for name, timer in TIMERS.items() if timer.ignored}
+IGNORED = frozenset(name for name, timer in TIMERS.items() if timer.ignored)
 """Timers that say nothing of an iteration."""
 
 

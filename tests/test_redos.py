@@ -39,7 +39,7 @@ FRAGMENTS = (
 
 def patterns() -> dict[str, list[re.Pattern[str]]]:
     """Every compiled expression that a module below parsers/ holds, in tuples and dicts too, by the module's name; and
-    those of the forms that are data.
+    those of the forms that are data, by their rule's.
     """
 
     def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
@@ -56,7 +56,8 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
     for module in pkgutil.walk_packages(parsers.__path__, "parsers."):
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
-    found["parsers/formats/*.yaml"] = [re.compile(form["pattern"]) for _, form in FORMS]
+    for name, form in FORMS:
+        found.setdefault(name, []).extend(map(re.compile, (form["pattern"], *form.get("beside", ()))))
     return found
 
 
@@ -188,12 +189,16 @@ _TRIED: set[tuple[str, str]] = set()
 """Rules and the texts that they were tried on: the expressions of several modules suggest the same."""
 SHARED = "parsers.engine.fields"
 """Its expressions are used by the rules of every module."""
+_OF_FORMS = {name for name, _ in FORMS}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in PATTERNS if name.startswith("parsers.formats.")))
+@pytest.mark.parametrize("name", sorted(name for name in PATTERNS if name in _OF_FORMS or ".formats." in name))
 def test_expressions(name: str) -> None:
-    """The rules of a module on the worst lines that the structure of its expressions suggests."""
-    rules: tuple[Rule, ...] = getattr(importlib.import_module(name), "RULES", None) or _USED_BY[name]
+    """The rules of a module, or of forms, on the worst lines that the structure of their expressions suggests."""
+    if name in _OF_FORMS:
+        rules = tuple(rule for rule in RULES if rule.name == name)
+    else:
+        rules = getattr(importlib.import_module(name), "RULES", None) or _USED_BY[name]
     texts: set[str] = set()
     for pattern in {*PATTERNS[name], *PATTERNS[SHARED]}:
         tree = _parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)

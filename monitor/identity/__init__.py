@@ -132,13 +132,10 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
-    watch, name = led.watch, naming.name_by(path, led, watches)
-    why = owner.why if (owner := owner_at(path)) is not None and owner.name else "path"
-    if watch is not None and watch.name is not None:
-        why = "name"
-    elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        unsure = unsure_at(path) if watch.labels else None
-        why = unsure.why if unsure is not None else "labels" if watch.labels else "name_from"
+    name, why = naming.name_by(path, led, watches)
+    if why == "name_from" and led.watch is not None and led.watch.labels:
+        unsure = unsure_at(path)
+        why = unsure.why if unsure is not None else "labels"
     return Named(name, why, masked_path(led.pattern))
 
 
@@ -254,9 +251,9 @@ def _same(one: Values, other: Values) -> bool:
 
 def overlap(one: Member, other: Member) -> bool | None:
     """Whether their lines were written at the same time, by their stamps; None where they print none."""
-    if one.first_stamp is None or one.last_stamp is None or other.first_stamp is None or other.last_stamp is None:
+    if one.first_stamp is None or other.first_stamp is None:
         return None
-    return one.first_stamp <= other.last_stamp and other.first_stamp <= one.last_stamp
+    return begins_before_end(one, other) and begins_before_end(other, one)
 
 
 def begins_before_end(one: Member, other: Member) -> bool:

@@ -49,8 +49,8 @@ class Led(NamedTuple):
     """The part of the path below the pattern's fixed part; empty for the very file; None: it is not below."""
 
 
-def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
-    """The name of the run whose log is at `path`, one without `.` and `..`, by what found it.
+def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
+    """The name of the run whose log is at `path`, one without `.` and `..`, by what found it; and why it is that one.
 
     `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
     the path from the fixed part of the pattern on, without a log's suffix and without what tells a job's two streams
@@ -62,15 +62,15 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> str:
     """
     watch = led.watch
     if watch is not None and watch.name is not None:
-        return _clean(watch.name)
+        return _clean(watch.name), "name"
     if watch is not None and watch.name_from is not None:
         named = searched(watch.name_from, path)
         if named:
-            return _clean(named)
+            return _clean(named), "name_from"
     owner = owner_at(path)
     if owner is not None and owner.name:
-        return _clean(owner.name)
-    return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name])))
+        return _clean(owner.name), owner.why
+    return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name]))), "path"
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:

@@ -78,15 +78,13 @@ class Dating:
         if isinstance(entry.event, TimeShown):
             self._shown = entry
             return
-        waiting, self._waiting = self._waiting, []
-        yield from self.clock.place(waiting, entry, self._source, raw)
+        yield from self._place(entry, raw)
 
     def flush(self) -> Iterator[Placed]:
         """What waits for a stamp."""
         if self._shown is not None:
             yield from self._settle(None)
-        waiting, self._waiting = self._waiting, []
-        yield from self.clock.place(waiting, None, self._source)
+        yield from self._place(None)
 
     def _settle(self, raw: float | None) -> Iterator[Placed]:
         """The bare stamp, now that the next one is known."""
@@ -94,10 +92,13 @@ class Dating:
         self._shown, self._since = None, []
         told = self.clock.scale.moment(shown.event) if shown is not None else None
         if shown is not None and told is not None and (raw is None or told <= raw + SKEW):
-            waiting, self._waiting = self._waiting, since
-            yield from self.clock.place(waiting, shown, self._source, told)
-        else:
-            self._waiting += since
+            yield from self._place(shown, told)
+        self._waiting += since
+
+    def _place(self, entry: LogEvent | None, raw: float | None = None) -> Iterator[Placed]:
+        """What waits, and the dated entry behind it."""
+        waiting, self._waiting = self._waiting, []
+        return self.clock.place(waiting, entry, self._source, raw)
 
 
 def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:

@@ -92,10 +92,8 @@ class Scale:
         """The first one after iterations that were counted from 0 makes no silence: their scale goes on."""
         if self.now is None:
             self.dated = True
-            return self.place(event, raw)
-        key = _writer(event)
-        if key not in self._offsets:
-            self._offsets[key] = [self.now - raw]
+        else:
+            self._offsets.setdefault(_writer(event), [self.now - raw])
         return self.place(event, raw)
 
     def _first_offset(self, key: _Writer, event: Event, raw: float, told: float) -> float:
@@ -108,12 +106,9 @@ class Scale:
             if raw + best < now - SKEW or ahead + SKEW >= _ZONE_STEP:
                 return best - (ahead + SKEW) // _ZONE_STEP * _ZONE_STEP if abs(ahead) <= _ZONES else best
             return best
-        hours = round(ahead / _HOUR)
-        if isinstance(event, FailureSeen) and hours and 0 < ahead <= _ZONES + _NEAR:
-            over = ahead - hours * _HOUR
-            if -SKEW <= over <= _NEAR and event.node is not None:
-                return best - hours * _HOUR
-        return best
+        hours = round(ahead / _HOUR) * _HOUR
+        zoned = isinstance(event, FailureSeen) and event.node is not None and 0 < ahead <= _ZONES + _NEAR
+        return best - hours if zoned and -SKEW <= ahead - hours <= _NEAR else best
 
     def _gone_back(self, event: Event, moment: float) -> float:
         """What to add to a clock that has gone back. Whole hours, where that fits what the line says."""

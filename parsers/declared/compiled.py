@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.declared.marks import Mark
 from parsers.declared.reading import Reading
@@ -22,13 +22,10 @@ _MAX_TEXT = 1000  # characters of one
 _FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
 
 
-class Block(Struct):
+class Block(Gatherer):
     """A head line and the lines below it. `readings` are those of its own mark."""
 
     readings: ClassVar[tuple[Reading, ...]] = ()
-    settles: ClassVar[bool] = True
-    """`close` tells whether it is complete."""
-
     head: str
     lines: list[str] = field(default_factory=list)
     rank: int | None = None
@@ -38,6 +35,11 @@ class Block(Struct):
     """The line that begins its last part was there."""
     foreign: int = 0
     """Lines of others within it."""
+
+    @property
+    def settles(self) -> bool:
+        """`close` tells whether it is complete."""
+        return True
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Takes what belongs to it; else says what it has gathered."""
@@ -92,22 +94,16 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     name = f"{dialect.name}.{first.spec.means}"
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
-        return Rule(name, (first.mark.anchor.encode(),), _Opens(readings, block))
+        return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
     # what a bar tells may contradict itself, and an engine may stand still, by their numbers
     plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
     return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), templated=plain)
 
 
-class _Opens(Struct, eq=False):
+def _opened(readings: tuple[Reading, ...], block: Any, line: Line) -> Iterator[Gatherer]:
     """Lines that open a block."""
-
-    readings: tuple[Reading, ...]
-    block: Any
-
-    def __call__(self, line: Line) -> Iterator[Gatherer]:
-        if self.readings[0].head(line) is not None:
-            origin = line.origin
-            yield self.block(line.text, [], origin["rank"], origin["node"], origin["logged_at"])
+    if readings[0].head(line) is not None:
+        yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
 
 
 def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Event]:

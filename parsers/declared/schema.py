@@ -189,9 +189,4 @@ def built_in() -> tuple[Dialect, ...]:
     """All of them, by name."""
     data = get_data("parsers.trainers", "built_in.json")
     assert data is not None
-    return decoded(data)
-
-
-def decoded(data: bytes) -> tuple[Dialect, ...]:
-    """Dialects from their JSON."""
     return msgspec.json.decode(data, type=tuple[Dialect, ...])

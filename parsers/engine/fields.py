@@ -18,25 +18,14 @@ MIB = 1024**2
 GIB = 1024**3
 
 # The programs write MB and GB and mean MiB and GiB (torch counts in powers of two).
-_BYTE_UNITS = {
-    "b": 1,
-    "bytes": 1,
-    "kb": 1024,
-    "kib": 1024,
-    "mb": MIB,
-    "mib": MIB,
-    "gb": GIB,
-    "gib": GIB,
-    "tb": 1024**4,
-    "tib": 1024**4,
-}
+_BYTE_POWERS = "bkmgt"  # of 1024, by the first letter
 _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, "e": 1e6}
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 """A printed number as a pattern without groups; to be compiled with IGNORECASE for `NAN` and `INF`."""
 
 LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
-_BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
+_BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
 _MAX_GIB = 1e9  # more is no memory
@@ -235,7 +224,7 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
     match = _BYTES.match(text)
     if not match:
         return None
-    size = float(match[1]) * _BYTE_UNITS[(match[2] or default_unit).lower()]
+    size = float(match[1]) * 1024.0 ** _BYTE_POWERS.index((match[2] or default_unit)[0].lower())
     return None if _bounded(size, abs(size) < _MAX_INTEGER) is None else round(size)
 
 

@@ -11,13 +11,17 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from parsers.engine.fields import finite, mebibytes, number
+from parsers.engine.fields import clock, finite, mebibytes, milliseconds, number, seconds, teraflops
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import EVENT_TYPES, Event
 
 _Convert: TypeAlias = Callable[[str], Any]
 _STEP = re.compile(r"global_step(\d{1,12})")
+
+
+def _rate_of_flops(text: str) -> float | None:
+    return teraflops(text) if finite(text) is not None else None
 
 
 def _step_in(path: str) -> int | None:
@@ -27,18 +31,24 @@ def _step_in(path: str) -> int | None:
 
 CONVERTERS: dict[str, _Convert] = {
     "finite": finite, "MiB": mebibytes, "time": iso_time, "without dots behind": lambda text: text.rstrip("."),
-    "without blanks": str.strip, "step in a path": _step_in, "true": bool,
+    "without blanks": str.strip, "step in a path": _step_in, "true": bool, "clock": clock, "small letters": str.lower,
+    "ms": milliseconds, "us": lambda text: seconds(finite(text), "us"), "FLOPS": _rate_of_flops,
+    "with separators": lambda text: finite(re.sub("[,_]", "", text)),
 }  # fmt: skip
 """By their names in a file."""
 
 
-class FormSpec(msgspec.Struct, frozen=True, kw_only=True):
+class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One form of a line."""
 
     pattern: str
-    """A regular expression. A group fills the field of its name, as the field's type says."""
+    """A regular expression. A group fills the field of its name, as the field's type says. Where none of those that are
+    found can be read, it is no such line.
+    """
     event: str
     """The kind of the event."""
+    beside: tuple[str, ...] = ()
+    """Further patterns: each is searched in the whole line by itself, and its groups fill fields where it is found."""
     also: tuple[str, ...] = ()
     """Kinds of further events of the same line, of which nothing more is told."""
     fields: Mapping[str, Any] = {}
@@ -50,12 +60,14 @@ class FormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """So many characters of the line are the event's `message`."""
 
 
-class RuleSpec(msgspec.Struct, frozen=True, kw_only=True):
+class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rule (scan.py): the first of its forms that a line has."""
 
     name: str
     anchors: tuple[str, ...]
     templated: bool = False
+    every: bool = False
+    """Each of its forms, as often as a line has it, in the line's order: what several have printed may be glued."""
     forms: tuple[FormSpec, ...]
 
 
@@ -63,7 +75,8 @@ class _Form:
     """One form, ready to read."""
 
     def __init__(self, spec: FormSpec) -> None:
-        self._search = re.compile(spec.pattern).search
+        self.pattern = re.compile(spec.pattern)
+        self._beside = [re.compile(pattern) for pattern in spec.beside]
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
         self._also = [EVENT_TYPES[kind] for kind in spec.also]
@@ -71,22 +84,26 @@ class _Form:
         self._needs = [field.name for field in known if field.required]
         self._reads = {name: CONVERTERS[how] for name, how in spec.reads.items()}
         self._groups = {field.name: _usual(field.type) for field in known} | self._reads
+        self._of_line = self._reads.keys() - {
+            name for pattern in (self.pattern, *self._beside) for name in pattern.groupindex
+        }
 
-    def read(self, line: Line) -> Iterator[Event]:
-        match = self._search(line.text)
-        if match is None:
-            return
-        groups = {name: text for name, text in match.groupdict().items() if text is not None}
+    def read(self, match: re.Match[str], line: Line) -> Iterator[Event]:
+        """What it says there."""
+        found = [match, *(pattern.search(line.text) for pattern in self._beside)]
+        groups = {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
         values = {**line.origin, **self._spec.fields}
         for name, value in self._spec.fields.items():
             if isinstance(value, str):
                 values[name] = value.format_map(groups)
         if self._spec.words:
             values["message"] = line.text.strip()[: self._spec.words]
-        for name in self._reads.keys() - match.re.groupindex.keys():
+        for name in self._of_line:
             values[name] = self._reads[name](line.text)
-        for name in groups.keys() & self._groups.keys():
-            values[name] = self._groups[name](groups[name])
+        told = {name: self._groups[name](groups[name]) for name in groups.keys() & self._groups.keys()}
+        values |= told
+        if told and all(value is None for value in told.values()):
+            return
         if all(values.get(name) is not None for name in self._needs):
             yield self._event(**values)
             yield from (event(**line.origin) for event in self._also)
@@ -102,9 +119,16 @@ def _rule(spec: RuleSpec) -> Rule:
     def forms() -> list[_Form]:  # made when the first line asks for them: most logs have few of these lines
         return [_Form(form) for form in spec.forms]
 
-    def read(line: Line) -> list[Event]:
-        return next((events for form in forms() if (events := list(form.read(line)))), [])
+    def first(line: Line) -> list[Event]:
+        found = ((form, form.pattern.search(line.text)) for form in forms())
+        return next((events for form, match in found if match and (events := list(form.read(match, line)))), [])
 
+    def every(line: Line) -> list[Event]:
+        found = [(form, match) for form in forms() for match in form.pattern.finditer(line.text)]
+        found.sort(key=lambda one: one[1].start())
+        return [event for form, match in found for event in form.read(match, line)]
+
+    read = every if spec.every else first
     return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.templated)
 
 

@@ -27,21 +27,15 @@ class Discarded(NamedTuple):
     line: int
 
 
-def line_end(data: bytes, start: int, has_cr: bool) -> int:
-    """Index of the end of the line that starts at `start`, or len(data)."""
+def line_end(data: bytes, start: int) -> tuple[int, int]:
+    r"""Where the line that starts at `start` ends, if only with the data, and where the next one begins: `\r\n` is one
+    line end.
+    """
     newline = data.find(b"\n", start)
-    if newline < 0:
-        newline = len(data)
-    if has_cr:
-        carriage = data.find(b"\r", start, newline)
-        if carriage >= 0:
-            return carriage
-    return newline
-
-
-def next_line(data: bytes, end: int) -> int:
-    r"""Index of the first byte behind the line end at `end`: `\r\n` is one line end."""
-    return end + (2 if data.startswith(b"\r\n", end) else 1)
+    newline = newline if newline >= 0 else len(data)
+    carriage = data.find(b"\r", start, newline)
+    end = carriage if carriage >= 0 else newline
+    return end, end + (2 if data.startswith(b"\r\n", end) else 1)
 
 
 class LineSplitter:
@@ -97,9 +91,8 @@ class LineSplitter:
         head = b"".join(self._pending) + whole if self._pending and not self._discarding else bytes(whole)
         out: list[Block | Discarded] = []
         if self._discarding:
-            end = line_end(head, 0, b"\r" in head)
+            end, begin = line_end(head, 0)
             out.append(Discarded(self._pending_bytes + end, self.line))
-            begin = next_line(head, end)
             self._line = self.line + head.count(b"\n", end, begin)
             head = head[begin:]
         self._pending, self._pending_bytes, self._discarding = [], 0, False
@@ -136,9 +129,9 @@ class LineSplitter:
                 continue
             if position > block_start:
                 out.append(self._block(data[block_start:position]))
-            end = line_end(data, position, b"\r" in data)
+            end, begin = line_end(data, position)
             out.append(Discarded(end - position, self.line))
-            block_start = position = next_line(data, end)
+            block_start = position = begin
             self._line = self.line + data.count(b"\n", end, position)
         if block_start < len(data):
             out.append(self._block(data[block_start:] if block_start else data))

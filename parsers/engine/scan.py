@@ -6,7 +6,7 @@ them all in one pass, and only lines that hold one are decoded and read.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -30,19 +30,29 @@ class Line:
         self.origin = {"rank": prefix.global_rank, "node": prefix.node, "logged_at": prefix.logged_at}
 
 
-class Gatherer(Protocol):
+class Gatherer(Struct):
     """Reads a fact that takes several lines. A record of plain JSON values, so that a resume can carry it on.
 
-    While it is open it is offered every line, noise too; what it does not take goes to the rules as usual. It may have
-    `settles` (what it holds is told if nothing follows for a while) and `shown` (the line that tells its events, if the
-    one that ends it says nothing).
+    While it is open it is offered every line, noise too; what it does not take goes to the rules as usual.
     """
+
+    @property
+    def settles(self) -> bool:
+        """What it holds is told if nothing follows for a while."""
+        return False
+
+    @property
+    def shown(self) -> str:
+        """The line that tells its events, if the one that ends it says nothing."""
+        return ""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """(events, whether the line was taken, whether the gatherer is done)."""
+        raise NotImplementedError
 
     def close(self) -> list[Event]:
         """The source ended: what was gathered so far, if it is worth an event."""
+        return []
 
 
 class Rule(Struct, frozen=True):
@@ -58,6 +68,8 @@ class Rule(Struct, frozen=True):
     """True where numbers in a line only fill fields: which event it is, and which fields that has, depends on none of
     them. Such lines are read by template (templates.py) once a shape has come twice.
     """
+    opens: Callable[..., Gatherer] | None = None
+    """What it opens, by which a resume carries it on."""
 
 
 class Scanner:

@@ -17,7 +17,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -295,9 +295,7 @@ class _Finder:
             if named:
                 yield from self._value([key for key, _ in items])
                 yield ":"
-                yield from self._value([item for _, item in items])
-            else:
-                yield from self._value(items)
+            yield from self._value([item for _, item in items] if named else items)
         yield "}" if named else "]"
 
     def _number(self, values: Sequence[Any]) -> Iterator[str | _Cut]:
@@ -339,29 +337,22 @@ class _Finder:
 
     def _time(self, iso: str, start: int, end: int) -> Iterator[str | _Cut]:
         """The ISO 8601 form of the time in [start, end): pieces of the line, and the marks that differ from it."""
-        source, pieces = self._lines[0], list[Any]()
+        source = self._lines[0]
         digits = [place for place in range(start, end) if 48 <= source[place] <= 57]
         constant = sum(map(str.isdigit, iso)) - len(digits)  # those of a month's name and of the blank before a day
+        places: list[int | None] = []  # in the line of each character, None: it does not stand there
         for char in iso:
-            if not char.isdigit() or constant:
-                constant -= char.isdigit()
-                pieces.append(char)
-                continue
-            place = digits.pop(0)
-            if (
-                len(pieces) > 1
-                and isinstance(pieces[-1], str)
-                and isinstance(pieces[-2], tuple)
-                and source[pieces[-2][1] : place] == pieces[-1].encode()
-            ):
-                pieces.pop()  # the same mark stands in the line
-                pieces[-1] = (pieces[-1][0], place + 1)
-            elif pieces and isinstance(pieces[-1], tuple) and pieces[-1][1] == place:
-                pieces[-1] = (pieces[-1][0], place + 1)
+            behind = places[-1] + 1 if places and places[-1] is not None else len(source)
+            if char.isdigit() and not constant:
+                places.append(digits.pop(0))
             else:
-                pieces.append((place, place + 1))
-        for piece in pieces:
-            yield piece if isinstance(piece, str) else self._cut(*piece)
+                constant -= char.isdigit()
+                places.append(behind if not char.isdigit() and source.startswith(char.encode(), behind) else None)
+        shifts = [None if place is None else place - index for index, place in enumerate(places)]
+        for shift, run in groupby(range(len(iso)), key=shifts.__getitem__):
+            piece = list(run)
+            first, behind = piece[0], piece[-1] + 1
+            yield iso[first:behind] if shift is None else self._cut(first + shift, behind + shift)
 
 
 def _place(text: _Text) -> tuple[int, int]:

@@ -14,9 +14,7 @@ from parsers.events.reports import *
 from parsers.events.setup import *
 
 EVENT_TYPES: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in list(globals().values())
-    if isinstance(cls, type) and issubclass(cls, Event) and cls is not Event
+    cls.kind: cls for cls in list(globals().values()) if isinstance(cls, type) and issubclass(cls, Event) and cls.kind
 }
 
 

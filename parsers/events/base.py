@@ -19,13 +19,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
     kind: ClassVar[str] = ""
     proves_training: ClassVar[bool] = True
-    """False for lines that programs other than a training print too: they alone make no run."""
     redrawn: ClassVar[bool] = False
     """True where the same line once more says nothing new: who judges does not read it again."""
 
     rank: int | None = None
     node: str | None = None
     logged_at: str | None = None
+
+
+class Remark(Event, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What programs other than a training print too: alone it makes no run."""
+
+    proves_training: ClassVar[bool] = False
 
 
 class LogEvent(msgspec.Struct, gc=False):

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from parsers.events.base import Event
+from parsers.events.base import Event, Remark
 
 Failure = Literal[
     "cuda_oom",
@@ -50,11 +50,10 @@ class ProgramExited(Event, frozen=True, kw_only=True, gc=False):
     iteration: int | None = None
 
 
-class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
+class ProcessExited(Remark, frozen=True, kw_only=True, gc=False):
     """A launcher saw one process end. A negative code is the signal."""
 
     kind: ClassVar[str] = "process_exit"
-    proves_training: ClassVar[bool] = False
 
     exit_code: int | None = None
     pid: int | None = None
@@ -65,22 +64,20 @@ class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
     """The whole launch has ended: the script or the program that started it says so."""
 
 
-class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):
+class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False):
     """Processes were ended because something else had failed, or take their leave: a consequence, never the cause."""
 
     kind: ClassVar[str] = "process_terminated"
-    proves_training: ClassVar[bool] = False
 
     pid: int | None = None
     by_itself: bool = False
     """It takes its leave, well or not; nobody had to end it."""
 
 
-class FailureSeen(Event, frozen=True, kw_only=True, gc=False):
+class FailureSeen(Remark, frozen=True, kw_only=True, gc=False):
     """A line that names a failure. `consequence` marks a victim (SIGTERM by torchrun): not the cause."""
 
     kind: ClassVar[str] = "failure"
-    proves_training: ClassVar[bool] = False
 
     failure: Failure
     message: str
@@ -111,13 +108,12 @@ class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
     waited_seconds: float | None = None
 
 
-class CollectiveStatus(Event, frozen=True, kw_only=True, gc=False):
+class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False):
     """How far a rank had come in a process group as a collective timed out, there or on another rank. `work` is the one
     that it gave up waiting for; all are counted within the group, `group` is the name that its ranks share.
     """
 
     kind: ClassVar[str] = "nccl_status"
-    proves_training: ClassVar[bool] = False
 
     group: str | None = None
     group_name: str | None = None
@@ -127,11 +123,10 @@ class CollectiveStatus(Event, frozen=True, kw_only=True, gc=False):
     completed: int
 
 
-class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
+class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False):
     """The last line of a Python traceback. One of a chain is told each; the one that came out is the last."""
 
     kind: ClassVar[str] = "traceback"
-    proves_training: ClassVar[bool] = False
 
     exception: str
     message: str

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from msgspec import field
 
 from parsers.dialects import MEGATRON_LM
-from parsers.events.base import Event
+from parsers.events.base import Event, Remark
 
 Part = Literal["rollout", "reward", "logprobs", "training", "sync"]
 """What a step of reinforcement learning is made of, in its order: responses are generated, scored, given their log
@@ -92,11 +92,10 @@ class TrainerLogged(Event, frozen=True, kw_only=True, gc=False):
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
-class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
+class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False):
     """A tqdm bar in iterations. Many programs draw bars: the run decides which one is the training."""
 
     kind: ClassVar[str] = "trainer_progress"
-    proves_training: ClassVar[bool] = False
     redrawn: ClassVar[bool] = True
 
     step: int
@@ -107,11 +106,10 @@ class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
     description: str = ""
 
 
-class StepGuessed(Event, frozen=True, kw_only=True, gc=False):
+class StepGuessed(Remark, frozen=True, kw_only=True, gc=False):
     """A line of a loop that no rule reads: the numbers of its step and epoch, and its losses that are finite."""
 
     kind: ClassVar[str] = "step_guessed"
-    proves_training: ClassVar[bool] = False
 
     counts: tuple[int, ...]
     losses: tuple[float, ...]
@@ -161,19 +159,17 @@ class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
     """True: the line says that the evaluation is over."""
 
 
-class PartBegan(Event, frozen=True, kw_only=True, gc=False):
+class PartBegan(Remark, frozen=True, kw_only=True, gc=False):
     """A part of a step begins or goes on. Bars of other programs may look the same: it proves no training."""
 
     kind: ClassVar[str] = "part"
-    proves_training: ClassVar[bool] = False
 
     part: Part
     implied: bool | None = None
     """True: no line says so. The part before it is over, and this one comes next."""
 
 
-class GenerationMoved(Event, frozen=True, kw_only=True, gc=False):
+class GenerationMoved(Remark, frozen=True, kw_only=True, gc=False):
     """A generation engine (vLLM, SGLang) has made tokens since its last line: in a rollout, or an evaluation."""
 
     kind: ClassVar[str] = "generation"
-    proves_training: ClassVar[bool] = False

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from msgspec import field
 
-from parsers.events.base import Event
+from parsers.events.base import Event, Remark
 
 
 class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
@@ -80,52 +80,41 @@ class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "loss_scale_exhausted"
 
 
-class CheckpointSaveStarted(Event, frozen=True, kw_only=True, gc=False):
+class _Checkpoint(Event, frozen=True, kw_only=True, gc=False):
+    iteration: int | None = None
+    path: str | None = None
+
+
+class CheckpointSaveStarted(_Checkpoint, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_save_started"
 
-    iteration: int | None = None
-    path: str | None = None
 
-
-class CheckpointSaved(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointSaved(_Checkpoint, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_saved"
 
-    iteration: int | None = None
-    path: str | None = None
     seconds: float | None = None
 
 
-class CheckpointSaveScheduled(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointSaveScheduled(_Checkpoint, frozen=True, kw_only=True, gc=False):
     """An asynchronous save was handed over: its success may come many iterations later."""
 
     kind: ClassVar[str] = "checkpoint_save_scheduled"
 
-    iteration: int | None = None
-    path: str | None = None
 
-
-class CheckpointFileWritten(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointFileWritten(_Checkpoint, frozen=True, kw_only=True, gc=False):
     """DeepSpeed writing or having written one file of a checkpoint: progress while saving."""
 
     kind: ClassVar[str] = "checkpoint_file"
 
-    iteration: int | None = None
-    path: str | None = None
     finished: bool = False
 
 
-class CheckpointLoadStarted(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointLoadStarted(_Checkpoint, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_load_started"
 
-    iteration: int | None = None
-    path: str | None = None
 
-
-class CheckpointLoaded(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointLoaded(_Checkpoint, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_loaded"
-
-    iteration: int | None = None
-    path: str | None = None
 
 
 class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False):
@@ -136,35 +125,31 @@ class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False):
     path: str | None = None
 
 
-class CustomValueLogged(Event, frozen=True, kw_only=True, gc=False):
+class CustomValueLogged(Remark, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "custom_value"
-    proves_training: ClassVar[bool] = False
 
     name: str
     value: float
 
 
-class CustomProgressLogged(Event, frozen=True, kw_only=True, gc=False):
+class CustomProgressLogged(Remark, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "custom_progress"
-    proves_training: ClassVar[bool] = False
 
     name: str
 
 
-class Malformed(Event, frozen=True, kw_only=True, gc=False):
+class Malformed(Remark, frozen=True, kw_only=True, gc=False):
     """A line that begins like a known one and does not parse: how we learn that upstream changed its format."""
 
     kind: ClassVar[str] = "malformed"
-    proves_training: ClassVar[bool] = False
 
     rule: str
     text: str
 
 
-class LineDiscarded(Event, frozen=True, kw_only=True, gc=False):
+class LineDiscarded(Remark, frozen=True, kw_only=True, gc=False):
     """A line longer than the bound was thrown away up to its end."""
 
     kind: ClassVar[str] = "line_discarded"
-    proves_training: ClassVar[bool] = False
 
     bytes: int

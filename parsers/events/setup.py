@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from parsers.events.base import Event
+from parsers.events.base import Event, Remark
 
 Milestone = Literal[
     "launched",
@@ -51,11 +51,10 @@ class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
     value: float | str
 
 
-class SizesTold(Event, frozen=True, kw_only=True, gc=False):
+class SizesTold(Remark, frozen=True, kw_only=True, gc=False):
     """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
 
     kind: ClassVar[str] = "sizes"
-    proves_training: ClassVar[bool] = False
 
     values: dict[str, int]
     default: bool = False
@@ -100,28 +99,25 @@ class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False):
     last: int
 
 
-class TimeShown(Event, frozen=True, kw_only=True, gc=False):
+class TimeShown(Remark, frozen=True, kw_only=True, gc=False):
     """A line that says nothing that is known here, but when it was written: a site's status line, a library's note."""
 
     kind: ClassVar[str] = "time"
-    proves_training: ClassVar[bool] = False
 
 
-class SoftwareSeen(Event, frozen=True, kw_only=True, gc=False):
+class SoftwareSeen(Remark, frozen=True, kw_only=True, gc=False):
     """A version that ds_report or a banner tells."""
 
     kind: ClassVar[str] = "software"
-    proves_training: ClassVar[bool] = False
 
     name: str
     version: str
 
 
-class EnvironmentVariableSeen(Event, frozen=True, kw_only=True, gc=False):
+class EnvironmentVariableSeen(Remark, frozen=True, kw_only=True, gc=False):
     """One variable of the allow-list (environment.py). Secrets stand in the same dumps: never by wildcard."""
 
     kind: ClassVar[str] = "environment"
-    proves_training: ClassVar[bool] = False
 
     name: str
     value: str
@@ -131,11 +127,10 @@ CLOCK = "GPU_CLOCK_MHZ"
 """Not a variable of the system: shown among them, as it is none of the training's own settings either (gpu.yaml)."""
 
 
-class HostSeen(Event, frozen=True, kw_only=True, gc=False):
+class HostSeen(Remark, frozen=True, kw_only=True, gc=False):
     """A host as the program knows it: its own, or the one that all of its launch meet at."""
 
     kind: ClassVar[str] = "host"
-    proves_training: ClassVar[bool] = False
 
     host: str
     """Without the domain."""

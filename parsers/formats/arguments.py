@@ -6,7 +6,7 @@ gpt-neox glues the value's origin to its end. Lines of other ranks in between ar
 
 from collections.abc import Iterator
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import ArgumentsDumped, Event
@@ -30,7 +30,7 @@ _REST = lazy(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 _ORIGIN = lazy(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
 
 
-class ArgumentsGatherer(Struct):
+class ArgumentsGatherer(Gatherer):
     """An open dump. `cut` is the name whose value is still to come."""
 
     values: dict[str, str] = field(default_factory=dict)
@@ -54,8 +54,7 @@ class ArgumentsGatherer(Struct):
         if match and (text.startswith(" ") or len(match[1]) + len(match[2]) >= _COLUMN):
             self._take(match[1], match[3])
             return [], True, False
-        rest = _REST.match(text) if self.cut is not None else None
-        if rest and self.cut is not None:
+        if self.cut is not None and (rest := _REST.match(text)):
             self._take(self.cut, rest[2])
             return [], True, False
         return [], False, False
@@ -78,5 +77,4 @@ def open_dump(line: Line) -> Iterator[Event | Gatherer]:
         yield ArgumentsGatherer(rank=line.prefix.global_rank)
 
 
-RULES: tuple[Rule, ...] = (Rule("megatron.arguments", (b" arguments ---",), open_dump),)
-GATHERERS = {"megatron.arguments": ArgumentsGatherer}
+RULES: tuple[Rule, ...] = (Rule("megatron.arguments", (b" arguments ---",), open_dump, opens=ArgumentsGatherer),)

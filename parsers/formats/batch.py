@@ -8,9 +8,7 @@ ends in `The output (if any) follows:`.
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
-
-from msgspec import Struct
+from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
@@ -84,11 +82,8 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, launch=True, **origin)
 
 
-class LsfReportGatherer(Struct):
+class LsfReportGatherer(Gatherer):
     """LSF's report: how the job ended is told where its output ends, once. `writer`: whose lines they are."""
-
-    settles: ClassVar[bool] = True
-    """The subject tells that the job is over, although the rest was not written."""
 
     writer: str
     subject: str
@@ -100,6 +95,11 @@ class LsfReportGatherer(Struct):
     reason: str = ""
     end: str = ""
     ended_at: str | None = None
+
+    @property
+    def settles(self) -> bool:
+        """The subject tells that the job is over, although the rest was not written."""
+        return True
 
     @property
     def shown(self) -> str:
@@ -146,6 +146,6 @@ RULES: tuple[Rule, ...] = (
         "batch.lsf",
         (b"TERM_", b"Exited with ", b"Exited by signal ", b"Successfully completed.", b"Subject: Job "),
         read_lsf,
+        opens=LsfReportGatherer,
     ),
 )
-GATHERERS = {"batch.lsf": LsfReportGatherer}

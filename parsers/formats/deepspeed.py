@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from parsers.engine.fields import finite, gibibytes, integer, number, seconds, teraflops
+from parsers.engine.fields import finite, gibibytes, integer, number
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     EngineStepLogged,
@@ -54,8 +54,6 @@ _SEE_MEMORY = lazy(
 )
 # `CPU Virtual Memory:  used = 40.54 GB, percent = 21.6%`
 _HOST_MEMORY = lazy(r"CPU Virtual Memory:[ ]{1,4}used = (" + _N + r") GB, percent = (" + _N + ")%")
-# flops profiler: `FLOPS per GPU = 3 * fwd flops per GPU / iter latency:   12.3 TFLOPS`, `iter latency: 1.2 s`
-_PROFILER = lazy(r"^(?:FLOPS per GPU [^:]{0,80}|samples/second|iter latency):[ ]{1,60}(" + _N + r")[ ]?(\w{0,12})")
 # `  zero_optimization_stage ...... 1` printed by config.py
 _SETTING = lazy(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
 _SETTINGS = {
@@ -146,22 +144,6 @@ def read_memory(line: Line) -> Iterator[Event]:
         yield MemoryReported(host_used_bytes=gibibytes(match[1]), host_used_ratio=ratio, **line.origin)
 
 
-def read_profile(line: Line) -> Iterator[Event]:
-    """The flops profiler's summary."""
-    match = _PROFILER.match(line.text.strip())
-    if not match:
-        return
-    value, unit = finite(match[1]), match[2]
-    if line.text.lstrip().startswith("FLOPS"):
-        rate = teraflops(f"{match[1]}{unit}")
-        if rate is not None:
-            yield ThroughputReported(tflops=rate, **line.origin)
-    elif line.text.lstrip().startswith("samples"):
-        yield ThroughputReported(samples_per_second=value, **line.origin)
-    elif unit in ("s", "ms", "us"):
-        yield ThroughputReported(seconds_per_step=seconds(value, unit), **line.origin)
-
-
 def read_setting(line: Line) -> Iterator[Event]:
     """Sizes from the engine's printed configuration; only config.py prints them."""
     location = line.prefix.location or ""
@@ -185,6 +167,5 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _TIMER), templated=True),
     Rule("deepspeed.memory", (b"Max_MA ", b"CPU Virtual Memory:"), read_memory, templated=True),
-    Rule("deepspeed.profile", (b"FLOPS per GPU ", b"samples/second: ", b"iter latency: "), read_profile),
     Rule("deepspeed.setting", (b":print] ",), read_setting),
 )  # fmt: skip

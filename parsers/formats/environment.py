@@ -6,7 +6,7 @@ Advice is no evidence: `For debugging consider passing CUDA_LAUNCH_BLOCKING=1.` 
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
-from parsers.events import EnvironmentVariableSeen, Event, HostSeen
+from parsers.events import EnvironmentVariableSeen, Event
 from parsers.formats import TABLES
 from parsers.patterns import lazy
 
@@ -23,22 +23,6 @@ _ASSIGNMENT = lazy(
 _EXPORTS = lazy(r"\bexport ([A-Z][A-Z0-9_]{2,60})=" + _VALUE + r"[ ]{0,2};")
 # `NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0`
 _NCCL = lazy(r"NCCL INFO (NCCL_[A-Z0-9_]{2,50}) set by environment to (\S{1,200})")
-# `sweep-1:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>`
-_NCCL_HOST = lazy(r"^([a-z0-9][\w-]{0,250}):\d{1,10}:\d{1,10} \[\d{1,3}\] NCCL INFO Bootstrap")
-_HOST = lazy(r"([a-z0-9][\w-]{0,62})(?:\.([a-z0-9][\w-]{0,62}))?(?:\.[\w.-]{1,200})?")
-
-
-def read_host(line: Line) -> Iterator[Event]:
-    """The host's name, as NCCL and the environment tell it; an address is none."""
-    if match := _NCCL_HOST.match(line.text):
-        yield HostSeen(host=match[1], **line.origin)
-        return
-    match = _ASSIGNMENT.match(line.text)
-    if match is None or match[1] not in ("HOSTNAME", "MASTER_ADDR"):
-        return
-    found = _HOST.fullmatch(match[2] or match[3] or match[4] or "")
-    if found is not None and not found[1].isdigit():
-        yield HostSeen(host=found[1], domain=found[2] or "", own=match[1] == "HOSTNAME", **line.origin)
 
 
 def read_variables(line: Line) -> Iterator[Event]:
@@ -63,7 +47,6 @@ def _seen(line: Line, name: str, value: str) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("host", (b"NCCL INFO Bootstrap", b"HOSTNAME=", b"MASTER_ADDR="), read_host),
     Rule(
         "environment",
         (b"CUDA_", b"NCCL_", b"TORCH_", b"PYTORCH_", b"OMP_NUM_THREADS=", b"PYTHONUNBUFFERED=", b"SLURM_", b"NVTE_",

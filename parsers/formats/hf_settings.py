@@ -7,7 +7,7 @@ do not train print the same, so that none of it makes a run.
 
 from collections.abc import Iterator
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.fields import integer
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -19,11 +19,11 @@ _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 
 _MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between
 
 # `[INFO:swift] rank: 0, local_rank: 0, world_size: 8, local_world_size: 8`
-_SWIFT = lazy(r"\bworld_size: (\d{1,7}), local_world_size: (\d{1,5})\b")
+_SWIFT = lazy(r"\bworld_size: (?P<world_size>\d{1,7}), local_world_size: (?P<processes_per_node>\d{1,5})\b")
 # `Process rank: 0, world size: 8, device: cuda:0, distributed training: True`
-_PROCESS = lazy(r"\b[Pp]rocess rank: \d{1,7}, world size: (\d{1,7})\b")
+_PROCESS = lazy(r"\b[Pp]rocess rank: \d{1,7}, world size: (?P<world_size>\d{1,7})\b")
 # `Num processes: 8`, under accelerate's `Distributed environment:`
-_ACCELERATE = lazy(r"^[ ]{0,4}Num processes: (\d{1,7})\s*$")
+_ACCELERATE = lazy(r"^[ ]{0,4}Num processes: (?P<world_size>\d{1,7})\s*$")
 # `per_device_train_batch_size=4,`, `--gradient_accumulation_steps 8`, `'gradient_accumulation_steps': 8`
 _ARGUMENT = lazy(
     r"(?<![\w.])(per_device_train_batch_size|gradient_accumulation_steps|sequence_parallel_size)"
@@ -45,14 +45,10 @@ _KEYS: dict[str, str] = TABLES["hf_configuration"]
 def read_world(line: Line) -> Iterator[Event]:
     """How many processes train."""
     text = line.text[:_MAX_TEXT]
-    if match := _SWIFT.search(text):
-        world, local = integer(match[1]), integer(match[2])
-        if world and local:
-            yield SizesTold(values={"world_size": world, "processes_per_node": local}, **line.origin)
-    elif match := _PROCESS.search(text) or _ACCELERATE.match(text):
-        world = integer(match[1])
-        if world:
-            yield SizesTold(values={"world_size": world}, **line.origin)
+    if match := _SWIFT.search(text) or _PROCESS.search(text) or _ACCELERATE.match(text):
+        values = {name: int(size) for name, size in match.groupdict().items()}
+        if all(values.values()):
+            yield SizesTold(values=values, **line.origin)
 
 
 def read_arguments(line: Line) -> Iterator[Event]:
@@ -80,7 +76,7 @@ def _values(pairs: dict[str, str]) -> dict[str, int]:
     return values
 
 
-class ConfigurationGatherer(Struct):
+class ConfigurationGatherer(Gatherer):
     """An open configuration. `section` is the one whose lines stand two columns further in."""
 
     own: dict[str, str] = field(default_factory=dict)
@@ -128,7 +124,7 @@ def open_configuration(line: Line) -> Iterator[Event | Gatherer]:
 
 RULES: tuple[Rule, ...] = (
     Rule("hf.world", (b"local_world_size: ", b"rocess rank: ", b"Num processes: "), read_world),
-    Rule("hf.model_config", (b"Config {",), open_configuration),
+    Rule("hf.model_config", (b"Config {",), open_configuration, opens=ConfigurationGatherer),
     Rule(
         "hf.arguments",
         (b"per_device_train_batch_size", b"gradient_accumulation_steps", b"sequence_parallel_size",
@@ -136,4 +132,3 @@ RULES: tuple[Rule, ...] = (
         read_arguments,
     ),
 )  # fmt: skip
-GATHERERS = {"hf.model_config": ConfigurationGatherer}

@@ -14,9 +14,10 @@ from parsers.events import (
     Event,
     TrainerLogged,
     TrainerProgressed,
-    TrainerSetting,
     TrainerSummary,
 )
+from parsers.formats import TABLES
+from parsers.formats.megatron import kept
 from parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
@@ -35,14 +36,7 @@ _BAR = lazy(
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
 _MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
-# `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
-_SETTING = lazy(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
-_HEADING = "***** Running training *****"
 _WRITES = "Writing model shards"
-# `  train_runtime            = 0:14:55.93`
-_METRIC = lazy(
-    r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
-)
 
 
 def read_dict(line: Line) -> Iterator[Event]:
@@ -57,50 +51,35 @@ def read_dict(line: Line) -> Iterator[Event]:
 
 
 def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
-    if "train_runtime" in values:
-        yield TrainerSummary(
-            train_runtime_seconds=_finite(values.get("train_runtime")),
-            samples_per_second=_finite(values.get("train_samples_per_second")),
-            steps_per_second=_finite(values.get("train_steps_per_second")),
-            train_loss=_number(values.get("train_loss")),
-            epoch=_finite(values.get("epoch")),
-            **line.origin,
-        )
-        return
+    kind: Any = TrainerSummary if "train_runtime" in values else TrainerLogged
     known: dict[str, Any] = {}
     extra: dict[str, float | str] = {}
     for name, text in values.items():
-        if name in ("loss", "eval_loss", "grad_norm", "learning_rate"):
-            known[name] = _number(text)
-        elif name == "epoch":
-            known[name] = _finite(text)
-        elif name in ("global_step/max_steps", "global_step"):
-            step, _, most = text.partition("/")
-            known["step"] = integer(step)
-            known["max_steps"] = integer(most) if most else None
-        elif name in ("memory(GiB)", "memory (GiB)"):
-            known["memory_bytes"] = gibibytes(text)
-        elif name == "train_speed(s/it)":
-            known["seconds_per_step"] = _finite(text)
-        elif name in ("train_speed(iter/s)", "train_speed(it/s)"):
-            known["seconds_per_step"] = per_second(text)
+        field, convert = _METRICS.get(name, ("", kept))
+        if field in kind.__struct_fields__:
+            known[field] = convert(text)
+            if field == "step":
+                known["max_steps"] = integer(text.partition("/")[2])
         else:
-            value = _number(text)
-            extra[name] = text if value is None else value
-    yield TrainerLogged(extra=extra, **known, **line.origin)
+            extra[name] = kept(text)
+    if kind is TrainerLogged:
+        known["extra"] = extra
+    yield kind(**known, **line.origin)
 
 
-def _number(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _finite(text: str | None) -> float | None:
-    return None if text is None or _number(text) is None else finite(text)
+def _finite(text: str) -> float | None:
+    return None if _number(text) is None else finite(text)
+
+
+_READ = {"number": _number, "finite": _finite, "integer": integer, "GiB": gibibytes, "it/s": per_second}
+_METRICS = {name: (field, _READ[how]) for name, (field, how) in TABLES["hf_metrics"].items()}
 
 
 def read_bar(line: Line) -> Iterator[Event]:
@@ -142,24 +121,6 @@ def read_line(line: Line) -> Iterator[Event]:
         yield from read_dict(line)
 
 
-def read_setting(line: Line) -> Iterator[Event]:
-    """The heading of a training and the figures under it; the final metrics as one figure a line."""
-    text = line.text
-    if _HEADING in text:
-        yield TrainerSetting(name="running_training", **line.origin)
-    elif match := _METRIC.match(text):
-        value = clock(match[2])
-        names = {"train_runtime": "train_runtime_seconds", "train_samples_per_second": "samples_per_second",
-                 "train_steps_per_second": "steps_per_second", "train_loss": "train_loss"}  # fmt: skip
-        if value is not None:
-            fields: dict[str, Any] = {names[match[1]]: value, **line.origin}
-            yield TrainerSummary(**fields)
-    elif match := _SETTING.match(text):
-        value = finite(match[2].replace(",", "").replace("_", ""))
-        if value is not None:
-            yield TrainerSetting(name=match[1].lower(), value=value, **line.origin)
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "hf.dict_or_bar",
@@ -167,12 +128,4 @@ RULES: tuple[Rule, ...] = (
         read_line,
         templated=True,
     ),
-    Rule(
-        "hf.setting",
-        (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
-         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ",
-         b"trainable parameters = ", b"train_runtime  ",
-         b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
-        read_setting,
-    ),
-)  # fmt: skip
+)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from msgspec import Struct
-
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
@@ -120,7 +118,7 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, **origin)
 
 
-class HydraGatherer(Struct):
+class HydraGatherer(Gatherer):
     """MPICH's and Intel's frame of `=`: who ended, where, and how."""
 
     rank: int | None = None
@@ -214,7 +212,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "launcher.mpi",
         (b"BAD TERMINATION OF", b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
-        read_mpi,
+        read_mpi, opens=HydraGatherer,
     ),
     Rule(
         "launcher.other",
@@ -229,4 +227,3 @@ RULES: tuple[Rule, ...] = (
         read_launch,
     ),
 )  # fmt: skip
-GATHERERS = {"launcher.mpi": HydraGatherer}

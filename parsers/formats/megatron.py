@@ -3,7 +3,9 @@
 
 In: a line that holds `iteration N/M |`. Out: one `IterationLogged` for each such line that stands in it. Fields match
 by name, never by position; unknown ones are kept and any may be missing. A NaN loss makes its field vanish from the
-line, so a line without a loss is a finding and no parse error. The unit stands in the label.
+line, so a line without a loss is a finding and no parse error. The unit stands in the label. Argonne's fork of
+Megatron-DeepSpeed differs in its separator and some names alone:
+`iteration=       3/  100000 | consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
 """
 
 import re
@@ -13,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from parsers.dialects import recognised
+from parsers.dialects import ARGONNE, recognised
 from parsers.engine.fields import (
     NUMBER,
     duration,
@@ -32,6 +34,8 @@ from parsers.patterns import lazy
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
 _START = lazy(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+# ` iteration=       3/  100000 | consumed_samples=...`
+_ARGONNE_START = lazy(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
@@ -73,11 +77,6 @@ class _Fields(Struct):
     def told(self) -> bool:
         """Whether any of ours is among them."""
         return bool(self.values or self.losses or self.cut)
-
-    @property
-    def dialect(self) -> str:
-        """Which program prints such names."""
-        return recognised(self.names)
 
     def take(self, name: str, text: str, closed: bool = True) -> bool:
         """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""
@@ -195,7 +194,7 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
                 train_iterations=integer(match[2]) if match[2].isdecimal() else None,
                 losses=found.losses,
                 extra=found.extra,
-                dialect=dialect or found.dialect,
+                dialect=dialect or recognised(found.names),
                 **found.values,
                 **line.origin,
             )
@@ -214,10 +213,17 @@ def _lead(text: str, floor: int, start: int) -> int:
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
 
+def _argonne_pair(piece: str) -> tuple[str, str] | None:
+    name, separator, value = piece.partition("=")
+    name = name.strip()
+    return (TABLES["argonne"].get(name, name), value.strip()) if separator and name else None
+
+
+_ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, dialect=ARGONNE.name)
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (
+    Rule("argonne.iteration", (b"iteration=",), _ARGONNE, templated=True),
     Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value), templated=True),
 )
-"""The lines of every program but Argonne's, gpt-neox included."""

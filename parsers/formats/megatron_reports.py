@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -95,7 +95,7 @@ def read_spread(line: Line) -> Iterator[Event]:
         yield TimersReported(speaker="megatron", timers={found[1]: took}, across=across, **line.origin)
 
 
-class RankTimesGatherer(Struct):
+class RankTimesGatherer(Gatherer):
     """`times across ranks (ms):` and what follows: the names of timers, and below each the time of each rank."""
 
     name: str = ""
@@ -145,7 +145,6 @@ RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
     Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
     Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
-    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks),
+    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
 )
-GATHERERS = {"megatron.rank_times": RankTimesGatherer}

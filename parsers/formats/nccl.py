@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from parsers.engine.fields import number
 from parsers.engine.scan import Line, Rule
-from parsers.events import CollectiveStatus, Event, FailureSeen, WatchdogTimedOut
+from parsers.events import Event, FailureSeen, WatchdogTimedOut
 from parsers.formats.exceptions import NCCL, cuda_failure
 from parsers.patterns import lazy
 
@@ -19,16 +19,6 @@ _OPERATION = lazy(r"OpType=(\w{1,40})")
 _TIMEOUT = lazy(r"Timeout\(ms\)=(\d{1,12})")
 _RAN = lazy(r"ran for (\d{1,12}) milliseconds")
 _GROUP = lazy(r"PG (?:ID \d{1,6} )?PG? ?GUID (\S{1,80})")
-# `[PG ID 5 PG GUID 112(TENSOR_MODEL_PARALLEL_GROUP) Rank 1]  failure detected by watchdog at work sequence id: 805827
-#  PG status: last enqueued work: 805831, last completed work: 805826`, `[PG 1 Rank 0] Timeout at NCCL work: 1580, last
-#  enqueued NCCL work: 1582, last completed NCCL work: 1579.`, `[PG 0 (default_pg) Rank 4] Received a dump signal due to
-#  a collective timeout from  rank 7 and ... Last enqueued NCCL work: 56116, last completed NCCL work: 56116.`
-_STATUS = lazy(
-    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15}),(?: last started [^,]{1,80},)?"
-    r" last completed (?:NCCL )?work: (-?\d{1,15})"
-)
-_PLACE = lazy(r"\[PG (?:ID \d{1,7} PG GUID )?(\w{1,80}) ?(?:\(([^()]{0,80})\))? ?Rank (\d{1,7})\]")
-_GAVE_UP = lazy(r"(?:work sequence id|detected by watchdog at work|Timeout at NCCL work): (\d{1,15})")
 _FOLLOWERS = ("terminated with exception", "what():", "Exception raised from")
 # `Process group watchdog thread terminated with exception`, `Some NCCL operations have failed or timed out.`
 _AFTER = lazy(
@@ -69,23 +59,6 @@ def read_watchdog(line: Line) -> Iterator[Event]:
     )
 
 
-def read_status(line: Line) -> Iterator[Event]:
-    """How far the rank had come in its process group."""
-    match = _STATUS.search(line.text)
-    if not match:
-        return
-    place, work = _PLACE.search(line.text), _GAVE_UP.search(line.text)
-    yield CollectiveStatus(
-        group=place[1] if place else None,
-        group_name=place[2] if place else None,
-        group_rank=int(place[3]) if place else None,
-        work=int(work[1]) if work else None,
-        enqueued=int(match[1]),
-        completed=int(match[2]),
-        **line.origin,
-    )
-
-
 def read_error(line: Line) -> Iterator[Event]:
     """Errors that NCCL or its process group raised. `NCCL INFO` is noise even when it contains the word."""
     text = line.text
@@ -104,7 +77,6 @@ RULES: tuple[Rule, ...] = (
          b"Terminating the process after"),
         read_watchdog,
     ),
-    Rule("nccl.status", (b"last completed work: ", b"last completed NCCL work: "), read_status),
     Rule(
         "nccl.error",
         (b"NCCL error in", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError", b"ncclRemoteError",

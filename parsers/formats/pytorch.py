@@ -59,12 +59,14 @@ RULES: tuple[Rule, ...] = (
          b"Out of memory error on "),
         read_cuda,
     ),
-    Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),
-    Rule("pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>"), open_traceback),
+    Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored, opens=IgnoredGatherer),
+    Rule(
+        "pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>"), open_traceback,
+        opens=TracebackGatherer,
+    ),
     Rule(
         "system",
         (b"No space left on device", b"inline_container.cc", b"Disk quota exceeded", b"iostream error"),
         read_disk,
     ),
 )  # fmt: skip
-GATHERERS = {"pytorch.traceback": TracebackGatherer, "pytorch.ignored": IgnoredGatherer}

@@ -11,7 +11,7 @@ sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a trac
 
 from collections.abc import Iterator
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.fields import integer
 from parsers.engine.prefixes import iso_time
@@ -61,7 +61,7 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
         yield ProcessTerminated(**origin)
 
 
-class RootCauseGatherer(Struct):
+class RootCauseGatherer(Gatherer):
     """torchrun's report: the other failures are passed over, they came later; of the root cause's entry the named lines
     are taken, and of its traceback the exception that came out.
     """
@@ -168,6 +168,6 @@ RULES: tuple[Rule, ...] = (
         "launcher.torchrun",
         (b"Root Cause (first", b"Failures:", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
         read_torchrun,
+        opens=RootCauseGatherer,
     ),
 )
-GATHERERS = {"launcher.torchrun": RootCauseGatherer}

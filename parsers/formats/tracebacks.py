@@ -10,7 +10,7 @@ failed): that last line is the exception.
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 
 from parsers.engine.scan import Gatherer, Line
 from parsers.events import Event, TracebackSeen
@@ -50,9 +50,10 @@ def _is_header(line: Line) -> bool:
     )
 
 
-class TracebackGatherer(Struct):
+class TracebackGatherer(Gatherer):
     """Open while `pending` tracebacks wait for their exception line, whichever rank writes it, and a little longer: a
-    chain may follow. `writers`: of each writer of the file what its frames have told so far.
+    chain may follow. `writers`: of each writer of the file what its frames have told so far. A header without its
+    exception is no fact.
     """
 
     lines: int = 0
@@ -92,35 +93,27 @@ class TracebackGatherer(Struct):
             return [], False, False
         self.pending -= 1
         root = writer.get("root")
-        event = _seen(found, line, script=writer.get("script"), top_level=writer.get("top_level"), root=root)
+        exception, message = found
+        script, number = writer.get("script"), signal_of(message) if exception == "SignalException" else None
+        event = TracebackSeen(
+            exception=exception,
+            message=message if number is None else f"{message} ({signal_name(number)})",
+            script=script,
+            top_level=writer.get("top_level"),
+            root=root,
+            role=role_of(exception, message, script, text),
+            failure=named_failure(exception, message),
+            signal=number,
+            optional=exception in IMPORTS,
+            lost_peer=lost_peer(exception, message),
+            **line.origin,
+        )
         writer.clear()
         writer["told"] = root or bare[:300]
         return [event], False, False
 
-    def close(self) -> list[Event]:
-        """A header without its exception is no fact."""
-        return []
 
-
-def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: bool | None, root: str | None) -> Event:
-    exception, message = found
-    number = signal_of(message) if exception == "SignalException" else None
-    return TracebackSeen(
-        exception=exception,
-        message=message if number is None else f"{message} ({signal_name(number)})",
-        script=script,
-        top_level=top_level,
-        root=root,
-        role=role_of(exception, message, script, line.text),
-        failure=named_failure(exception, message),
-        signal=number,
-        optional=exception in IMPORTS,
-        lost_peer=lost_peer(exception, message),
-        **line.origin,
-    )
-
-
-class IgnoredGatherer(Struct):
+class IgnoredGatherer(Gatherer):
     """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
     and what follows it: Python's clean-up complained, nothing ended.
     """
@@ -135,10 +128,6 @@ class IgnoredGatherer(Struct):
             return [], False, True
         over = self.lines > _IGNORED_LINES or bool(not text.startswith(" ") and exception_of(text.strip()))
         return [], text.startswith(" ") or over or self.lines == 1, over
-
-    def close(self) -> list[Event]:
-        """Nothing is told."""
-        return []
 
 
 def open_traceback(line: Line) -> Iterator[Event | Gatherer]:

@@ -115,6 +115,7 @@ def test_byte_size() -> None:
     assert byte_size("3", "gb") == 3 * GIB
     assert byte_size("77 bytes") == 77
     assert byte_size("much") is None
+    assert byte_size("12 iB") == 12  # no unit
     assert byte_size("9" * 400 + " GB") is None
 
 

@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.lines import Block, Discarded, LineSplitter, line_end, next_line
+from parsers.engine.lines import Block, Discarded, LineSplitter, line_end
 
 pieces = st.lists(
     st.sampled_from([b"a", b"iteration ", b"\n", b"\r", b"\r\n", b"\0", b"x" * 40, b"\xff", "é".encode()]), max_size=60
@@ -89,9 +89,9 @@ def walk(chunks: list[bytes], bound: int) -> list[tuple[int, bytes | int]]:
             continue
         position = 0
         while position < len(part.data):
-            end = line_end(part.data, position, b"\r" in part.data)
+            end, begin = line_end(part.data, position)
             out.append((part.first_line + part.data.count(b"\n", 0, position), part.data[position:end]))
-            position = next_line(part.data, end)
+            position = begin
     return out
 
 
