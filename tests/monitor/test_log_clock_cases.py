@@ -20,6 +20,8 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.reading import dated_events
 from monitor.source_clock import SourceClock, clocked
 from tests.conftest import FIELD_LOGS, REAL_LOGS
+from tests.lines import dump
+from tests.lines import line as iteration_line
 
 BEGIN = datetime(2026, 3, 1, 8, 0, 20, tzinfo=UTC)
 CANCELLED = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT {}{} ***\n"
@@ -34,12 +36,10 @@ def setup(seconds: float = -10, *, begin: datetime = BEGIN, every: int = 1, date
     """A launch up to its training; it prints datetime lines if `dated`."""
     lines = [
         "using world size: 8, data-parallel-size: 2, tensor-model-parallel size: 2, pipeline-model-parallel size: 2 ",
-        "------------------------ arguments ------------------------",
-        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in {
-            "eval_interval": 1000, "eval_iters": 10, "global_batch_size": 64, "hidden_size": 2048,
-            "log_interval": every, "num_layers": 24, "seq_length": 2048, "train_iters": 1000, "world_size": 8,
-        }.items()),
-        "-------------------- end of arguments ---------------------",
+        dump(
+            eval_interval=1000, eval_iters=10, global_batch_size=64, hidden_size=2048, log_interval=every,
+            num_layers=24, seq_length=2048, train_iters=1000, world_size=8,
+        ).rstrip("\n"),
     ]  # fmt: skip
     if dated:
         short = "%Y-%m-%d %H:%M:%S"
@@ -56,12 +56,7 @@ def line(iteration: int, took: float = 2.0, at: float | None = None, form: str =
     """An iteration's line, dated if `at` is given; no two launches have the same losses."""
     date = "" if at is None else form.format(stamp(at, **of))
     loss = 8.0 - iteration / 1000 - sum(map(ord, date)) % 97 / 100
-    return (
-        f" {date}iteration {iteration:8d}/    1000 | consumed samples: {iteration * 64:12d} | "
-        f"elapsed time per iteration (ms): {took * 1000:.1f} | learning rate: 1.000E-04 | global batch size:    64 | "
-        f"lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: 0.300 | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 |\n"
-    )
+    return iteration_line(iteration, 1000, took, loss, batch=64, norm=0.3, date=date)
 
 
 def training(first: int, last: int, start: float, took: float = 2.0, **of: Any) -> str:

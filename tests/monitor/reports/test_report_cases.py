@@ -12,6 +12,7 @@ from monitor.cli import main
 from monitor.model.flops import FORMULAS
 from monitor.model.topology import Topology
 from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
+from tests.lines import dump, line
 
 Report = Callable[[str], dict[str, Any]]
 
@@ -40,18 +41,6 @@ def report(tmp_path: Path) -> Report:
         return row_of(log)
 
     return read
-
-
-def dump(**values: object) -> str:
-    """An arguments dump."""
-    lines = [f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in values.items()]
-    return "".join(
-        [
-            "------------------------ arguments ------------------------\n",
-            *lines,
-            "-------------------- end of arguments ---------------------\n",
-        ]
-    )
 
 
 def notes(row: dict[str, Any]) -> str:
@@ -205,12 +194,7 @@ def megatron_2021(date: str = "2021-05-23", script: str = "+ MSIZE=18\n", **more
     """Megatron-LM as it was in 2021: no TFLOPs in its lines."""
     values = {**OLD, "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "global_batch_size": 4,
               "micro_batch_size": 1, "padded_vocab_size": 50688, **more}  # fmt: skip
-    lines = "".join(
-        f" iteration {number:8d}/     100 | consumed samples: {4 * number:12d} | elapsed time per iteration "
-        "(ms): 1381.0 | learning rate: 1.5E-04 | global batch size:     4 | lm loss: 7.1E+00 | loss "
-        "scale: 16384.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-        for number in range(1, 8)
-    )
+    lines = "".join(line(number, 100, 1.381, 7.1, batch=4) for number in range(1, 8))
     return f"{script}{dump(**values)}[after megatron is initialized] datetime: {date} 08:41:04 \n{lines}"
 
 
