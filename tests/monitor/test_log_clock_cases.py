@@ -101,22 +101,24 @@ Tell = Callable[..., list[str]]
 # --- undated lines between dated ones ---------------------------------------------------------------------------------
 
 
-def test_a_rare_stamp_and_undated_iterations_are_no_hang(told: Tell, tmp_path: Path) -> None:
-    """DeepSpeed's `step=0` is dated, thirty iterations of 20 s are not, then the time limit: replay and report."""
+@pytest.mark.parametrize(
+    ("limit", "said", "noted"),
+    [
+        ("08:10:30", ["crash firing"], "time limit at iteration 30"),
+        ("08:55:30", ["hang firing", "crash firing", "hang resolved"], "hang at iteration 30"),
+    ],
+)
+def test_a_rare_stamp_and_undated_iterations(
+    told: Tell, tmp_path: Path, limit: str, said: list[str], noted: str
+) -> None:
+    """DeepSpeed's `step=0` is dated, thirty iterations of 20 s are not, then the time limit: no hang, in replay and
+    report. Near miss: they tell of ten minutes, and the limit came 45 minutes later.
+    """
     head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
     log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
-    log += CANCELLED.format("2026-03-01T08:10:30", " DUE TO TIME LIMIT")
-    assert told(log) == ["crash firing"]
-    assert "time limit at iteration 30" in reported(tmp_path / "run.log")
-
-
-def test_a_long_silence_after_undated_iterations_is_a_hang(told: Tell, tmp_path: Path) -> None:
-    """Near miss: the iterations tell of ten minutes, and the time limit came 45 minutes later."""
-    head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
-    log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
-    log += CANCELLED.format("2026-03-01T08:55:30", " DUE TO TIME LIMIT")
-    assert told(log) == ["hang firing", "crash firing", "hang resolved"]
-    assert "hang at iteration 30" in reported(tmp_path / "run.log")
+    log += CANCELLED.format(f"2026-03-01T{limit}", " DUE TO TIME LIMIT")
+    assert told(log) == said
+    assert noted in reported(tmp_path / "run.log")
 
 
 @pytest.mark.parametrize(

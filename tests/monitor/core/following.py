@@ -80,9 +80,12 @@ class Following:
         assert saved.runs.keys() == whole.runs.keys()
         return saved
 
-    def killed(self) -> None:
-        """It is killed by -9 and started: the next daemon has the state file, and reads on where that says."""
+    def killed(self, away: float = 0.0) -> None:
+        """It is killed by -9 and started after so many seconds: the next daemon has the state file, and reads on where
+        that says.
+        """
         saved = self.saved()
+        self.now += away
         self.core = self._begun()
         positions = self.core.restore(saved)
         for path, data in self.written.items():
