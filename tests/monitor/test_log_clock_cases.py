@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.reading import dated_events
 from monitor.source_clock import SourceClock, clocked
+from tests.commands import command
 from tests.conftest import FIELD_LOGS, REAL_LOGS
 from tests.lines import dump
 from tests.lines import line as iteration_line
@@ -78,8 +77,7 @@ def told(tmp_path: Path) -> Callable[..., list[str]]:
 
 def records(*arguments: str | Path) -> list[dict[str, Any]]:
     """Of `replay --json`."""
-    result = CliRunner().invoke(main, ["replay", "--json", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
+    result = command("replay", "--json", *arguments)
     return [json.loads(text) for text in result.stdout.splitlines()]
 
 
@@ -90,8 +88,7 @@ def said(*arguments: str | Path) -> list[str]:
 
 def reported(path: Path) -> str:
     """The notes in the one row of `report`."""
-    result = CliRunner().invoke(main, ["report", str(path)])
-    assert result.exit_code == 0, result.output
+    result = command("report", path)
     return result.stdout.splitlines()[-1]
 
 
@@ -351,8 +348,7 @@ def test_backfill_knows_the_zone(tmp_path: Path) -> None:
     night = datetime(2026, 10, 25, 2, 59, 40, tzinfo=UTC)
     log = tmp_path / "run.log"
     log.write_text(setup(begin=night) + training(1, 10, 0, begin=night) + training(11, 20, 20 - 3600, begin=night))
-    result = CliRunner().invoke(main, ["backfill", str(log), "--timezone", "Europe/Berlin", "--step", "5s"])
-    assert result.exit_code == 0, result.output
+    result = command("backfill", log, "--timezone", "Europe/Berlin", "--step", "5s")
     times = [float(row.split()[-1]) for row in result.stdout.splitlines() if row.startswith("megatron_iteration{")]
     assert times[-1] - times[0] == pytest.approx(40, abs=15)
     assert times[-1] == pytest.approx(datetime(2026, 10, 25, 1, 0, 20, tzinfo=UTC).timestamp(), abs=1)
@@ -432,7 +428,7 @@ def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
     hung = []
     for path in sorted(REAL_LOGS.rglob("*")):
         if path.suffix in (".log", ".out", ".err") and os.path.getsize(path) < 30_000_000:
-            result = CliRunner().invoke(main, ["replay", "--json", str(path)])
+            result = command("replay", "--json", path, code=None)
             if '"incident": "hang"' in result.stdout:
                 hung.append(path.stem)
     assert set(hung) <= {"2340723"}

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.model.flops import FORMULAS
 from monitor.model.topology import Topology
+from tests.commands import command
 from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
 from tests.lines import dump, line
 
@@ -19,14 +18,14 @@ Report = Callable[[str], dict[str, Any]]
 
 def row_of(*paths: Path) -> dict[str, Any]:
     """The only row of `report --format json`."""
-    done = CliRunner().invoke(main, ["report", "--format", "json", *map(str, paths)], catch_exceptions=False)
+    done = command("report", "--format", "json", *paths)
     (row,) = json.loads(done.stdout)["rows"]
     return dict(row)
 
 
 def top_of(path: Path) -> dict[str, str]:
     """The only row of `top --plain`, by column."""
-    done = CliRunner().invoke(main, ["top", "--plain", str(path)], catch_exceptions=False)
+    done = command("top", "--plain", path)
     head, row = (line.split() for line in done.stdout.splitlines())
     return dict(zip(head, row, strict=True))
 
@@ -82,7 +81,7 @@ def test_effective_tera_flops_are_printed_tflops(report: Report, tmp_path: Path,
     assert row["tflops"] == pytest.approx(2.12, abs=0.006)
     assert "reproduce" not in notes(row)
     assert float(top_of(tmp_path / "run.log")["TFLOPS"]) == row["tflops"]
-    page = CliRunner().invoke(main, ["run", "--once", str(tmp_path / "run.log")]).stdout
+    page = command("run", "--once", tmp_path / "run.log").stdout
     assert f'source="log"}} {row["tflops"]}' in page
 
 
@@ -182,8 +181,7 @@ def test_a_model_that_is_only_loaded_is_no_run(tmp_path: Path) -> None:
     """A configuration and a world size stand in the logs of programs that do not train."""
     log = tmp_path / "serve.log"
     log.write_text(swift_log().partition("Train:")[0])
-    done = CliRunner().invoke(main, ["report", str(log)])
-    assert done.exit_code == 1
+    done = command("report", log, code=1)
     assert "no training line" in done.stderr
 
 
@@ -384,18 +382,17 @@ def test_once_of_a_missing_file_fails(tmp_path: Path) -> None:
     """Also beside one that is there."""
     log = tmp_path / "run.log"
     log.write_text(engine_log())
-    assert CliRunner().invoke(main, ["run", "--once", str(log)]).exit_code == 0
+    command("run", "--once", log)
     for paths in ([tmp_path / "none.log"], [log, tmp_path / "none.log"], [tmp_path / "none*.log"]):
-        assert CliRunner().invoke(main, ["run", "--once", *map(str, paths)]).exit_code == 1
+        command("run", "--once", *paths, code=1)
 
 
 @pytest.mark.parametrize("fault", ["hang@999999", "hang@501", "hang@99999999999999999999", "hang@\u00b2"])
 def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
     """With the number of iterations that there are."""
-    done = CliRunner().invoke(main, ["simulate", "--fault", fault])
-    assert done.exit_code == 2
+    done = command("simulate", "--fault", fault, code=2)
     assert "500 iterations" in done.stderr or "is no iteration" in done.stderr
-    assert CliRunner().invoke(main, ["simulate", "--fault", "hang@20", "--iterations", "20"]).exit_code == 0
+    command("simulate", "--fault", "hang@20", "--iterations", "20")
 
 
 # --- logs that others wrote -----------------------------------------------------------------------------------------
