@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
 TORCH ?= torch
-# More than two cores have: the tests that take long wait for real programs. Each takes 5 s to collect the tests.
-WORKERS ?= 4
+# Five wait for real programs, two compute meanwhile, on two cores. Each takes 2 s to collect the tests.
+WORKERS ?= 7
 PIP := install --quiet --disable-pip-version-check
 # What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
 # By pip, or by UV, where that says which program it is: a fifth of the time (.ci/run).
@@ -37,7 +37,7 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
 	@test -n "$(LOGS)" || { echo "say which logs: make run LOGS='/logs/**/*.out'" >&2; exit 2; }
 	$(BIN)/megatron-monitor run $(ARGS) '$(LOGS)'
 
-# A file is one worker's, so that its servers are started once; those that take longest come first (tests/conftest.py).
+# A file is one worker's; what waits and what computes is begun at once, what takes longest first (tests/conftest.py).
 test: dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

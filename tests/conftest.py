@@ -12,6 +12,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 from msgspec import inspect
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from monitor.cli import GARBAGE
 from monitor.core.aside import Aside
@@ -62,15 +64,39 @@ def loaded(text: str) -> Any:
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
-LONG = ("test_redos.py", "test_launches.py", "test_queries.py", "test_same_verdicts.py", "test_bounded_numbers.py")
-"""Files that take half a minute: begun last, one of them would have a worker alone."""
+WAITING = (
+    "test_alert_path.py", "test_slurm.py", "test_page.py", "test_nobody_looks.py", "test_daemon.py", "test_demo.py",
+    "test_outputs.py", "test_scenarios.py", "test_kafka.py", "test_queries.py", "test_rules.py", "test_files.py",
+)  # fmt: skip
+"""Files that wait for real programs for longer than others."""
+COMPUTING = ("test_bounded_numbers.py", "test_redos.py", "test_same_verdicts.py", "test_launches.py")
+"""Files that take the processor for longer than others."""
 
 
-def _place(item: pytest.Item) -> int:
-    """The place of its file in the order: first those that wait for real programs, then those that compute long."""
-    if item.path.relative_to(ROOT).parts[1] in ("deploy", "e2e", "slurm"):
-        return 0
-    return 1 if item.path.name in LONG else 2
+def _place(item: pytest.Item) -> tuple[int, int]:
+    """The place of its file in the order: what waits first, what computes last, what takes longest at both ends."""
+    name = item.path.name
+    if name in COMPUTING:
+        return 2, COMPUTING.index(name)
+    waits = item.path.relative_to(ROOT).parts[1] in ("deploy", "e2e", "grafana", "slurm")
+    return 0 if waits else 1, WAITING.index(name) if waits and name in WAITING else len(WAITING)
+
+
+class BothEnds(LoadFileScheduling):
+    """A file is one worker's, so that its servers are started once. Every third worker takes files from the end of the
+    order: it computes while the others wait.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if int(node.gateway.id.removeprefix("gw")) % 3 == 1:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """As `make test` asks for it; any other distribution is pytest-xdist's own."""
+    return BothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 SUMMARY: pytest.StashKey[list[str]] = pytest.StashKey()

@@ -4,8 +4,10 @@ import json
 import os
 import select
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -13,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 TETHERED = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: it is killed when the test's process dies, however that ends (util-linux)."""
@@ -63,6 +65,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+Server = TypeVar("Server", bound=socketserver.BaseServer)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """One of this process, by a thread of its own."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    with server:
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(10.0)
 
 
 def listening(pid: int) -> int | None:

@@ -1,13 +1,10 @@
 """Real Prometheus, Alertmanager and their like on loopback, made from the files in deploy/, ended by their fixture."""
 
-import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,8 @@ import yaml
 from tests.conftest import loaded
 from tests.e2e.conftest import RunningDaemon, Start, start  # noqa: F401 - the fixture that starts the daemon
 from tests.e2e.test_daemon import Writer, training  # noqa: F401 - the fixture that writes a log
-from tests.programs import Prometheus, prometheus, running, wait
+from tests.monitor.notifiers import receiver as webhook
+from tests.programs import Prometheus, prometheus, running, serving, wait
 
 INTERVAL = 1.0
 """Seconds of a scrape, an evaluation, a group's wait and a short `for`."""
@@ -74,54 +72,28 @@ def with_example(text: str, name: str) -> str:
     return text[: match.start()] + used + text[match.end() :]
 
 
-class Receiver:
+class Receiver(webhook.Receiver):
     """A webhook that keeps what is posted to it."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                receiver.bodies.append(json.loads(self.rfile.read(length)))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
 
     def fired(self, name: str) -> list[dict[str, Any]]:
         """Alerts of a name that came as firing."""
         return [
             alert
-            for body in list(self.bodies)
+            for body in self.bodies
             for alert in body["alerts"]
             if alert["labels"]["alertname"] == name and alert["status"] == "firing"
         ]
 
     def names(self) -> set[str]:
         """Of all alerts that came."""
-        return {alert["labels"]["alertname"] for body in list(self.bodies) for alert in body["alerts"]}
-
-    def close(self) -> None:
-        """End it."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+        return {alert["labels"]["alertname"] for body in self.bodies for alert in body["alerts"]}
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A webhook receiver."""
-    one = Receiver()
-    yield one
-    one.close()
+    with serving(Receiver()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -36,10 +36,7 @@ DEAD = ("MegatronRunsUnwatched", "MegatronMonitorDown")
 
 def messages(receiver: Receiver) -> list[tuple[str, str, int]]:
     """Each message that came: its alert's name, its status, how many alerts it holds."""
-    return [
-        (body["alerts"][0]["labels"]["alertname"], body["status"], len(body["alerts"]))
-        for body in list(receiver.bodies)
-    ]
+    return [(body["alerts"][0]["labels"]["alertname"], body["status"], len(body["alerts"])) for body in receiver.bodies]
 
 
 def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
@@ -96,7 +93,7 @@ def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
     assert {row[0] for row in told} <= {PAGE, *DEAD}
     assert not [row for row in told if row[1] == "resolved"]
     assert {run["labels"]["run"] for run in chain.receiver.fired(PAGE)} == {"a", "b"}
-    told_of = {alert["labels"].get("run") for body in list(chain.receiver.bodies) for alert in body["alerts"]}
+    told_of = {alert["labels"].get("run") for body in chain.receiver.bodies for alert in body["alerts"]}
     assert not told_of & set(ended)
 
 

@@ -1,6 +1,5 @@
 """The real daemon on real files: in time, each line once, through kill -9 and rotation."""
 
-import http.server
 import json
 import os
 import re
@@ -14,7 +13,8 @@ import pytest
 
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
-from tests.programs import MONITOR, free_port, slack
+from tests.monitor.notifiers.receiver import Receiver
+from tests.programs import MONITOR, free_port, serving, slack
 
 pytestmark = pytest.mark.e2e
 
@@ -150,17 +150,7 @@ def test_a_daemon_that_was_down_tells_the_hang_it_missed(installed: Start, train
 
 def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: Writer) -> None:
     """The receiver is down, a hang fires, the daemon is killed; both are started again: told, and its end."""
-    port, hook, received = free_port(), free_port(), list[dict[str, str]]()
-
-    class Hook(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
+    port, hook = free_port(), free_port()
     receiver = f"notifiers=[{{type: webhook, name: chat, url: 'http://127.0.0.1:{hook}/'}}]"
     arguments = ("--set", "detectors.hang.minimum=2s", "--set", receiver, str(training.path))
     daemon = start(*arguments, listen=f"127.0.0.1:{port}")
@@ -170,18 +160,18 @@ def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: 
     assert daemon.metric("megatron_monitor_notifications_owed", notifier="chat") == 1.0
     daemon.kill()
     daemon = start(*arguments, listen=f"127.0.0.1:{port}")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", hook), Hook) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        daemon.wait(lambda: len(received) == 1)
+    with serving(Receiver(hook)) as server:
+        daemon.wait(lambda: len(server.received) == 1)
         with training.path.open("a") as stream:
             stream.write(line(training.number + 1))
-        daemon.wait(lambda: len(received) == 2)
+        daemon.wait(lambda: len(server.received) == 2)
         daemon.kill()
         daemon = start(*arguments, listen=f"127.0.0.1:{port}")
         daemon.wait(lambda: daemon.status("/-/ready") == 200)
         assert daemon.terminate() == 0
-        server.shutdown()
-    once = {one["id"]: one for one in received}.values()  # what a daemon was killed over comes again under its id
+    once = {
+        body["id"]: body for body in server.bodies
+    }.values()  # what a daemon was killed over comes again under its id
     assert [(one["incident"], one["status"]) for one in once] == [("hang", "firing"), ("hang", "resolved")]
 
 

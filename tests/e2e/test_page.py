@@ -4,10 +4,9 @@ import gzip
 import json
 import re
 import select
-import socket
-import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.lines import line
+from tests.programs import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"
@@ -424,43 +424,31 @@ def test_without_script_the_page_still_tells(browser: Browser, hung: RunningDaem
     assert "iteration       40/" in page.text("main > section:last-child pre")
 
 
-class prefixed:  # noqa: N801 - used as a function
-    """A reverse proxy on a port of its own that knows the daemon below /team/monitor/."""
+@contextmanager
+def prefixed(address: str) -> Iterator[int]:
+    """The port of a reverse proxy that knows the daemon below /team/monitor/."""
 
-    def __init__(self, address: str) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                """Hand over what stands below the prefix."""
-                if not self.path.startswith("/team/monitor/"):
-                    self.send_error(404)
-                    return
-                target = f"http://{address}/{self.path[len('/team/monitor/') :]}"
-                with urllib.request.urlopen(target, timeout=10) as answer:
-                    body = answer.read()
-                    self.send_response(answer.status)
-                    for name in ("Content-Type", "Content-Security-Policy"):
-                        self.send_header(name, answer.headers[name])
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Hand over what stands below the prefix."""
+            if not self.path.startswith("/team/monitor/"):
+                self.send_error(404)
+                return
+            target = f"http://{address}/{self.path[len('/team/monitor/') :]}"
+            with urllib.request.urlopen(target, timeout=10) as answer:
+                body = answer.read()
+                self.send_response(answer.status)
+                for name in ("Content-Type", "Content-Security-Policy"):
+                    self.send_header(name, answer.headers[name])
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
-                """Silent."""
+        def log_message(self, *_: object) -> None:
+            """Silent."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> int:
-        """Its port."""
-        self._thread.start()
-        assert isinstance(self._server.socket, socket.socket)
-        return int(self._server.server_address[1])
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield int(server.server_address[1])
 
 
 def test_perplexity_smoothing_and_what_differs_from_another_run(browser: Browser, hung: RunningDaemon) -> None:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from monitor.cli import main
 from monitor.metrics import CATALOGUE
 from monitor.simulate import Fault, Scenario, timeline, write
+from tests.commands import command
 
 START = 1_767_225_600.0  # the scenario's own
 LINE = " iteration {:8d}/     100 | elapsed time per iteration (ms): 30000.0 | lm loss: {:.6E} | \n"
@@ -24,9 +24,9 @@ class Point(NamedTuple):
     labels: dict[str, str]
 
 
-def invoke(*arguments: str) -> Result:
+def invoke(*arguments: str, code: int = 0) -> Result:
     """Run the command."""
-    return CliRunner().invoke(main, ["backfill", *arguments], catch_exceptions=False)
+    return command("backfill", *arguments, code=code)
 
 
 HISTOGRAMS = tuple(row.name for row in CATALOGUE if row.kind == "histogram")
@@ -112,18 +112,16 @@ def test_the_zone_of_the_log(tmp_path: Path) -> None:
         assert set(moved) == {-3600.0}
     name = "megatron_last_progress_timestamp_seconds"
     assert {b.value - a.value for a, b in zip(utc[name], paris[name], strict=True)} == {-3600.0}
-    assert invoke(str(log), "--timezone", "Atlantis/Poseidon").exit_code == 2
+    invoke(str(log), "--timezone", "Atlantis/Poseidon", code=2)
 
 
 def test_a_log_without_times_needs_a_start(tmp_path: Path) -> None:
     """Then its first line is at the start, and iterations are added up."""
     log = tmp_path / "old.log"
     log.write_text("".join(LINE.format(number, 3.0) for number in range(1, 11)))
-    refused = invoke(str(log))
-    assert refused.exit_code == 1
+    refused = invoke(str(log), code=1)
     assert "give --start" in refused.stderr
     found = invoke(str(log), "--start", "2022-03-11T11:42:00", "--timezone", "Europe/Paris", "--step", "30s")
-    assert found.exit_code == 0
     points = points_of(found.stdout)["megatron_iteration"]
     begin = datetime(2022, 3, 11, 11, 42, tzinfo=ZoneInfo("Europe/Paris")).timestamp()
     assert [point.at - begin for point in points] == [30.0 * number for number in range(1, 11)]
@@ -146,11 +144,11 @@ def test_labels_and_what_is_refused(tmp_path: Path) -> None:
     log = simulated(tmp_path / "a.log")
     points = points_of(invoke(str(log), "--label", 'job=mega"tron').stdout)
     assert all(point.labels["job"] == 'mega"tron' for found in points.values() for point in found)
-    assert invoke(str(log), "--label", "run=x").exit_code == 2
-    assert invoke(str(log), "--label", "9=x").exit_code == 2
+    invoke(str(log), "--label", "run=x", code=2)
+    invoke(str(log), "--label", "9=x", code=2)
     noise = tmp_path / "noise.log"
     noise.write_text("2022-03-11 12:00:00 nothing to see\n")
-    assert invoke(str(noise)).exit_code == 1
+    invoke(str(noise), code=1)
 
 
 def test_each_point_of_the_histogram_is_whole(tmp_path: Path) -> None:
@@ -177,8 +175,7 @@ def test_each_point_of_the_histogram_is_whole(tmp_path: Path) -> None:
 def test_standard_input(tmp_path: Path) -> None:
     """A pipe is read once and kept meanwhile, since a history is read twice."""
     text = simulated(tmp_path / "a.log").read_bytes()
-    result = CliRunner().invoke(main, ["backfill", "-"], input=text, catch_exceptions=False)
-    assert result.exit_code == 0
+    result = command("backfill", "-", stdin=text)
     assert {point.labels["run"] for point in points_of(result.stdout)["megatron_iteration"]} == {"stdin"}
 
 

@@ -11,6 +11,7 @@ from monitor.dumps import read_dumps
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.run.dumps import DumpsAsked
 from monitor.system.clock import SystemClock
+from tests.lines import line
 
 _START = 1.7e9
 _PATH = "/logs/tr11.log"
@@ -35,10 +36,7 @@ def _hung(core: Core) -> float:
     head = (
         "SLURM_JOB_NODELIST=jz-[011-012]\nusing world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1\n"
     )
-    lines = [
-        f" iteration {n:8d}/    1000 | elapsed time per iteration (ms): 2000.0 | lm loss: 2.1E+00 |\n"
-        for n in range(1, 41)
-    ]
+    lines = [line(number, seconds=2.0) for number in range(1, 41)]
     core.handle(Opened(_PATH, _PATH, None, 0, _START, False), _START)
     offset, now = 0, _START
     for text in (head, *lines):

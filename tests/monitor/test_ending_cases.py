@@ -1,5 +1,9 @@
 """Every launch that died is reported once, with its cause; what ends as people mean it to is no failure."""
 
+import functools
+import itertools
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -11,7 +15,7 @@ from monitor.judgement import Judge
 from monitor.replay import replay
 from monitor.simulate import Scenario
 from parsers.reader import SourceReader
-from tests.monitor.playing import Played, play, texts
+from tests.monitor.playing import Played, Playing, play, texts
 
 NOW = 1_700_000_000.0
 IMPORT_ERROR = (
@@ -68,24 +72,44 @@ WATCHDOG = (
 CANCELLED = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-03-01T08:13:19{why} ***\n"
 
 
-def trained(text: str, *, after: float = 180.0, iterations: int = 60) -> Played:
+def trained(text: str, *, after: float = 180.0) -> Played:
     """A training that is cut after its last iteration; then the text, then silence."""
-    log = cut(iterations)
-    return play([*log, (log[-1][0] + 1, text)], after=after)
-
-
-def cut(iterations: int = 60, **more: object) -> list[tuple[float, str]]:
-    """A training's texts without an end."""
-    log = list(texts(Scenario(iterations=500, seconds_per_iteration=2.0, save_interval=0, **more)))  # type: ignore[arg-type]
-    last = next(place for place, (_, text) in enumerate(log) if f" iteration {iterations:8d}/" in text)
-    return log[: last + 1]
+    return ended(text, after, trains=True)
 
 
 def starting(text: str, *, after: float = 180.0) -> Played:
     """A training that has printed its arguments and no iteration; then the text."""
-    log = list(texts(Scenario(iterations=10)))
-    head = log[: next(place for place, (_, line) in enumerate(log) if " iteration " in line)]
-    return play([*head, (head[-1][0] + 1, text)], after=after)
+    return ended(text, after, trains=False)
+
+
+def ended(text: str, after: float, *, trains: bool) -> Played:
+    """What was printed so far, then the text a second later, then silence."""
+    playing = so_far(trains)()
+    playing.feed([(playing.at + 1, text)])
+    return playing.end(after)
+
+
+@functools.cache
+def so_far(trains: bool) -> Callable[[], Playing]:
+    """Played once: sixty iterations, or none."""
+    playing = Playing()
+    playing.feed(cut() if trains else head())
+    return playing.kept()
+
+
+def head() -> list[tuple[float, str]]:
+    """What a training prints before its first iteration."""
+    return list(itertools.takewhile(lambda one: " iteration " not in one[1], texts(Scenario(iterations=10))))
+
+
+def cut(iterations: int = 60, **more: object) -> list[tuple[float, str]]:
+    """A training's texts without an end."""
+    log = []
+    for one in texts(Scenario(iterations=500, seconds_per_iteration=2.0, save_interval=0, **more)):  # type: ignore[arg-type]
+        log.append(one)
+        if f" iteration {iterations:8d}/" in one[1]:
+            break
+    return log
 
 
 def failed(played: Played) -> tuple[str, str]:
@@ -304,11 +328,9 @@ def test_a_crash_is_reported_once_although_the_next_launch_begins(text: str, fai
 
 def test_launches_that_die_in_a_loop_are_each_reported() -> None:
     """Three that die before the first iteration, a second apart."""
-    log = list(texts(Scenario(iterations=10)))
-    head = log[: next(place for place, (_, line) in enumerate(log) if " iteration " in line)]
     launches, at = list[tuple[float, str]](), 0.0
     for _ in range(3):
-        launches += [(at + when, text) for when, text in head]
+        launches += [(at + when, text) for when, text in head()]
         at = launches[-1][0] + 1
         launches.append((at, IMPORT_ERROR + "srun: error: n1: task 0: Exited with exit code 1\n"))
         at += 1

@@ -23,6 +23,7 @@ from monitor.run.experiments import HELD_SECONDS
 from monitor.snapshot import Sample
 from parsers.reader import SourceReader
 from tests.clock import ManualClock
+from tests.lines import dump, line
 from tests.plain import decode, encode
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
@@ -65,8 +66,8 @@ class Log:
 
     def dump(self, values: dict[str, object]) -> "Log":
         """An arguments dump."""
-        shown = (f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(values.items()))
-        return self.say("-" * 24 + " arguments " + "-" * 24, *shown, "-" * 20 + " end of arguments " + "-" * 21)
+        self.text += dump(**dict(sorted(values.items())))
+        return self
 
     def set_up(self) -> "Log":
         """From the arguments to the first iteration."""
@@ -81,13 +82,8 @@ class Log:
     def iterate(self, last: int, first: int = 1, seconds: float = 20.0, batch: int = 64, total: int = 20) -> "Log":
         """Iteration lines."""
         for number in range(first, last + 1):
-            self.say(
-                f" [{self.stamp(seconds)}] iteration {number:8d}/{total:8d} | consumed samples: {number * batch:12d} | "
-                f"elapsed time per iteration (ms): {seconds * 1000 + number % 3:.1f} | learning rate: 1.500E-04 | "
-                f"global batch size: {batch:5d} | lm loss: {3 - number / 100:.6E} | loss scale: 1.0 | "
-                f"grad norm: {1 + number / 7:.3f} | number of skipped iterations:   0 | "
-                "number of nan iterations:   0 |"
-            )
+            took, date = seconds + number % 3 / 1000, f"[{self.stamp(seconds)}] "
+            self.text += line(number, total, took, 3 - number / 100, batch=batch, date=date)
         return self
 
     def end(self) -> "Log":
@@ -395,9 +391,9 @@ def config() -> Config:
 def parts(log: Log) -> list[str]:
     """The text up to each of its iteration lines, at its arguments and at its ends."""
     out, part = [], ""
-    for line in log.text.splitlines(keepends=True):
-        part += line
-        if " iteration " in line or "end of arguments" in line or "launch.py" in line or "runner.py" in line:
+    for text in log.text.splitlines(keepends=True):
+        part += text
+        if " iteration " in text or "end of arguments" in text or "launch.py" in text or "runner.py" in text:
             out.append(part)
             part = ""
     return [*out, part]

@@ -14,6 +14,8 @@ from monitor.detectors import DETECTORS
 from monitor.detectors.base import CLEAR, Verdict
 from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
 from monitor.run.state import RunState
+from tests.lines import dump
+from tests.lines import line as iteration_line
 from tests.monitor.playing import play
 
 HOUR = 3600.0
@@ -148,38 +150,20 @@ def test_two_halvings_after_one_bad_batch_are_no_storm() -> None:
 
 # --- evaluations ----------------------------------------------------------------------------------------------------
 
-ARGUMENTS = """using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2
------------------------- arguments ------------------------
-  eval_interval ................................... {eval_interval}
-  eval_iters ...................................... 20
-  global_batch_size ............................... 128
-  hidden_size ..................................... {hidden}
-  log_interval .................................... {log_interval}
-  micro_batch_size ................................ 2
-  num_attention_heads ............................. 16
-  num_layers ...................................... {layers}
-  padded_vocab_size ............................... 50304
-  pipeline_model_parallel_size .................... 2
-  seq_length ...................................... 2048
-  tensor_model_parallel_size ...................... 2
-  train_iters ..................................... 200000
-  world_size ...................................... 16
--------------------- end of arguments ---------------------
-"""
-
 
 def arguments(log_interval: int = 50, eval_interval: int = 50, layers: int = 12, hidden: int = 1024) -> str:
-    """An arguments dump."""
-    return ARGUMENTS.format(log_interval=log_interval, eval_interval=eval_interval, layers=layers, hidden=hidden)
+    """An arguments dump, and the line before it."""
+    return "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n" + dump(
+        eval_interval=eval_interval, eval_iters=20, global_batch_size=128, hidden_size=hidden, micro_batch_size=2,
+        log_interval=log_interval, num_attention_heads=16, num_layers=layers, padded_vocab_size=50304,
+        pipeline_model_parallel_size=2, seq_length=2048, tensor_model_parallel_size=2, train_iters=200000,
+        world_size=16,
+    )  # fmt: skip
 
 
 def line(iteration: int, seconds: float, loss: float = 2.9) -> str:
     """Megatron-LM's line."""
-    return (
-        f" iteration {iteration:8d}/  200000 | consumed samples: {128 * iteration:12d} | elapsed time per iteration "
-        f"(ms): {1000 * seconds:.1f} | learning rate: 1.000E-04 | global batch size:   128 | lm loss: {loss:.6E} | "
-        "loss scale: 1.0 | grad norm: 0.400 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-    )
+    return iteration_line(iteration, 200_000, seconds, loss, batch=128, norm=0.4)
 
 
 def begun(first: float = 60.0, **sizes: int) -> list[tuple[float, str]]:

@@ -6,15 +6,14 @@ import resource
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.hostile_dumps import hostile, laughs, plain
 from monitor import dumps
-from monitor.cli import main
 from monitor.nodes import plain_pickle
 from monitor.nodes.plain_pickle import NotPlainError, read_plain
 from monitor.run.dumps import DumpsAsked
 from monitor.system.clock import SystemClock
+from tests.commands import command
 
 
 def _good(folder: Path) -> None:
@@ -73,8 +72,7 @@ def test_the_command_reads_them_as_the_daemon_does(tmp_path: Path) -> None:
     _good(tmp_path)
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(plain(version=laughs(30)), protocol=2))
     (tmp_path / "\x1b[31m_9").write_bytes(b"")
-    shown = CliRunner().invoke(main, ["flight-recorder", str(tmp_path), str(tmp_path / "none_1")])
-    assert shown.exit_code == 0
+    shown = command("flight-recorder", tmp_path, tmp_path / "none_1")
     assert "rank 5 never reached all-reduce 7" in shown.stdout
     assert "none_1: No such file or directory" in shown.stderr
     assert "\x1b" not in shown.output

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.reading import dated_events
 from monitor.source_clock import SourceClock, clocked
+from tests.commands import command
 from tests.conftest import FIELD_LOGS, REAL_LOGS
+from tests.lines import dump
+from tests.lines import line as iteration_line
 
 BEGIN = datetime(2026, 3, 1, 8, 0, 20, tzinfo=UTC)
 CANCELLED = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT {}{} ***\n"
@@ -34,12 +35,10 @@ def setup(seconds: float = -10, *, begin: datetime = BEGIN, every: int = 1, date
     """A launch up to its training; it prints datetime lines if `dated`."""
     lines = [
         "using world size: 8, data-parallel-size: 2, tensor-model-parallel size: 2, pipeline-model-parallel size: 2 ",
-        "------------------------ arguments ------------------------",
-        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in {
-            "eval_interval": 1000, "eval_iters": 10, "global_batch_size": 64, "hidden_size": 2048,
-            "log_interval": every, "num_layers": 24, "seq_length": 2048, "train_iters": 1000, "world_size": 8,
-        }.items()),
-        "-------------------- end of arguments ---------------------",
+        dump(
+            eval_interval=1000, eval_iters=10, global_batch_size=64, hidden_size=2048, log_interval=every,
+            num_layers=24, seq_length=2048, train_iters=1000, world_size=8,
+        ).rstrip("\n"),
     ]  # fmt: skip
     if dated:
         short = "%Y-%m-%d %H:%M:%S"
@@ -56,12 +55,7 @@ def line(iteration: int, took: float = 2.0, at: float | None = None, form: str =
     """An iteration's line, dated if `at` is given; no two launches have the same losses."""
     date = "" if at is None else form.format(stamp(at, **of))
     loss = 8.0 - iteration / 1000 - sum(map(ord, date)) % 97 / 100
-    return (
-        f" {date}iteration {iteration:8d}/    1000 | consumed samples: {iteration * 64:12d} | "
-        f"elapsed time per iteration (ms): {took * 1000:.1f} | learning rate: 1.000E-04 | global batch size:    64 | "
-        f"lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: 0.300 | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 |\n"
-    )
+    return iteration_line(iteration, 1000, took, loss, batch=64, norm=0.3, date=date)
 
 
 def training(first: int, last: int, start: float, took: float = 2.0, **of: Any) -> str:
@@ -83,8 +77,7 @@ def told(tmp_path: Path) -> Callable[..., list[str]]:
 
 def records(*arguments: str | Path) -> list[dict[str, Any]]:
     """Of `replay --json`."""
-    result = CliRunner().invoke(main, ["replay", "--json", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
+    result = command("replay", "--json", *arguments)
     return [json.loads(text) for text in result.stdout.splitlines()]
 
 
@@ -95,8 +88,7 @@ def said(*arguments: str | Path) -> list[str]:
 
 def reported(path: Path) -> str:
     """The notes in the one row of `report`."""
-    result = CliRunner().invoke(main, ["report", str(path)])
-    assert result.exit_code == 0, result.output
+    result = command("report", path)
     return result.stdout.splitlines()[-1]
 
 
@@ -106,22 +98,24 @@ Tell = Callable[..., list[str]]
 # --- undated lines between dated ones ---------------------------------------------------------------------------------
 
 
-def test_a_rare_stamp_and_undated_iterations_are_no_hang(told: Tell, tmp_path: Path) -> None:
-    """DeepSpeed's `step=0` is dated, thirty iterations of 20 s are not, then the time limit: replay and report."""
+@pytest.mark.parametrize(
+    ("limit", "said", "noted"),
+    [
+        ("08:10:30", ["crash firing"], "time limit at iteration 30"),
+        ("08:55:30", ["hang firing", "crash firing", "hang resolved"], "hang at iteration 30"),
+    ],
+)
+def test_a_rare_stamp_and_undated_iterations(
+    told: Tell, tmp_path: Path, limit: str, said: list[str], noted: str
+) -> None:
+    """DeepSpeed's `step=0` is dated, thirty iterations of 20 s are not, then the time limit: no hang, in replay and
+    report. Near miss: they tell of ten minutes, and the limit came 45 minutes later.
+    """
     head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
     log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
-    log += CANCELLED.format("2026-03-01T08:10:30", " DUE TO TIME LIMIT")
-    assert told(log) == ["crash firing"]
-    assert "time limit at iteration 30" in reported(tmp_path / "run.log")
-
-
-def test_a_long_silence_after_undated_iterations_is_a_hang(told: Tell, tmp_path: Path) -> None:
-    """Near miss: the iterations tell of ten minutes, and the time limit came 45 minutes later."""
-    head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
-    log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
-    log += CANCELLED.format("2026-03-01T08:55:30", " DUE TO TIME LIMIT")
-    assert told(log) == ["hang firing", "crash firing", "hang resolved"]
-    assert "hang at iteration 30" in reported(tmp_path / "run.log")
+    log += CANCELLED.format(f"2026-03-01T{limit}", " DUE TO TIME LIMIT")
+    assert told(log) == said
+    assert noted in reported(tmp_path / "run.log")
 
 
 @pytest.mark.parametrize(
@@ -354,8 +348,7 @@ def test_backfill_knows_the_zone(tmp_path: Path) -> None:
     night = datetime(2026, 10, 25, 2, 59, 40, tzinfo=UTC)
     log = tmp_path / "run.log"
     log.write_text(setup(begin=night) + training(1, 10, 0, begin=night) + training(11, 20, 20 - 3600, begin=night))
-    result = CliRunner().invoke(main, ["backfill", str(log), "--timezone", "Europe/Berlin", "--step", "5s"])
-    assert result.exit_code == 0, result.output
+    result = command("backfill", log, "--timezone", "Europe/Berlin", "--step", "5s")
     times = [float(row.split()[-1]) for row in result.stdout.splitlines() if row.startswith("megatron_iteration{")]
     assert times[-1] - times[0] == pytest.approx(40, abs=15)
     assert times[-1] == pytest.approx(datetime(2026, 10, 25, 1, 0, 20, tzinfo=UTC).timestamp(), abs=1)
@@ -435,7 +428,7 @@ def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
     hung = []
     for path in sorted(REAL_LOGS.rglob("*")):
         if path.suffix in (".log", ".out", ".err") and os.path.getsize(path) < 30_000_000:
-            result = CliRunner().invoke(main, ["replay", "--json", str(path)])
+            result = command("replay", "--json", path, code=None)
             if '"incident": "hang"' in result.stdout:
                 hung.append(path.stem)
     assert set(hung) <= {"2340723"}

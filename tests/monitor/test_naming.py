@@ -54,17 +54,35 @@ def test_default_name(path: str, patterns: list[str], name: str) -> None:
     assert named(path, *patterns) == name
 
 
-def test_name_wins() -> None:
-    """`name:` names every source of its paths."""
-    watches = [Watch(paths=("/a/*.out", "/b/x.err"), name="tr11-176B")]
-    assert run_name("/a/1.out", watches) == run_name("/b/x.err", watches) == "tr11-176B"
-
-
-def test_name_from_group() -> None:
-    """`name_from:` takes the name from its group; a path that it does not fit keeps the default name."""
-    watches = [Watch(paths=("/logs/**/*.out",), name_from=r"/logs/(?P<run>tr[^/]+)/")]
-    assert run_name("/logs/tr11/a/1.out", watches) == "tr11"
-    assert run_name("/logs/other/1.out", watches) == "other/1"
+@pytest.mark.parametrize(
+    ("watches", "names"),
+    [
+        # `name:` names every source of its paths.
+        ([Watch(paths=("/a/*.out", "/b/x.err"), name="tr11-176B")],
+         {"/a/1.out": "tr11-176B", "/b/x.err": "tr11-176B"}),
+        # `name_from:` takes the name from its group; a path that it does not fit keeps the default name.
+        ([Watch(paths=("/logs/**/*.out",), name_from=r"/logs/(?P<run>tr[^/]+)/")],
+         {"/logs/tr11/a/1.out": "tr11", "/logs/other/1.out": "other/1"}),
+        # Directories whose last parts are equal are distinguished by more of them.
+        ([Watch(paths=("/x/a/logs/main.log", "/x/b/logs/main.log", "main.log"))],
+         {"/x/a/logs/main.log": "a/logs/main", "/x/b/logs/main.log": "b/logs/main", "main.log": "main"}),
+        # One wildcard in two directories gives two sets of runs.
+        ([Watch(paths=("/l/tr11/*.log",)), Watch(paths=("/l/tr12/*.log",))],
+         {"/l/tr11/main.log": "tr11/main", "/l/tr12/main.log": "tr12/main"}),
+        # Two directories given as such do not mix their files; a file named beside them changes nothing.
+        ([Watch(paths=("/l/a", "/l/b", "/m/main.log"))], {"/l/a/x.log": "a/x", "/l/b/x.log": "b/x"}),
+        ([Watch(paths=("/l/a", "/m/main.log"))], {"/l/a/x.log": "x"}),
+        # A path whose pattern is not in the configuration is led back by its own shape, else named by its stem.
+        ([Watch(paths=("/l/*.out",), name="tr11")], {"/l/1.out": "tr11", "/m/1.out": "1"}),
+        ([], {"/m/1.out": "1"}),
+        # Whoever knows the path alone gives it for the pattern: a file that was named stands before any wildcard.
+        ([Watch(paths=("/l/**/*.log",)), Watch(paths=("/l/a/main.log",), name="tr11")],
+         {"/l/a/main.log": "tr11", "/l/b/main.log": "b/main"}),
+    ],
+)  # fmt: skip
+def test_names(watches: list[Watch], names: dict[str, str]) -> None:
+    """What a path's run is called where these are watched."""
+    assert {path: run_name(path, watches) for path in names} == names
 
 
 def test_equal_stems_in_different_directories() -> None:
@@ -74,13 +92,6 @@ def test_equal_stems_in_different_directories() -> None:
     for watches in (one, two, two[::-1]):
         names = [run_name(path, watches) for path in one[0].paths]
         assert names == ["a/main_log", "b/main_log"]
-
-
-def test_as_many_directories_as_needed() -> None:
-    """Directories whose last parts are equal are distinguished by more of them."""
-    paths = ("/x/a/logs/main.log", "/x/b/logs/main.log", "main.log")
-    watches = [Watch(paths=paths)]
-    assert [run_name(path, watches) for path in paths] == ["a/logs/main", "b/logs/main", "main"]
 
 
 def test_out_and_err_are_one_run() -> None:
@@ -125,36 +136,6 @@ def test_the_two_streams_of_a_job(one: str, other: str, name: str) -> None:
 def test_other_words_stay(name: str) -> None:
     """What only looks like the name of a stream is a name."""
     assert named(f"/l/{name}.log", "/l/*") == name
-
-
-def test_equal_patterns_in_different_directories() -> None:
-    """One wildcard in two directories gives two sets of runs."""
-    watches = [Watch(paths=("/l/tr11/*.log",)), Watch(paths=("/l/tr12/*.log",))]
-    assert run_name("/l/tr11/main.log", watches) == "tr11/main"
-    assert run_name("/l/tr12/main.log", watches) == "tr12/main"
-
-
-def test_two_directories() -> None:
-    """Two directories given as such do not mix their files; a file named beside them changes nothing."""
-    watches = [Watch(paths=("/l/a", "/l/b", "/m/main.log"))]
-    assert run_name("/l/a/x.log", watches) == "a/x"
-    assert run_name("/l/b/x.log", watches) == "b/x"
-    assert run_name("/l/a/x.log", [Watch(paths=("/l/a", "/m/main.log"))]) == "x"
-
-
-def test_pattern_that_nobody_knows() -> None:
-    """A path whose pattern is not in the configuration is led back by its own shape, else named by its stem."""
-    watches = [Watch(paths=("/l/*.out",), name="tr11")]
-    assert run_name("/l/1.out", watches) == "tr11"
-    assert run_name("/m/1.out", watches) == "1"
-    assert run_name("/m/1.out") == "1"
-
-
-def test_pattern_is_found_by_the_path() -> None:
-    """Whoever knows the path alone gives it for the pattern: a file that was named stands before any wildcard."""
-    watches = [Watch(paths=("/l/**/*.log",)), Watch(paths=("/l/a/main.log",), name="tr11")]
-    assert run_name("/l/a/main.log", watches) == "tr11"
-    assert run_name("/l/b/main.log", watches) == "b/main"
 
 
 def test_long_names_stay_apart() -> None:

@@ -15,7 +15,7 @@ from parsers.declared.schema import Dialect, LineSpec, Sample
 from parsers.engine.memo import Memo
 from parsers.engine.prefixes import Prefix
 from parsers.engine.scan import Line, Scanner
-from parsers.events import IterationLogged
+from parsers.events import Event, IterationLogged
 from parsers.reader import SourceReader
 from parsers.registry import rules_with
 
@@ -195,17 +195,27 @@ BAR = "Epoch 0: {0:3}%|#   | {0}/500 [00:10<16:40,  1.35it/s, v=3, loss=3.{1}, d
 FORMS = {UNKNOWN: 1.5, ALIGNED: None, INSIDE: 1.5, WORDS: None, DICT: 1.5, BELOW: 1.5, JSON: 1.5, BAR: None}
 
 
+def guessed(text: str) -> str:
+    """The dialect that is proposed for a log."""
+    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    return proposal
+
+
+def read_by(proposal: str, text: str) -> list[Event]:
+    """What a log says, by such a dialect as it stands."""
+    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
+    reader = SourceReader(memo=Memo(Scanner(rules_with((dialect,)))))
+    return [entry.event for entry in (*reader.feed(text.encode()), *reader.flush())]
+
+
 @pytest.mark.parametrize(("form", "gnorm"), FORMS.items())
 def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
     """For a log of a trainer that nobody knows: what is proposed is valid, and reads every step of it."""
     text = "".join(f"warming up {n}\n{form.format(n, 900 - n)}" for n in range(1, 41)) + "end\n"
-    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(text)
     assert "the number that grows, 1 to 40" in proposal
-    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
-    reader = SourceReader(memo=Memo(Scanner(rules_with((dialect,)))))
-    entries = [*reader.feed(text.encode()), *reader.flush()]
-    steps = [entry.event for entry in entries if isinstance(entry.event, IterationLogged)]
+    steps = [event for event in read_by(proposal, text) if isinstance(event, IterationLogged)]
     assert [step.iteration for step in steps] == list(range(1, 41))
     last = steps[-1]
     assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
@@ -216,8 +226,7 @@ def test_a_time_since_the_start_grows(grows: bool) -> None:
     """`train_time` may be that or a step's; which it is its values tell."""
     form = "step:{}/500 train_loss:3.5 train_time:{}ms step_avg:90.5ms\n"
     text = "".join(form.format(n, 90 * n if grows else 90) for n in range(1, 41))
-    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(text)
     assert ("'train_time': elapsed_seconds ms" in proposal) == grows
 
 
@@ -253,13 +262,10 @@ def test_steps_that_begin_anew_each_epoch(form: str, expected: tuple[str, Sequen
     lines = [inner.format(1 + n // 100, 1 + n % 100, 900 - n) for n in range(9, 300, 10)]
     lines = [line + (own.format(at // 10 + 1, 0, 900 - at) if at % 10 == 9 else "") for at, line in enumerate(lines)]
     text = "".join(lines)
-    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(text)
     assert mark in proposal
     assert asked in proposal
-    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
-    entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(text.encode())
-    steps = [entry.event.iteration for entry in entries if isinstance(entry.event, IterationLogged)]
+    steps = [event.iteration for event in read_by(proposal, text) if isinstance(event, IterationLogged)]
     assert steps == list(wanted)
 
 
@@ -280,13 +286,10 @@ def test_other_lines_are_proposed_by_their_words() -> None:
     log = "".join(
         f"2026-01-01 10:00:0{n} - INFO - {text}\n" for n in range(3) for text in [*texts, *beside, f"temp {n}"]
     )
-    proposal = proposed(log.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(log)
     assert "It begins anew: is it the step of an epoch?" in proposal
     assert "#   3 x temp 0\n" in proposal
-    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
-    entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(log.encode())
-    kinds = [entry.event.kind for entry in entries]
+    kinds = [event.kind for event in read_by(proposal, log)]
     assert kinds[: 9 + len(beside)] == [*["iteration"] * 9, *beside.values()]
     assert len(kinds) == 3 * (9 + len(beside))  # of no other line
 
@@ -294,8 +297,7 @@ def test_other_lines_are_proposed_by_their_words() -> None:
 def test_a_number_that_never_falls_is_the_step_before_one_that_does() -> None:
     """An update is counted on while the step is an epoch's."""
     log = "".join(f"step {n % 50} of epoch {n // 50} update {n} loss: 2.5 lr: 1.5e-05\n" for n in range(1, 140))
-    proposal = proposed(log.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(log)
     assert "update {step}" in proposal
     assert "begins anew" not in proposal
 
@@ -304,8 +306,7 @@ def test_a_number_that_never_falls_is_the_step_before_one_that_does() -> None:
 def test_one_step_is_enough_where_it_is_called_so(form: str) -> None:
     """... and the proposal says that it is a guess. Settings that are printed in the same way are no step."""
     text = "{'lr': 1e-05, 'warmup_steps': 10}\n  total steps: 5\nloss: 2.5\n" + form.format(7, 893) + "end\n"
-    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
+    proposal = guessed(text)
     assert "a guess by its name: the log has 1 such line" in proposal
     assert "gives: {iteration: 7, " in proposal
     assert proposed([b"{'lr': 1e-05, 'warmup_steps': 10}\n", b"loss: 2.5\n", b"step 7 done\n"], "guessed") is None

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.simulate import Fault, Scenario, write
 from monitor.source_clock import clocked
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
+from tests.commands import command
 from tests.conftest import REAL_LOGS
 from tests.monitor.core.following import arguments
 
@@ -26,8 +25,7 @@ def written(path: Path, scenario: Scenario) -> Path:
 
 def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(what was said, the one summary) of `replay --json`."""
-    result = CliRunner().invoke(main, ["replay", "--json", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
+    result = command("replay", "--json", *arguments)
     records = [json.loads(line) for line in result.stdout.splitlines()]
     (summary,) = [record["summary"] for record in records if set(record) == {"summary"}]
     return [record for record in records if "incident" in record], summary
@@ -132,8 +130,8 @@ def test_lost_work_is_summed_by_cause(tmp_path: Path) -> None:
 def test_no_training_line(tmp_path: Path) -> None:
     """Said, and exit 1."""
     (tmp_path / "a.log").write_text("hello\n")
-    result = CliRunner().invoke(main, ["replay", str(tmp_path / "a.log")])
-    assert (result.exit_code, result.stdout) == (1, "")
+    result = command("replay", tmp_path / "a.log", code=1)
+    assert result.stdout == ""
     assert "no training line" in result.stderr
     assert "failed" not in result.stderr
 
@@ -142,8 +140,7 @@ def test_what_failed_without_any_training_line_is_named(tmp_path: Path) -> None:
     """A program that dies before its first step: nothing shows whose it is, but somebody has asked."""
     failed = 'Traceback (most recent call last):\n  File "/a/tool.py", line 7, in <module>\nValueError: no data\n'
     (tmp_path / "a.log").write_text(failed)
-    result = CliRunner().invoke(main, ["replay", str(tmp_path / "a.log")])
-    assert result.exit_code == 1
+    result = command("replay", tmp_path / "a.log", code=1)
     assert "no training line" in result.stderr
     assert "what failed last in a is python_exception: ValueError: no data" in result.stderr
 

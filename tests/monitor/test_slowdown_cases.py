@@ -22,16 +22,10 @@ from monitor.source_clock import Placed
 from monitor.statistics.levels import printed_unit
 from parsers.reader import SourceReader
 from tests.conftest import FIELD_LOGS, ROOT
+from tests.lines import dump
 from tests.monitor.playing import Played, fault, play
 
-ARGUMENTS = {"log_interval": "1", "seq_length": "2048", "world_size": "8", "global_batch_size": "64"}
-
-
-def dump(**changes: str) -> str:
-    """An arguments dump."""
-    rows = [f"  {name} ................................ {value}" for name, value in {**ARGUMENTS, **changes}.items()]
-    begin, end = f"{'-' * 24} arguments {'-' * 24}", f"{'-' * 20} end of arguments {'-' * 21}"
-    return "\n".join([begin, *rows, end, ""])
+ARGUMENTS = {"seq_length": 2048, "world_size": 8, "global_batch_size": 64}
 
 
 def line(iteration: int, seconds: str, batch_size: int = 64) -> str:
@@ -49,7 +43,7 @@ def log(
 ) -> Iterator[tuple[float, str]]:
     """Lines of `every` iterations that take `times` each, at their instants."""
     now = 0.0
-    yield now, dump(log_interval=str(every), **arguments)
+    yield now, dump(**{**ARGUMENTS, "log_interval": every, **arguments})
     for number, seconds in enumerate(times, 1):
         now += seconds * every
         yield now, line(number * every, printed.format(unit * seconds))

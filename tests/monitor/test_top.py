@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from monitor.cli import main
 from monitor.commands.top import Choice
 from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
 from monitor.simulate import Fault, Scenario, write
+from tests.commands import command
 
 NOW = 1_700_000_000.0
 HOSTILE = "\x1b[2J[bold]name\x07\n[/]"
@@ -114,24 +113,22 @@ def test_from_files_once(tmp_path: Path) -> None:
     log = tmp_path / "crashed.log"
     with log.open("wb") as stream:
         write(Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)), stream)
-    done = CliRunner().invoke(main, ["top", str(log)])
-    assert done.exit_code == 0
+    done = command("top", log)
     row = dict(zip(*(line.split() for line in done.stdout.splitlines()), strict=True))
     assert (row["RUN"], row["STATE"], row["ITERATION"], row["TOTAL"]) == ("crashed", "crashed", "29", "40")
     (tmp_path / "notes.txt").write_text("no training here\n")
     for path in ("notes.txt", "nothing.log"):
-        done = CliRunner().invoke(main, ["top", str(tmp_path / path)])
-        assert (done.exit_code, done.stdout) == (1, "")
+        done = command("top", tmp_path / path, code=1)
+        assert done.stdout == ""
         assert "no training run found" in done.stderr
 
 
 def test_a_daemon_that_is_not_there_is_one_clear_line() -> None:
     """Exit 1; a password in the address is not told."""
-    done = CliRunner().invoke(main, ["top", "http://me:secret@127.0.0.1:9"])
-    assert done.exit_code == 1
+    done = command("top", "http://me:secret@127.0.0.1:9", code=1)
     assert "no monitor at http://127.0.0.1:9" in done.stderr
     assert "secret" not in done.stderr
-    assert CliRunner().invoke(main, ["top", "http://a:1", "b.log"]).exit_code == 2
+    command("top", "http://a:1", "b.log", code=2)
 
 
 def pressed(choice: Choice, keys: str, runs: list[dict[str, Any]], room: int = 10) -> list[str]:

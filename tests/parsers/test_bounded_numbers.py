@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.commands.arguments import Given
 from monitor.once import read_all
 from monitor.prometheus_text import TextFormat
@@ -17,6 +15,7 @@ from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import Event
 from parsers.reader import SourceReader
+from tests.commands import command
 from tests.parsers.test_speakers import CASES
 from tests.plain import encode
 from tests.test_forms import FORMS
@@ -169,5 +168,4 @@ def test_a_page_is_made_of_them(tmp_path: Path) -> None:
     assert page["run"] == "run"
     TextFormat().page(core.snapshot(1.0))
     encode(core.save(1.0))
-    done = CliRunner().invoke(main, ["report", str(log)], catch_exceptions=False)
-    assert done.exit_code == 0
+    command("report", log)

@@ -15,7 +15,7 @@ from tests.e2e.scenarios.harness import FAST, TOTALS, Daemon, Lab, forge  # noqa
 from tests.e2e.scenarios.registry import MODES, Case  # noqa: E402
 from tests.programs import now  # noqa: E402
 
-_AT_ONCE = 8  # they mostly wait
+_AT_ONCE = 16  # they mostly wait
 
 
 class Theatre:

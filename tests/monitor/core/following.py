@@ -7,6 +7,7 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
 from monitor.run.state import RunState
 from monitor.serve.past import history_json
+from tests.lines import dump, line
 from tests.plain import Disk, decode, encode
 
 NOW = 1_700_000_000.0
@@ -14,17 +15,12 @@ NOW = 1_700_000_000.0
 
 def step(number: int, loss: float = 3.0, total: int = 1000, seconds: float = 10.0) -> str:
     """An iteration line of Megatron; `loss` is that of the first iteration."""
-    return (
-        f" iteration {number:8d}/{total:8d} | consumed samples: {64 * number:12d} | elapsed time per iteration (ms): "
-        f"{seconds * 1000:.1f} | lm loss: {loss - number / 1000:.6E} | grad norm: {loss * number / 7:.3f} |\n"
-    )
+    return line(number, total, seconds, loss - number / 1000, batch=64, norm=loss * number / 7)
 
 
 def arguments(**values: object) -> str:
     """An arguments dump."""
-    known = {"num_layers": 32, "hidden_size": 4096, "world_size": 16, "micro_batch_size": 4} | values
-    lines = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in known.items())
-    return f"------------------------ arguments ------------------------\n{lines}-------------------- end of arguments ---------------------\n"  # noqa: E501
+    return dump(**{"num_layers": 32, "hidden_size": 4096, "world_size": 16, "micro_batch_size": 4} | values)
 
 
 class Following:
@@ -84,9 +80,12 @@ class Following:
         assert saved.runs.keys() == whole.runs.keys()
         return saved
 
-    def killed(self) -> None:
-        """It is killed by -9 and started: the next daemon has the state file, and reads on where that says."""
+    def killed(self, away: float = 0.0) -> None:
+        """It is killed by -9 and started after so many seconds: the next daemon has the state file, and reads on where
+        that says.
+        """
         saved = self.saved()
+        self.now += away
         self.core = self._begun()
         positions = self.core.restore(saved)
         for path, data in self.written.items():

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import Data, Opened, Scanned, Whole
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import Readers
-from monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
 from tests.monitor.core.following import NOW, Following, arguments, step
+from tests.monitor.follow.conftest import reader_of
 from tests.plain import Disk, encode
 
 NOISE = "service 17 NCCL INFO nothing to see here, and enough of it to be no accident {}\n"
@@ -42,9 +38,7 @@ class Both:
         ]
         offsets = [{name: one.offset for name, one in known.items()} for known in positions]
         assert offsets[0] == offsets[1]
-        readers = Readers(positions[0], FollowSettings(), OsLayer())
-        mounts = Mounts([Mount("/", "ext4")])
-        (self.reader,) = readers.sync_readers([Watch(f"{self.folder}/*.log")], mounts, os.path.realpath)
+        self.reader = reader_of(f"{self.folder}/*.log", resume=positions[0])
 
     def look(self, seconds: float = 30.0) -> None:
         """Time passes, and what was written is read."""

@@ -15,6 +15,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
 from monitor.units import LONGEST_SECONDS
+from tests.lines import line as iteration_line
 from tests.plain import decode, encode
 
 NOW = 1_700_000_000.0
@@ -22,10 +23,7 @@ NOW = 1_700_000_000.0
 
 def line(number: int, total: int = 1000, seconds: float = 10.0) -> bytes:
     """An iteration line."""
-    return (
-        f" iteration {number:8d}/{total:8d} | elapsed time per iteration (ms): {seconds * 1000:.1f} | "
-        f"lm loss: {3 - number / 1000:.6E} | grad norm: {number / 7:.3f} |\n"
-    ).encode()
+    return iteration_line(number, total, seconds).encode()
 
 
 def core_for(*paths: str, judge: Judge | None = None) -> Core:

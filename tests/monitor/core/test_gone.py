@@ -11,15 +11,11 @@ import pytest
 from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import Readers
-from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.snapshot import Sample
 from tests.clock import ManualClock
 from tests.lines import line
-from tests.monitor.follow.conftest import FaultyOs
+from tests.monitor.follow.conftest import FaultyOs, reader_of
 from tests.plain import decode, encode
 
 ENDED = "[after training is done] datetime: 2026-01-01 00:00:00\n"
@@ -37,10 +33,8 @@ class Site:
     def _begin(self, saved: Saved | None) -> None:
         self.core = Core(load(f"runs: [{{paths: ['{self.root}/**/*.log']}}]\n{self.config}"))
         positions = self.core.restore(saved) if saved is not None else {}
-        readers = Readers(positions, FollowSettings(), self.os)
-        (self.reader,) = readers.sync_readers(
-            [Watch(f"{self.root}/**/*.log")], Mounts([Mount("/", self.file_system)]), str
-        )
+        logs = f"{self.root}/**/*.log"
+        self.reader = reader_of(logs, mounts=self.file_system, os_layer=self.os, resume=positions)
 
     def restart(self, away: Callable[[], None], seconds: float) -> None:
         """The daemon is away while that happens."""

@@ -5,7 +5,6 @@ blocks the loop turns on and the trainings write on, as they do in the daemon, w
 """
 
 import errno
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,14 +13,11 @@ import pytest
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import Message, Unheard
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from tests.clock import ManualClock
 from tests.lines import line
-from tests.monitor.follow.conftest import FaultyOs
+from tests.monitor.follow.conftest import FaultyOs, reader_of
 
 PACE = 5.0  # seconds an iteration
 BUDGET = 60.0
@@ -40,9 +36,7 @@ class Fleet:
         self.due = self.clock.monotonic()
         self.told: list[tuple[float, Transition]] = []
         self.core = Core(load(config or f"runs: [{{paths: ['{directory}/*.log']}}]"))
-        readers = Readers({}, FollowSettings(), self.os)
-        watch = Watch(f"{directory}/*.log")
-        (self.reader,) = readers.sync_readers([watch], Mounts([Mount("/", file_system)]), os.path.realpath)
+        self.reader = reader_of(f"{directory}/*.log", mounts=file_system, os_layer=self.os)
         self.run(120.0)
         assert self.incidents() == []
 

@@ -13,17 +13,13 @@ from monitor.serve.past import history_json
 from monitor.snapshot import Snapshot
 from monitor.system.clock import SteadyClock
 from tests.clock import ManualClock
+from tests.lines import line as iteration_line
 from tests.plain import decode, encode
 
 
 def line(number: int) -> bytes:
     """One iteration of a second."""
-    return (
-        f" iteration {number:8d}/{1000:8d} | consumed samples: {number * 8:12d} | elapsed time per iteration (ms): "
-        f"1000.0 | learning rate: 1.500E-04 | global batch size: {8:5d} | lm loss: {3 - number / 1000:.6E} | "
-        f"loss scale: 1.0 | grad norm: {number / 7:.3f} | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 |\n"
-    ).encode()
+    return iteration_line(number, seconds=1.0).encode()
 
 
 class Lab:

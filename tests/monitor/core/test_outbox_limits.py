@@ -58,15 +58,24 @@ def outcomes(of: Outbox) -> dict[str, int]:
 # --- a receiver that is away ------------------------------------------------------------------------------------------
 
 
-def test_the_pauses_of_a_receiver_that_is_away_double_up_to_a_minute() -> None:
-    """From one second on; asked at the very end of each, and not before."""
+@pytest.mark.parametrize(
+    ("result", "pauses"),
+    [
+        ("later", (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0)),
+        ("refused", (300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0)),
+    ],
+)
+def test_pauses_double_up_to_a_limit(result: Result, pauses: tuple[float, ...]) -> None:
+    """Of a receiver that is away from a second to a minute; of a message that is refused, where somebody has to mend
+    something, from five minutes to an hour. Asked at the very end of each, and not before.
+    """
     box, now = outbox(message("a")), 0.0
-    for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
-        assert answer(box, now, "later") == 1
+    for pause in pauses:
+        assert answer(box, now, result) == 1
         assert handed(box, now + pause - 0.001) == []
         assert len(handed(box, now + pause)) == 1
         now += pause
-    assert outcomes(box) == {"retried": 8}
+    assert outcomes(box) == {"retried": len(pauses)}
 
 
 @pytest.mark.parametrize("between", ["sent", "refused", "final"])
@@ -138,17 +147,6 @@ def test_a_batch_has_fifty_messages() -> None:
 
 
 # --- a message that is refused ----------------------------------------------------------------------------------------
-
-
-def test_the_pauses_of_a_message_that_is_refused_double_up_to_an_hour() -> None:
-    """From five minutes on; somebody has to mend something."""
-    box, now = outbox(message("a")), 0.0
-    for pause in (300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0):
-        assert answer(box, now, "refused") == 1
-        assert handed(box, now + pause - 0.001) == []
-        assert len(handed(box, now + pause)) == 1
-        now += pause
-    assert outcomes(box) == {"retried": 6}
 
 
 @pytest.mark.parametrize(("seconds", "owed"), [(86399.0, 1), (86400.0, 0)])

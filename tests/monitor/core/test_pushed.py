@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 from monitor.config import load
 from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.follow.messages import Restarted
 from monitor.intake.carriers import Heard
 from monitor.intake.labels import followed
 from tests.monitor.core.following import NOW, Following, arguments, step
-from tests.plain import decode, encode
 
 BUDGET = 60.0
 NODES = tuple(f"node{number}" for number in range(4))
@@ -20,12 +19,11 @@ class Pushed(Following):
     """Streams of agents: what each carries lies in a file of the spool. Nothing is held back unless it says so."""
 
     def __init__(self, *nodes: str) -> None:
-        super().__init__("intake.listen=127.0.0.1:1")
-        self.core = self._core()
+        super().__init__("intake.listen=127.0.0.1:1", owner=None)
         self.heard = dict.fromkeys(nodes, self.now)
         self.silent: dict[str, float] = {}
 
-    def _core(self) -> Core:
+    def _begun(self) -> Core:
         return Core(followed(load("", list(self.settings)), "/spool"))
 
     def push(self, *lines: tuple[float, str], node: str = "node0", run: str = "gpt") -> None:
@@ -56,21 +54,6 @@ class Pushed(Following):
         """Nothing is heard of these agents from now on, and of all others something is."""
         self.silent = dict.fromkeys(nodes, self.now)
         self.wait(1)
-
-    def killed(self, away: float = 0.0) -> None:
-        """As there, with the spool; back after so many seconds."""
-        saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
-        self.now += away
-        self.core = self._core()
-        positions = self.core.restore(saved)
-        for path, data in self.written.items():
-            position = positions.get(path)
-            offset = position.offset if position is not None else 0
-            message = Opened(path, path, position, len(data), self.now, position is not None, offset=offset)
-            self.core.handle(message, self.now)
-            if data[offset:]:
-                self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0), self.now)
-            self.core.handle(CaughtUp(path, self.now), self.now)
 
     def counted(self, name: str) -> float:
         """A counter of the monitor."""
@@ -317,8 +300,6 @@ def test_a_stream_that_goes_on_in_another_file() -> None:
     lab = Pushed("node0")
     lab.train(range(1, 10))
     lab.push((lab.now - NOW, step(10)))
-    from monitor.follow.messages import Restarted
-
     path = "/spool/gpt/node0~1.log"
     lab.core.handle(Restarted(path, "rotated", "", at=lab.now), lab.now)
     lab.written[path] = b""

@@ -11,7 +11,7 @@ from monitor.core import Core
 from monitor.core.conversion import from_version_2
 from monitor.incidents import Transition
 from monitor.run.silence import Silences
-from tests.lines import line
+from tests.lines import dump, line
 from tests.monitor.core.following import NOW, Following
 
 PATH = "/l/a.log"
@@ -108,10 +108,8 @@ def test_a_launch_whose_lines_wait_ends_the_hang_before_it_once(later: float) ->
     """A hung run is started again, its first lines wait for the arguments: the hang is told once, and over once."""
     lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
     opening = (200.0, SETTINGS + "> setting tensorboard ...\ntime to initialize megatron (seconds): 12.3\n")
-    arguments = "".join(f"  {name} ........ {value}\n" for name, value in (("hidden_size", 64), ("num_layers", 2)))
-    dump = f"-------- arguments --------\n{arguments}------- end of arguments -------\n"
     again = [(300.0 + later + number, line(number, 500, 1.0, 4.0)) for number in range(1, 40)]
-    core, told = followed([*lines, opening, (200.0 + later, dump), *again])
+    core, told = followed([*lines, opening, (200.0 + later, dump(hidden_size=64, num_layers=2)), *again])
     assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
     assert firing(told) == [119.0 + 60.0]
     assert core.runs["a"].state.restarts == 1

@@ -14,15 +14,11 @@ import pytest
 from monitor.config import load
 from monitor.core import Core
 from monitor.detectors import hang
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import Readers
-from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.saving import Saving
 from tests.clock import ManualClock
 from tests.lines import line
+from tests.monitor.follow.conftest import reader_of
 
 
 class Disk:
@@ -61,7 +57,7 @@ class Lab:
             f"runs: [{{name: a, paths: ['{self.pattern}']}}]\ndetectors: {{hang: {{minimum: {minimum}s}}}}"
         )
         self.told: list[tuple[float, Transition]] = []
-        self.written, self.reader = 0, None
+        self.written = 0
         self.start()
 
     def start(self) -> None:
@@ -70,8 +66,7 @@ class Lab:
         self.saving = Saving(self.core, self.clock, lambda: None)
         saved = self.saving.load(Path())
         positions = self.core.restore(saved) if saved is not None else {}
-        readers = Readers(positions, FollowSettings(), OsLayer())
-        (self.reader,) = readers.sync_readers([Watch(self.pattern)], Mounts([Mount("/", "ext4")]), os.path.realpath)
+        self.reader = reader_of(self.pattern, resume=positions)
 
     def restart(self, away: float) -> None:
         """Killed, and back after so long."""

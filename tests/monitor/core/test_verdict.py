@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.serve.server import Reply, Request
 from monitor.serve.views import view_of
 from monitor.snapshot import RunSnapshot, Snapshot
+from tests.commands import command
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, Handy
 from tests.monitor.serve.conftest import Serve, serve
@@ -169,11 +168,11 @@ def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) 
 
     port = serve(app).address[1]
     only = ["--only", "verdict", "--only", "exclude", "--only", "checkpoint", "--only", "reason"]
-    command = ["verdict", "a b", "--at", f"127.0.0.1:{port}"]
-    done = CliRunner().invoke(main, [*command, "--ended", "--wait", "30s", *only])
+    asked = ["verdict", "a b", "--at", f"127.0.0.1:{port}"]
+    done = command(*asked, "--ended", "--wait", "30s", *only)
     assert done.stdout == "restart\nn-[01-02]\n\nx y\n"
     assert requests == [("/api/v1/verdict", "run=a%20b&ended=1")] * 2
-    assert json.loads(CliRunner().invoke(main, command).stdout)["verdict"] == "restart"
-    nobody = CliRunner().invoke(main, ["verdict", "r", "--at", "127.0.0.1:1"])
-    assert (nobody.exit_code, nobody.stdout) == (1, "")
+    assert json.loads(command(*asked).stdout)["verdict"] == "restart"
+    nobody = command("verdict", "r", "--at", "127.0.0.1:1", code=1)
+    assert nobody.stdout == ""
     assert "no monitor at http://127.0.0.1:1" in nobody.stderr

@@ -9,6 +9,7 @@ from monitor.judgement import Judge, Judged
 from monitor.run.state import RunState
 from monitor.simulate import Scenario, timeline
 from parsers.reader import SourceReader
+from tests.lines import dump
 
 START = 1_700_000_000.0
 
@@ -68,10 +69,7 @@ _MEGATRON: dict[str, Any] = {
 
 def arguments(**changes: Any) -> str:
     """Megatron's dump: BLOOM's arguments with changes; None leaves one out."""
-    values = {name: value for name, value in {**_MEGATRON, **changes}.items() if value is not None}
-    body = "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in sorted(values.items()))
-    head, foot = f"{'-' * 24} arguments {'-' * 24}\n", f"{'-' * 20} end of arguments {'-' * 21}\n"
-    return head + body + foot
+    return dump(**{name: value for name, value in sorted({**_MEGATRON, **changes}.items()) if value is not None})
 
 
 def line(

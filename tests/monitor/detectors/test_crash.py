@@ -1,11 +1,13 @@
 """Crashes: one incident with its cause, whoever reported it first; loops; processes that do not end."""
 
+import functools
 import math
+from collections.abc import Callable
 
 import pytest
 
 from monitor.simulate import Scenario
-from tests.monitor.playing import Played, fault, play, texts
+from tests.monitor.playing import Played, Playing, fault, play, texts
 
 
 @pytest.mark.parametrize(
@@ -94,17 +96,26 @@ UNCAUGHT = (
 PACES = (2.0, 20.0, 100.0)
 
 
-def interrupted(seconds: float, after: float, text: str, *, lost: float = 0.0, **more: object) -> Played:
+def interrupted(seconds: float, after: float, text: str, *, lost: float, log_interval: int = 1) -> Played:
     """A training in which `text` is written `after` iterations' time behind iteration 100; `lost` iterations' time
     later than usual the training goes on. If it does not, `lost` is infinite.
     """
-    scenario = Scenario(iterations=140, seconds_per_iteration=seconds, save_interval=0, **more)  # type: ignore[arg-type]
+    kept, rest = hundred(seconds, log_interval)
+    playing, every = kept(), seconds * log_interval
+    playing.feed([(playing.at + after * every, text)])
+    playing.feed((when + lost * every, line) for when, line in rest if lost < math.inf)
+    return playing.end(0.0 if lost < math.inf else 600.0)
+
+
+@functools.cache
+def hundred(seconds: float, log_interval: int) -> tuple[Callable[[], Playing], list[tuple[float, str]]]:
+    """A hundred iterations, played once, and the texts behind them."""
+    scenario = Scenario(iterations=140, seconds_per_iteration=seconds, save_interval=0, log_interval=log_interval)
     log = list(texts(scenario))
     place = next(place for place, (_, line) in enumerate(log) if " iteration      100/" in line) + 1
-    every = seconds * scenario.log_interval
-    at = log[place - 1][0] + after * every
-    rest = [(when + lost * every, line) for when, line in log[place:]] if lost < math.inf else []
-    return play([*log[:place], (at, text), *rest], after=0.0 if rest else 600.0)
+    playing = Playing()
+    playing.feed(log[:place])
+    return playing.kept(), log[place:]
 
 
 @pytest.mark.parametrize("seconds", PACES)

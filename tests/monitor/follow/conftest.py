@@ -14,7 +14,7 @@ from monitor.follow.messages import Copied, Data, Message, Opened, Position, Res
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
-from monitor.follow.readers import Readers
+from monitor.follow.readers import MountReader, Readers
 from monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
 
@@ -95,6 +95,21 @@ class FaultyOs(OsLayer):
         return super().scandir(path)
 
 
+def reader_of(
+    *patterns: Watch | str,
+    mounts: str | Mounts = "ext4",
+    os_layer: OsLayer | None = None,
+    resume: Mapping[str, Position] | None = None,
+    **settings: Any,
+) -> MountReader:
+    """The only reader of what these patterns name; `mounts`: a table, or the type of the only file system."""
+    watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
+    table = Mounts([Mount("/", mounts)]) if isinstance(mounts, str) else mounts
+    readers = Readers(resume or {}, FollowSettings(**settings), os_layer or OsLayer())
+    (reader,) = readers.sync_readers(watches, table, os.path.realpath)
+    return reader
+
+
 class Rig:
     """Polls a MountReader and keeps what each source delivered: one bytes object per content."""
 
@@ -109,9 +124,7 @@ class Rig:
     ) -> None:
         self.clock = clock or ManualClock()
         self.os = os_layer or FaultyOs()
-        watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
-        readers = Readers(resume or {}, FollowSettings(**settings), self.os)
-        (self.reader,) = readers.sync_readers(watches, Mounts([Mount("/", file_system)]), os.path.realpath)
+        self.reader = reader_of(*patterns, mounts=file_system, os_layer=self.os, resume=resume, **settings)
         self.saved = resume or {}
         self.messages: list[Message] = []
         self.contents: dict[str, list[bytearray]] = {}

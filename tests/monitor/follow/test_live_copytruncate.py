@@ -10,11 +10,8 @@ import pytest
 
 from monitor.follow.messages import Data
 from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import MountReader, Readers
-from monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
+from tests.monitor.follow.conftest import reader_of
 
 COLUMNS = 120  # of a line, so that what is too little to prove anything is written within seconds
 
@@ -25,10 +22,7 @@ class Written:
     def __init__(self, directory: Path, mounts: Mounts) -> None:
         self.log, self.clock, self.count = directory / "main.log", ManualClock(), 0
         self.seen: dict[str, bytes] = {}
-        readers = Readers({}, FollowSettings(), OsLayer())
-        watch = Watch(f"{directory}/main.log*")
-        self.reader: MountReader
-        (self.reader,) = readers.sync_readers([watch], mounts, os.path.realpath)
+        self.reader = reader_of(f"{directory}/main.log*", mounts=mounts)
 
     def stamp(self, path: Path) -> None:
         """It was written now."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.cli import main
 from monitor.nodes.flight_recorder import Diagnosis, NoDumpError, diagnose, rank_of, read_dump
 from monitor.nodes.plain_pickle import NotPlainError, read_plain
+from tests.commands import command
 
 WORLD = "[0, 1, 2, 3, 4, 5, 6, 7]"
 
@@ -97,12 +96,11 @@ def test_the_command_names_rank_node_and_stack(tmp_path: Path) -> None:
         data = json.dumps(value).encode() if rank == 2 else pickle.dumps(value, protocol=4)
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(data)
     (tmp_path / "notes_9").write_text("not a dump")
-    shown = CliRunner().invoke(main, ["flight-recorder", str(tmp_path), "--nodes", "n-[01-04]"])
-    assert shown.exit_code == 0
+    shown = command("flight-recorder", tmp_path, "--nodes", "n-[01-04]")
     assert "rank 6 on node n-04 never reached all-reduce 700 of DATA_PARALLEL_GROUP" in shown.stdout
     assert "rank 6, last recorded in that group:\n  step (train.py:699)" in shown.stdout
     assert "notes_9: it is neither JSON nor a pickle of plain values" in shown.stderr
-    as_json = CliRunner().invoke(main, ["flight-recorder", str(tmp_path), "--json"])
+    as_json = command("flight-recorder", tmp_path, "--json")
     assert json.loads(as_json.stdout)["ranks"] == [6]
 
 

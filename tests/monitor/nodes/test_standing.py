@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
-from monitor.cli import main
 from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -23,6 +21,7 @@ from monitor.nodes.standing import Standing, standings
 from monitor.serve.exchange import Request
 from monitor.serve.views import view_of
 from monitor.store import Store
+from tests.commands import command
 from tests.plain import decode, encode
 
 NAMES = expand("jz-[001-040]")
@@ -92,13 +91,13 @@ def test_the_command_finds_the_bad_node_in_logs_and_lists_it_for_slurm(tmp_path:
     """The list alone on standard output, why on standard error; a cluster without a bad node gives no list."""
     for name, bad in (("bad", "jz-017"), ("good", None)):
         (tmp_path / f"{name}.log").write_text(_log(5, bad))
-    found = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "bad.log")])
+    found = command("nodes", "--exclude", tmp_path / "bad.log")
     assert found.stdout == "jz-017\n"
     assert "jz-017: named by 7 of 7 failures (ecc 7), 0.88 due; 4.3 times as often as its peers" in found.stderr
-    table = CliRunner().invoke(main, ["nodes", str(tmp_path / "bad.log")])
+    table = command("nodes", tmp_path / "bad.log")
     assert "40 nodes in 60 launches; 1 stands out" in table.stdout
-    none = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "good.log")])
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "no node stands out\n")
+    none = command("nodes", "--exclude", tmp_path / "good.log")
+    assert (none.stdout, none.stderr) == ("", "no node stands out\n")
 
 
 def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
     assert page is not None
     assert b"<li><b>jz-017</b>: named by 7 of 7 failures" in page.body
     assert Store(tmp_path).save(again.parts(1.7e9))
-    shown = CliRunner().invoke(main, ["nodes", "--json", "--set", f"state_dir={tmp_path}"])
+    shown = command("nodes", "--json", "--set", f"state_dir={tmp_path}")
     first = json.loads(shown.stdout)["nodes"][0]
     assert (first["node"], first["stands_out"], first["named"]["seen"]) == ("jz-017", True, 7)
 
@@ -217,9 +216,9 @@ def test_the_command_accuses_nobody_of_four_jobs_with_one_bug(tmp_path: Path) ->
         )
         crash = "srun: error: n006: task 21: Segmentation fault (core dumped)\n"
         (tmp_path / f"tr11-{1700 + number}.out").write_text(f"{head}{step}\n{crash}")
-    found = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "*.out")])
+    found = command("nodes", "--exclude", tmp_path / "*.out")
     assert (found.stdout, found.stderr) == ("", "no node stands out\n")
-    table = CliRunner().invoke(main, ["nodes", str(tmp_path / "*.out")])
+    table = command("nodes", tmp_path / "*.out")
     assert "n006         4  1 (0.062)" in table.stdout
     assert "16 nodes in 4 launches; none stands out" in table.stdout
 

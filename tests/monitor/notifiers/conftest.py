@@ -1,11 +1,11 @@
 """A running receiver, and no proxy before it."""
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.monitor.notifiers.receiver import PATIENCE, Receiver
+from tests.monitor.notifiers.receiver import Receiver
+from tests.programs import serving
 
 
 @pytest.fixture(autouse=True)
@@ -17,10 +17,6 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A running receiver."""
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Receiver()) as server:
         yield server
         server.released.set()
-        server.shutdown()
-        thread.join(PATIENCE)

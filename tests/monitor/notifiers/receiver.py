@@ -35,8 +35,8 @@ class Receiver(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Answer)
         self.answers: list[int] = []
         self.received: list[tuple[str, dict[str, str], Any]] = []
         self.released = threading.Event()
@@ -45,6 +45,11 @@ class Receiver(http.server.ThreadingHTTPServer):
     def url(self) -> str:
         """The address."""
         return f"http://127.0.0.1:{self.server_address[1]}/hook"
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """What came so far."""
+        return [body for _, _, body in list(self.received)]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is what some tests are about."""

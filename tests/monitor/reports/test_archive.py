@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from megatron_monitor.archive import read_run
 from monitor.archive import tasks
 from monitor.archive.tasks import Reading, Task, read_tasks
-from monitor.cli import main
+from tests.commands import command
 from tests.lines import line
 
 
@@ -40,9 +40,9 @@ def archive(tmp_path: Path) -> Path:
     return folder
 
 
-def report(*arguments: object) -> Result:
+def report(*arguments: object, code: int = 0) -> Result:
     """`report` with these arguments."""
-    return CliRunner().invoke(main, ["report", *(str(one) for one in arguments)])
+    return command("report", *arguments, code=code)
 
 
 def runs(path: Path) -> dict[str | None, int]:
@@ -101,7 +101,7 @@ def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: 
 def test_a_second_call_reads_only_what_has_changed(archive: Path, tmp_path: Path) -> None:
     """A cut line, a file that grew, one that is gone."""
     rows = tmp_path / "rows.jsonl"
-    assert report(archive, "--resume", rows).exit_code == 0
+    report(archive, "--resume", rows)
     assert runs(rows) == {"sweep/run0": 30, "sweep/run1": 31, "sweep/run2": 32, "a/trainer": 40, None: 0}
 
     before = rows.read_text()
@@ -111,7 +111,7 @@ def test_a_second_call_reads_only_what_has_changed(archive: Path, tmp_path: Path
     log(archive / "sweep/run1.log", 50)
     (archive / "sweep/run2.log").unlink()
     rows.write_text(rows.read_text()[:-20])  # killed while it wrote the last line
-    assert report(archive, "--resume", rows).exit_code == 0
+    report(archive, "--resume", rows)
     assert runs(rows) == {"sweep/run0": 30, "sweep/run1": 50, "a/trainer": 40, None: 0}
 
 
@@ -122,7 +122,7 @@ def test_streams_of_one_job_are_one_row_of_the_file_too(
     monkeypatch.setattr(tasks, "_FILES", 1)
     rows = tmp_path / "rows.jsonl"
     for _ in range(2):
-        assert report(archive, "--resume", rows).exit_code == 0
+        report(archive, "--resume", rows)
         assert set(runs(rows)) == {"sweep/run0", "sweep/run1", "sweep/run2", "a/trainer", None}
     (trainer,) = (json.loads(text) for text in rows.read_text().splitlines() if '"a/trainer"' in text)
     assert len(trainer["files"]) == 2
@@ -134,9 +134,9 @@ def test_lines_on_standard_output_and_anew_into_a_file(archive: Path, tmp_path: 
     assert {json.loads(text)["run"] for text in shown.stdout.splitlines()} == {"run0", "run1", "run2", None}
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"run": "old", "files": []}\n')
-    assert report(archive / "sweep", "--format", "jsonl", "-o", rows).exit_code == 0
+    report(archive / "sweep", "--format", "jsonl", "-o", rows)
     assert "old" not in runs(rows)
-    assert report(tmp_path / "none.log", "--format", "jsonl").exit_code == 1
+    report(tmp_path / "none.log", "--format", "jsonl", code=1)
 
 
 def test_one_run_for_a_notebook(archive: Path) -> None:
@@ -151,6 +151,5 @@ def test_one_run_for_a_notebook(archive: Path) -> None:
 def test_ray_is_an_extra(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
     monkeypatch.setattr("monitor.commands.report.find_spec", lambda _name: None)
-    result = report(archive, "--ray", "auto")
-    assert result.exit_code == 2
+    result = report(archive, "--ray", "auto", code=2)
     assert "pip install 'megatron-monitor[ray]'" in result.stderr

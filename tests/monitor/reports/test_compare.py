@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.reports import comparison
 from monitor.reports.comparison import difference, student
 from monitor.reports.rows import Curve, Row
 from monitor.simulate import Fault, Scenario, write
+from tests.commands import command
 
 
 def log(path: Path, **change: Any) -> str:
@@ -24,8 +23,7 @@ def log(path: Path, **change: Any) -> str:
 
 def compare(a: str, b: str, *more: str) -> dict[str, Any]:
     """The JSON answer."""
-    result = CliRunner().invoke(main, ["compare", a, b, "--json", *more], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    result = command("compare", a, b, "--json", *more)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -100,11 +98,10 @@ def test_few_iterations_and_none(tmp_path: Path) -> None:
 def test_text_and_usage(tmp_path: Path) -> None:
     """For people; a path that holds two runs is refused with their names."""
     a, b = log(tmp_path / "a.log"), log(tmp_path / "b.log", micro_batch_size=4)
-    text = CliRunner().invoke(main, ["compare", a, b]).stdout
+    text = command("compare", a, b).stdout
     assert "Different configuration" in text
     assert "micro_batch_size" in text
-    refused = CliRunner().invoke(main, ["compare", str(tmp_path), b])
-    assert refused.exit_code == 1
+    refused = command("compare", tmp_path, b, code=1)
     assert "holds 2 runs: a, b" in refused.stderr
 
 
@@ -163,12 +160,12 @@ def test_a_level_that_changed_is_said(tmp_path: Path) -> None:
 def test_two_runs_in_one_plot(tmp_path: Path) -> None:
     """HTML draws both paces and both losses; a name is no markup; text and JSON are as before."""
     a, b = log(tmp_path / "<b>.log", seed=1), log(tmp_path / "other.log", seed=2)
-    result = CliRunner().invoke(main, ["compare", a, b, "--format", "html", "-o", str(tmp_path / "o.html")])
-    assert (result.exit_code, result.output) == (0, "")
+    result = command("compare", a, b, "--format", "html", "-o", tmp_path / "o.html")
+    assert result.output == ""
     text = (tmp_path / "o.html").read_text()
     plots = text.split("<svg")[1:]
     assert [plot.count('class="curve"') for plot in plots] == [1, 1]
     assert [plot.count('class="curve other"') for plot in plots] == [1, 1]
     assert "<b>" not in text
     assert "Figures" in text
-    assert CliRunner().invoke(main, ["compare", a, b, "--format", "json"]).stdout.startswith("{")
+    assert command("compare", a, b, "--format", "json").stdout.startswith("{")

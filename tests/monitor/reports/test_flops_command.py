@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.model import flops
 from monitor.model.misprints import wrong_input
 from monitor.model.topology import Topology
 from monitor.reports import formulas
 from monitor.simulate import Scenario, write
+from tests.commands import command
 
 A181B = (
     "--layers", "72", "--hidden", "14336", "--padded-vocab", "250880", "--seq", "2048", "--gbs", "2048", "--gpus",
@@ -22,9 +21,7 @@ A181B = (
 
 def run(*arguments: str, expect: int = 0) -> str:
     """Standard output of a call that must end so."""
-    result = CliRunner().invoke(main, ["flops", *arguments], catch_exceptions=False)
-    assert result.exit_code == expect, result.output
-    return result.stdout
+    return command("flops", *arguments, code=expect).stdout
 
 
 def answer(*arguments: str) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def test_the_peak_of_a_gpu_by_its_name() -> None:
     """One rank's share: an MI250X is two ranks. None is guessed: an unknown GPU is a usage error."""
     for name, peak in (("AMD Instinct MI250X", 191.5), ("AMD Instinct MI300X", 1307.4)):
         assert answer(*A181B, "--gpu", name)["peak_tflops"] == peak
-    assert CliRunner().invoke(main, ["flops", *A181B, "--gpu", "TPU v5"]).exit_code == 2
+    command("flops", *A181B, "--gpu", "TPU v5", code=2)
 
 
 def test_text_names_what_each_formula_lacks() -> None:

@@ -13,12 +13,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from monitor.cli import main
 from monitor.reports.benchmark import warnings
 from monitor.reports.rows import Row
 from monitor.simulate import Fault, Scenario, timeline, write
+from tests.commands import command
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 
@@ -32,15 +32,14 @@ def log(path: Path, **change: Any) -> Scenario:
     return scenario
 
 
-def invoke(*arguments: str) -> Result:
+def invoke(*arguments: str, code: int = 0) -> Result:
     """Run the command."""
-    return CliRunner().invoke(main, ["report", *arguments], catch_exceptions=False)
+    return command("report", *arguments, code=code)
 
 
 def rows(*arguments: str) -> dict[str, dict[str, Any]]:
     """The JSON rows by run."""
     result = invoke(*arguments, "--format", "json")
-    assert result.exit_code == 0, result.stderr
     return {row["run"]: row for row in json.loads(result.stdout)["rows"]}
 
 
@@ -154,8 +153,7 @@ def test_baseline_days_and_idle_gpus(tmp_path: Path) -> None:
     assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
     by_tokens = rows(str(tmp_path), "--tokens", "400B")["one"]
     assert by_tokens["days"] == pytest.approx(400e9 / (2048 * 2048) * 105.22 / 86400)
-    wrong = CliRunner().invoke(main, ["report", str(tmp_path), "--baseline", "none"])
-    assert wrong.exit_code == 2
+    wrong = command("report", tmp_path, "--baseline", "none", code=2)
     assert "there are" in wrong.stderr
 
 
@@ -248,7 +246,7 @@ def test_the_html_stands_alone(tmp_path: Path) -> None:
     log(tmp_path / "logs" / "other.log", seconds_per_iteration=90.0)
     log(tmp_path / "logs" / "dead.log", faults=(Fault("crash_oom", 1),))
     out = tmp_path / "report.html"
-    assert invoke(str(tmp_path / "logs"), "--format", "html", "-o", str(out)).exit_code == 0
+    invoke(str(tmp_path / "logs"), "--format", "html", "-o", str(out))
     text = out.read_text()
     page = _Page()
     page.feed(text)
@@ -268,8 +266,7 @@ def test_the_html_stands_alone(tmp_path: Path) -> None:
 def test_nothing_to_report(tmp_path: Path) -> None:
     """A file without a training is said and fails."""
     (tmp_path / "noise.log").write_text("hello\n")
-    result = invoke(str(tmp_path))
-    assert result.exit_code == 1
+    result = invoke(str(tmp_path), code=1)
     assert "no training line" in result.stderr
 
 
@@ -303,7 +300,7 @@ def test_standard_input(tmp_path: Path) -> None:
     """`-` is a run named stdin."""
     log(tmp_path / "a.log", noise=0.0)
     text = (tmp_path / "a.log").read_bytes()
-    result = CliRunner().invoke(main, ["report", "-", "--format", "json"], input=text, catch_exceptions=False)
+    result = command("report", "-", "--format", "json", stdin=text)
     (row,) = json.loads(result.stdout)["rows"]
     assert (row["run"], row["seconds_per_iteration"]) == ("stdin", 105.22)
 

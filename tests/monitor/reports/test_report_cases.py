@@ -6,26 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.model.flops import FORMULAS
 from monitor.model.topology import Topology
+from tests.commands import command
 from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
+from tests.lines import dump, line
 
 Report = Callable[[str], dict[str, Any]]
 
 
 def row_of(*paths: Path) -> dict[str, Any]:
     """The only row of `report --format json`."""
-    done = CliRunner().invoke(main, ["report", "--format", "json", *map(str, paths)], catch_exceptions=False)
+    done = command("report", "--format", "json", *paths)
     (row,) = json.loads(done.stdout)["rows"]
     return dict(row)
 
 
 def top_of(path: Path) -> dict[str, str]:
     """The only row of `top --plain`, by column."""
-    done = CliRunner().invoke(main, ["top", "--plain", str(path)], catch_exceptions=False)
+    done = command("top", "--plain", path)
     head, row = (line.split() for line in done.stdout.splitlines())
     return dict(zip(head, row, strict=True))
 
@@ -40,18 +40,6 @@ def report(tmp_path: Path) -> Report:
         return row_of(log)
 
     return read
-
-
-def dump(**values: object) -> str:
-    """An arguments dump."""
-    lines = [f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in values.items()]
-    return "".join(
-        [
-            "------------------------ arguments ------------------------\n",
-            *lines,
-            "-------------------- end of arguments ---------------------\n",
-        ]
-    )
 
 
 def notes(row: dict[str, Any]) -> str:
@@ -93,7 +81,7 @@ def test_effective_tera_flops_are_printed_tflops(report: Report, tmp_path: Path,
     assert row["tflops"] == pytest.approx(2.12, abs=0.006)
     assert "reproduce" not in notes(row)
     assert float(top_of(tmp_path / "run.log")["TFLOPS"]) == row["tflops"]
-    page = CliRunner().invoke(main, ["run", "--once", str(tmp_path / "run.log")]).stdout
+    page = command("run", "--once", tmp_path / "run.log").stdout
     assert f'source="log"}} {row["tflops"]}' in page
 
 
@@ -193,8 +181,7 @@ def test_a_model_that_is_only_loaded_is_no_run(tmp_path: Path) -> None:
     """A configuration and a world size stand in the logs of programs that do not train."""
     log = tmp_path / "serve.log"
     log.write_text(swift_log().partition("Train:")[0])
-    done = CliRunner().invoke(main, ["report", str(log)])
-    assert done.exit_code == 1
+    done = command("report", log, code=1)
     assert "no training line" in done.stderr
 
 
@@ -205,12 +192,7 @@ def megatron_2021(date: str = "2021-05-23", script: str = "+ MSIZE=18\n", **more
     """Megatron-LM as it was in 2021: no TFLOPs in its lines."""
     values = {**OLD, "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "global_batch_size": 4,
               "micro_batch_size": 1, "padded_vocab_size": 50688, **more}  # fmt: skip
-    lines = "".join(
-        f" iteration {number:8d}/     100 | consumed samples: {4 * number:12d} | elapsed time per iteration "
-        "(ms): 1381.0 | learning rate: 1.5E-04 | global batch size:     4 | lm loss: 7.1E+00 | loss "
-        "scale: 16384.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-        for number in range(1, 8)
-    )
+    lines = "".join(line(number, 100, 1.381, 7.1, batch=4) for number in range(1, 8))
     return f"{script}{dump(**values)}[after megatron is initialized] datetime: {date} 08:41:04 \n{lines}"
 
 
@@ -400,18 +382,17 @@ def test_once_of_a_missing_file_fails(tmp_path: Path) -> None:
     """Also beside one that is there."""
     log = tmp_path / "run.log"
     log.write_text(engine_log())
-    assert CliRunner().invoke(main, ["run", "--once", str(log)]).exit_code == 0
+    command("run", "--once", log)
     for paths in ([tmp_path / "none.log"], [log, tmp_path / "none.log"], [tmp_path / "none*.log"]):
-        assert CliRunner().invoke(main, ["run", "--once", *map(str, paths)]).exit_code == 1
+        command("run", "--once", *paths, code=1)
 
 
 @pytest.mark.parametrize("fault", ["hang@999999", "hang@501", "hang@99999999999999999999", "hang@\u00b2"])
 def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
     """With the number of iterations that there are."""
-    done = CliRunner().invoke(main, ["simulate", "--fault", fault])
-    assert done.exit_code == 2
+    done = command("simulate", "--fault", fault, code=2)
     assert "500 iterations" in done.stderr or "is no iteration" in done.stderr
-    assert CliRunner().invoke(main, ["simulate", "--fault", "hang@20", "--iterations", "20"]).exit_code == 0
+    command("simulate", "--fault", "hang@20", "--iterations", "20")
 
 
 # --- logs that others wrote -----------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from monitor.cli import main
 from monitor.model.flops import FORMULAS, prints_as
 from monitor.simulate import Fault, Scenario, write
 from monitor.simulate.lines import topology_of
+from tests.commands import command
 
 FILE = Path(__file__).with_name("seed-rows.csv")
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "data" / "seed-benchmarks.json"
@@ -63,8 +62,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         kind = faults.get(row["outcome"]) if row["verdict"] == "unmeasured" else None
         with (folder / f"{name}.log").open("wb") as stream:
             write(scenario_of(row, faults=(Fault(kind, 1),) if kind else ()), stream)
-    result = CliRunner().invoke(main, ["report", str(folder), "--format", "json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
+    result = command("report", folder, "--format", "json")
     document: dict[str, Any] = json.loads(result.stdout)
     return document
 
