@@ -5,7 +5,7 @@ MBS x DP; a replica is TP x PP GPUs.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any
 
@@ -59,25 +59,19 @@ class Ramp:
                 yield size, iterations, iterations * size
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The largest layout of one batch size at one micro-batch size: counts of replicas, GPUs and nodes."""
-
-    batch: int
-    micro_batch: int
-    replicas: int
-    gpus: int
-    nodes: float
-    """Whole where the GPUs fill their nodes."""
-
-
-def largest(batch: int, micro_batch: int, tensor: int, pipeline: int, per_node: int) -> Fit | None:
-    """Most replicas that the batch size feeds: BS / MBS; None where it does not divide."""
-    if micro_batch < 1 or batch % micro_batch:
+def largest(batch: int, micro_batch: int, tensor: int, pipeline: int, per_node: int) -> dict[str, float] | None:
+    """The layout of most replicas that the batch size feeds, BS / MBS, in counts; None where it does not divide."""
+    if batch % micro_batch:
         return None
     replicas = batch // micro_batch
     gpus = replicas * tensor * pipeline
-    return Fit(batch, micro_batch, replicas, gpus, gpus / per_node)
+    counts = {"batch": batch, "micro_batch": micro_batch, "replicas": replicas, "gpus": gpus}
+    return counts | {"nodes": _nodes(gpus, per_node)}
+
+
+def _nodes(gpus: int, per_node: int) -> float:
+    """Whole where the GPUs fill their nodes."""
+    return gpus / per_node if gpus % per_node else gpus // per_node
 
 
 def problem(ramp: Ramp, micro_batch: int, data_parallel: int) -> str | None:
@@ -92,35 +86,26 @@ def problem(ramp: Ramp, micro_batch: int, data_parallel: int) -> str | None:
     return f"batch size {size} % (MBS {micro_batch} x DP {data_parallel} = {share}) = {size % share}"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A layout that can run the whole ramp: GPUs it needs, and the micro-batches of a pipeline at its two ends."""
-
-    data_parallel: int
-    micro_batch: int
-    gpus: int
-    nodes: float
-    first_micro_batches: int
-    last_micro_batches: int
-    idle_gpus: int
-    """Of those at hand, left over; 0 where none were named."""
-
-
 def layouts(
     ramp: Ramp, tensor: int, pipeline: int, per_node: int, gpus: int | None = None, micro_batch: int | None = None
-) -> list[Layout]:
-    """Every (DP, MBS) that divides each batch size of the ramp on at most `gpus`, most GPUs first, then largest MBS."""
-    replica, found = tensor * pipeline, []
+) -> list[dict[str, float]]:
+    """Every (DP, MBS) that divides each batch size of the ramp on at most `gpus`, most GPUs first, then largest MBS:
+    the GPUs that it needs and leaves over, and what a pipeline takes and how long it waits at the ramp's two ends.
+    """
+    found = []
     for share in _divisors(ramp.divisor):
+        first, last = ramp.sizes()[0] // share, ramp.batch // share
         for data_parallel in _divisors(share):
-            mbs = share // data_parallel
-            needed = replica * data_parallel
-            if (gpus is not None and needed > gpus) or (micro_batch is not None and mbs != micro_batch):
+            mbs, needed = share // data_parallel, tensor * pipeline * data_parallel
+            if (gpus is not None and needed > gpus) or micro_batch not in (None, mbs):
                 continue
-            first, last = ramp.sizes()[0] // share, ramp.batch // share
-            idle = gpus - needed if gpus is not None else 0
-            found.append(Layout(data_parallel, mbs, needed, needed / per_node, first, last, idle))
-    return sorted(found, key=lambda layout: (-layout.gpus, -layout.micro_batch))
+            found.append({
+                "data_parallel": data_parallel, "micro_batch": mbs, "gpus": needed, "nodes": _nodes(needed, per_node),
+                "first_micro_batches": first, "last_micro_batches": last,
+                "idle_gpus": gpus - needed if gpus is not None else 0,
+                "first_bubble": bubble(pipeline, first), "last_bubble": bubble(pipeline, last),
+            })  # fmt: skip
+    return sorted(found, key=lambda layout: (-layout["gpus"], -layout["micro_batch"]))
 
 
 def _divisors(number: int) -> list[int]:
@@ -156,7 +141,7 @@ def answer(
     problems = list(_problems(ramp, tensor, pipeline, per_node, gpus, micro_batch, data_parallel, layers))
     found = layouts(ramp, tensor, pipeline, per_node, gpus, micro_batch)
     if data_parallel is not None:
-        found = [layout for layout in found if layout.data_parallel == data_parallel]
+        found = [layout for layout in found if layout["data_parallel"] == data_parallel]
     if not found and not problems:
         problems.append("no layout runs the whole ramp" + (f" on {gpus} GPUs" if gpus else ""))
     sizes = ramp.sizes()
@@ -169,26 +154,14 @@ def answer(
             {"batch_size": size, "iterations": count, "samples": samples} for size, count, samples in ramp.stages()
         ],
         "largest": [
-            {**asdict(fit), "nodes": _whole(fit.nodes)}
+            fit
             for size in dict.fromkeys((sizes[0], ramp.batch))
             for mbs in ways
             if (fit := largest(size, mbs, tensor, pipeline, per_node))
         ],
-        "layouts": [
-            {
-                **asdict(layout),
-                "nodes": _whole(layout.nodes),
-                "first_bubble": bubble(pipeline, layout.first_micro_batches),
-                "last_bubble": bubble(pipeline, layout.last_micro_batches),
-            }
-            for layout in found
-        ],
+        "layouts": found,
         "problems": problems,
     }
-
-
-def _whole(nodes: float) -> float:
-    return int(nodes) if nodes == int(nodes) else nodes
 
 
 def text(found: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ def test_most_that_a_batch_size_feeds(
     """The eight schedule rows and the two statements of seed 000."""
     fit = largest(batch, mbs, tp, pp, per_node)
     assert fit is not None
-    assert (fit.replicas, fit.gpus, fit.nodes) == (replicas, gpus, nodes)
+    assert (fit["replicas"], fit["gpus"], fit["nodes"]) == (replicas, gpus, nodes)
     assert largest(batch, 3, tp, pp, per_node) is None  # BS / MBS is exact division
 
 
@@ -93,12 +93,13 @@ def test_a_layout_is_valid_exactly_where_every_batch_size_divides(
     ramp = Ramp(start + steps * increment, start, increment, 1000)
     valid = all(size % (mbs * dp) == 0 for size in ramp.sizes())
     assert (problem(ramp, mbs, dp) is None) == valid
-    listed = {(layout.data_parallel, layout.micro_batch) for layout in layouts(ramp, 1, 1, 8)}
+    listed = {(layout["data_parallel"], layout["micro_batch"]) for layout in layouts(ramp, 1, 1, 8)}
     assert ((dp, mbs) in listed) == valid
 
 
 def test_layouts_keep_to_the_gpus_at_hand() -> None:
     """Most GPUs first; what is left over is shown."""
     found = layouts(Ramp(2048, 32, 32, 1000), 8, 12, 8, gpus=400)
-    assert (found[0].data_parallel, found[0].micro_batch, found[0].gpus, found[0].idle_gpus) == (4, 8, 384, 16)
-    assert all(layout.gpus <= 400 for layout in found)
+    names = ("data_parallel", "micro_batch", "gpus", "idle_gpus")
+    assert tuple(found[0][name] for name in names) == (4, 8, 384, 16)
+    assert all(layout["gpus"] <= 400 for layout in found)
