@@ -1,6 +1,6 @@
 """What `flops` answers: a question of sizes and seconds -> every formula's figure, utilisation, counts, days. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,50 +43,50 @@ def answer(question: Question) -> dict[str, Any]:
     topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
     peak = gpus.peak_of_rank(topology.gpu_name, topology.dtype) if question.peak is None else question.peak
     mfu, hfu = flops.utilisation(topology, seconds, batch, sequence, peak)
-    counted = parameters(topology)
+    counted, stages = parameters(topology), topology.pipeline_parallel_size
     given = {"seconds": seconds, "global_batch_size": batch, "sequence_length": sequence}
     sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
+    works = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
+    tokens = batch * sequence if batch and sequence else None
+    micro = formulas.micro_batches(batch, topology.micro_batch_size, topology.data_parallel_size)
+    goal = {
+        "days": formulas.days(question.iterations, question.tokens, seconds, batch, sequence),
+        "tokens": question.iterations * tokens if question.iterations and tokens else None,
+    }
     out: dict[str, Any] = {
         "inputs": sizes | {name: value for name, value in given.items() if value is not None},
-        "formulas": [_figure(figure) for figure in formulas.figures(topology, seconds, batch, sequence)],
+        "formulas": list(_figures(question)),
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
-        **_work(question),
+        # FLOPs: the model's, and those that the GPUs do
+        **{
+            f"{name}_flops_per_iteration": count(topology, batch, sequence) if batch and sequence else None
+            for name, count in works.items()
+        },
         "peak_tflops": peak,
         "mfu": mfu,
         "hfu": hfu,
-        **_rates(question),
+        "samples_per_second": batch / seconds if batch and seconds else None,
+        "tokens_per_second": tokens / seconds if tokens and seconds else None,
         **_time(question, mfu, hfu),
-        **_pipeline(question),
-        **_days(question),
+        "micro_batches": micro,
+        "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None,
+        **{name: value for name, value in goal.items() if value is not None},
     }
     if question.printed is not None:
         out["printed"] = _explained(question)
     return out
 
 
-def _work(question: Question) -> dict[str, float | None]:
-    """FLOPs of an iteration: the model's, and those that the GPUs do."""
-    counts = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
-    return {
-        f"{name}_flops_per_iteration": count(question.topology, question.batch, question.sequence)
-        if question.batch and question.sequence
-        else None
-        for name, count in counts.items()
-    }
-
-
-def _rates(question: Question) -> dict[str, float | None]:
-    samples, seconds = question.batch, question.seconds
-    tokens = samples * question.sequence if samples and question.sequence else None
-    counts = {"samples": samples, "tokens": tokens}
-    return {f"{name}_per_second": count / seconds if count and seconds else None for name, count in counts.items()}
-
-
-def _figure(figure: formulas.Figure) -> dict[str, Any]:
-    known = flops.FORMULAS[figure.name]
-    printed_by = PRINTED_BY.get(figure.name, known.printed_by)
-    told = {"formula": figure.name, "tflops": figure.tflops}
-    return told | {"counts": known.counts, "printed_by": printed_by, "lacks": list(figure.lacks)}
+def _figures(question: Question) -> Iterator[dict[str, Any]]:
+    """Every formula in the order in which a printed number is explained: its figure, or the inputs that it lacks."""
+    topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
+    given = {"seconds": seconds, "batch": batch, "sequence_length": sequence}
+    absent = [name for name, value in given.items() if not value]
+    for name, formula in flops.FORMULAS.items():
+        value = formula(topology, seconds, batch, sequence) if seconds and batch and sequence else None
+        lacks = [*absent, *formulas.lacking(name, topology)] if value is None else []
+        told = {"counts": formula.counts, "printed_by": PRINTED_BY.get(name, formula.printed_by), "lacks": lacks}
+        yield {"formula": name, "tflops": value, **told}
 
 
 def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str, Any]:
@@ -107,20 +107,6 @@ def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str,
             "hfu_of_compute": hfu * seconds / compute if compute and hfu is not None else None,
         }
     }
-
-
-def _pipeline(question: Question) -> dict[str, Any]:
-    topology = question.topology
-    micro = formulas.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
-    stages = topology.pipeline_parallel_size
-    return {"micro_batches": micro, "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None}
-
-
-def _days(question: Question) -> dict[str, Any]:
-    seconds, batch, sequence = question.seconds, question.batch, question.sequence
-    days = formulas.days(question.iterations, question.tokens, seconds, batch, sequence)
-    tokens = question.iterations * batch * sequence if question.iterations and batch and sequence else None
-    return {name: value for name, value in (("days", days), ("tokens", tokens)) if value is not None}
 
 
 def _explained(question: Question) -> dict[str, Any]:

@@ -1,23 +1,12 @@
-"""The arithmetic of reports: every formula of model/flops.py on one set of inputs, the figure or which input it lacks;
-days to an end, the pipeline's bubble, scaling. Pure.
+"""The arithmetic of reports: what a formula of model/flops.py lacks; days to an end, the pipeline's bubble, scaling.
+Pure.
 """
-
-from dataclasses import dataclass
 
 from monitor.model import flops
 from monitor.model.sizes import sizes_of
 from monitor.model.topology import Topology
 
 _DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One formula's TFLOP/s per GPU, or the names of the inputs that it lacks."""
-
-    name: str
-    tflops: float | None
-    lacks: tuple[str, ...] = ()
 
 
 def lacking(name: str, topology: Topology) -> tuple[str, ...]:
@@ -30,17 +19,6 @@ def lacking(name: str, topology: Topology) -> tuple[str, ...]:
         out = (*out, *(() if topology.sequence_length else ("sequence_length",))) if countable else ("parameters", *out)
     if topology.glu and topology.ffn_hidden_size is None and "layers" in formula.needs:
         out += ("ffn_hidden_size",)
-    return out
-
-
-def figures(topology: Topology, seconds: float | None, batch: int | None, sequence: int | None) -> list[Figure]:
-    """All formulas in the order in which a printed number is explained."""
-    out = []
-    given = {"seconds": seconds, "batch": batch, "sequence_length": sequence}
-    absent = tuple(name for name, value in given.items() if not value)
-    for name, formula in flops.FORMULAS.items():
-        value = formula(topology, seconds, batch, sequence) if seconds and batch and sequence else None
-        out.append(Figure(name, value, () if value is not None else (*absent, *lacking(name, topology))))
     return out
 
 
