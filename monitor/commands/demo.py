@@ -38,12 +38,10 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
 
     Nothing of yours is touched: the log and the daemon's state stand in a temporary directory.
     """
-    faults = scenario_of((fault,), "megatron-lm", iterations, _SECONDS, seed=1).faults
-    scenario = Scenario(
-        dialect="megatron-lm", iterations=iterations, seconds_per_iteration=_SECONDS, noise=0.01, seed=1, world_size=8,
-        tp=2, pp=1, micro_batch_size=4, global_batch_size=64, layers=24, hidden=2048, heads=16, sequence_length=512,
-        vocab=50304, save_interval=40, save_seconds=1.0, start_seconds=3.0, faults=faults,
-        start_epoch=SystemClock().wall(),
+    scenario = replace(
+        scenario_of((fault,), "megatron-lm", iterations, _SECONDS, seed=1), noise=0.01, world_size=8, tp=2, pp=1,
+        micro_batch_size=4, global_batch_size=64, layers=24, hidden=2048, heads=16, sequence_length=512, vocab=50304,
+        save_interval=40, save_seconds=1.0, start_seconds=3.0, start_epoch=SystemClock().wall(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
         log = Path(directory) / (f"slurm-{_JOB}.out" if slurm else "demo-1B3.log")

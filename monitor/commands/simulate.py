@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,12 @@ from monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
 from monitor.system.clock import SystemClock
 
 
-def faults_help() -> str:
-    """One line a kind, for --help."""
-    return "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items()))
+def _listed(words: Iterable[tuple[str, str]]) -> str:
+    """One line a word, for --help."""
+    return "\n".join(f"  {word:<22} {text}" for word, text in words)
 
 
-_FORMS_HELP = "\n".join(f"  {form:<22} {text}" for form, text in FORMS.items())
-
-
-@click.command(epilog="\b\nFaults:\n" + faults_help() + "\n\n\b\nTimers:\n" + _FORMS_HELP)
+@click.command(epilog=f"\b\nFaults:\n{_listed(sorted(FAULTS.items()))}\n\n\b\nTimers:\n{_listed(FORMS.items())}")
 @click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
 @click.option("--dialect", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)

@@ -3,8 +3,7 @@
 `timeline` is deterministic from the scenario; `write` plays it at once or in real time.
 """
 
-from monitor.simulate.scenario import DIALECTS, FAULTS, PROGRAMS, Fault, Scenario
+from monitor.simulate.scenario import DIALECTS, FAULTS, FORMS, PROGRAMS, Fault, Scenario
 from monitor.simulate.timeline import Emission, timeline, write
-from monitor.simulate.timers import FORMS
 
 __all__ = ["DIALECTS", "FAULTS", "FORMS", "PROGRAMS", "Emission", "Fault", "Scenario", "timeline", "write"]

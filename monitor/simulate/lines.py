@@ -164,42 +164,26 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes:02d}:{left:02d}"
 
 
-VERL_PARTS = {
-    "gen": (0.55, ""),
-    "old_log_prob": (0.08, "WorkerDict dp actor Before compute_log_prob"),
-    "ref": (0.08, ""),
-    "adv": (0.01, ""),
-    "update_actor": (0.25, "TaskRunner list(reward_extra_infos_dict.keys())=[]"),
-    "update_weights": (0.03, "WorkerDict After resume weights"),
-}
-"""Timer -> its share of a usual step, and the process and line that tell that it begins (VERL_LOGGING_LEVEL=DEBUG)."""
-
-
-def _verl_seconds(elapsed: float, generation: float) -> dict[str, float]:
-    usual = elapsed - generation
-    return {name: share * usual + (generation if name == "gen" else 0.0) for name, (share, _) in VERL_PARTS.items()}
+def _parts(scenario: Scenario, elapsed: float, generation: float) -> Iterator[tuple[dict[str, Any], float]]:
+    """Each part of a step, and its seconds."""
+    for number, part in enumerate(scenario.program.parts):
+        yield part, part["share"] * (elapsed - generation) + (0.0 if number else generation)
 
 
 def lines_in_step(scenario: Scenario, at: float, elapsed: float, generation: float) -> Iterator[tuple[float, str]]:
-    """What is written in a step of `elapsed` seconds that begins at `at`, and when: verl tells of its parts.
+    """What is written in a step of `elapsed` seconds that begins at `at`, and when.
 
     `generation`: seconds by which its rollout was longer than usual.
     """
-    if scenario.dialect != "verl":
-        return
-    memory = ", memory allocated (GB): 4.14, memory reserved (GB): 7.84, device memory used/total (GB): 20.5/79.2"
-    passed = 0.0
-    for name, seconds in _verl_seconds(elapsed, generation).items():
-        process, _, line = VERL_PARTS[name][1].partition(" ")
-        if line:
-            told = memory if process == "WorkerDict" else ""
-            yield at + passed, f"\x1b[36m({process} pid=4243)\x1b[0m {line}{told}\n"
-        passed += seconds
+    for part, seconds in _parts(scenario, elapsed, generation):
+        if "line" in part:
+            yield at, part["line"]
+        at += seconds
 
 
-def _verl_parts(_scenario: Scenario, step: Step) -> str:
-    took = _verl_seconds(step.elapsed, step.generation)
-    return " - ".join(f"timing_s/{name}:{seconds:.3f}" for name, seconds in took.items())
+def _timed_parts(scenario: Scenario, step: Step) -> str:
+    parts = _parts(scenario, step.elapsed, step.generation)
+    return " - ".join(f"timing_s/{part['timer']}:{seconds:.3f}" for part, seconds in parts)
 
 
 _OF_STEP: dict[str, Callable[[Scenario, Step], Any]] = {
@@ -220,7 +204,7 @@ _OF_STEP: dict[str, Callable[[Scenario, Step], Any]] = {
     "bar": _bar,
     "left": lambda scenario, step: _clock((scenario.iterations - step.iteration) * step.elapsed),
     "epoch": lambda scenario, step: step.iteration / scenario.iterations,
-    "verl_parts": _verl_parts,
+    "parts": _timed_parts,
 }
 """Name in a text -> how it is worked out."""
 

@@ -1,6 +1,7 @@
 """What to simulate: a training's sizes and pace, and the faults that befall it."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import get_data
 from typing import Any
@@ -19,6 +20,8 @@ class Program:
     """What it prints of a step, a validation, a save and its end; `begin` where its start-up is not Megatron's."""
     stamped: bool = False
     """Prints a time stamp in each line."""
+    parts: tuple[dict[str, Any], ...] = ()
+    """Of a step, where it tells of them."""
 
     @property
     def counts_overhead(self) -> bool:
@@ -26,9 +29,11 @@ class Program:
         return self.dialect.megatron and not (self.stamped and self.dialect.pauses_timer_if_stamped)
 
 
-def _program(dialect: str, text: str, stamped: bool = False, **says: str) -> Program:
+def _program(
+    dialect: str, text: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
+) -> Program:
     known = BY_NAME.get(dialect) or Dialect(dialect, megatron=False)
-    return Program(known, text, {**WORDS["shared"], **says}, stamped)
+    return Program(known, text, {**WORDS["shared"], **says}, stamped, tuple(parts))
 
 
 WORDS: dict[str, Any] = tomllib.loads((get_data("monitor.simulate", "programs.toml") or b"").decode())
@@ -36,6 +41,7 @@ PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["pr
 DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
 """Without those that are data (parsers/trainers): these save without a word."""
 FAULTS: dict[str, str] = WORDS["faults"]
+FORMS: dict[str, str] = WORDS["forms"]
 
 
 @dataclass(frozen=True, slots=True)

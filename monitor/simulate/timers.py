@@ -114,19 +114,20 @@ def _named(scenario: Scenario, parts: Parts) -> dict[str, _Took]:
     return named | {"optimizer": step}
 
 
-def _range(scenario: Scenario, parts: Parts) -> str:
-    rows = "".join(
-        f"    {(name + ' ').ljust(48, '.')}: ({1000 * low:.2f}, {1000 * high:.2f})\n"
-        for name, (low, high) in _named(scenario, parts).items()
+def _across(named: dict[str, _Took], head: str, form: str) -> str:
+    rows = (
+        f"    {(name + ' ').ljust(48, '.')}: {form.format(1000 * low, 1000 * high)}\n"
+        for name, (low, high) in named.items()
     )
-    return "(min, max) time across ranks (ms):\n" + rows
+    return f"{head} time across ranks (ms):\n" + "".join(rows)
+
+
+def _range(scenario: Scenario, parts: Parts) -> str:
+    return _across(_named(scenario, parts), "(min, max)", "({:.2f}, {:.2f})")
 
 
 def _maximum(scenario: Scenario, parts: Parts) -> str:
-    rows = "".join(
-        f"    {(name + ' ').ljust(48, '.')}: {1000 * high:.2f}\n" for name, (_, high) in _named(scenario, parts).items()
-    )
-    return "max time across ranks (ms):\n" + rows
+    return _across(_named(scenario, parts), "max", "{1:.2f}")
 
 
 def _passes(scenario: Scenario, parts: Parts) -> str:
@@ -185,12 +186,3 @@ def _engine(_scenario: Scenario, parts: Parts) -> str:
 
 
 _FORMS = {"range": _range, "maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine}
-FORMS: dict[str, str] = {
-    "range": "least and most over the ranks (--timing-log-level 2)",
-    "maximum": "the most alone (--timing-log-option max)",
-    "ranks": "each rank's (--timing-log-option all)",
-    "passes": "no timer inside the passes (--timing-log-level 1)",
-    "one": "one rank's in a line, as forks print them",
-    "engine": "DeepSpeed's wall_clock_breakdown",
-}
-"""Form of the report -> what it is, for `--help`."""
