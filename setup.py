@@ -30,24 +30,9 @@ setup(
         "megatron_monitor.assets": ".",
     },
     package_data={
-        "megatron_monitor.monitor": [
-            "py.typed",
-            "*.csv",
-            "*/*.csv",
-            "reports/*.css",
-            "serve/*/*",
-            "serve/static/uplot/*",
-            "simulate/*.toml",
-        ],
-        "megatron_monitor.parsers": [
-            "py.typed",
-            "*.csv",
-            "*.toml",
-            "trainers/*",
-            "formats/*.json",
-            "formats/*.toml",
-            "formats/*.yaml",
-        ],
+        "megatron_monitor.monitor": ["**/*"],
+        "megatron_monitor.parsers": ["**/*"],
         "megatron_monitor.assets": ASSETS,
     },
+    exclude_package_data={"": ["*.pyc"]},
 )
