@@ -1,10 +1,14 @@
 """One way to read the step lines of a log: its names guessed, tried on the lines, written as a dialect's file. Pure."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
+from math import inf
+
+import yaml
 
 from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
@@ -174,7 +178,7 @@ def written(
     beside, unplaced = others(_dialect(name, proposal), texts, inner)
     lines = [*_lines(name, proposal, gives, _known(proposal.sample), beside)]
     for other in beside:
-        lines += [f"  - line: {_sample(other.sample)}", f"    gives: {{event: {other.event}}}"]
+        lines += [f"  - line: {_quoted(other.sample)}", f"    gives: {{event: {other.event}}}"]
     if unplaced:
         lines += ["# Not placed (a save, an evaluation, an end, settings? `means` has the words):"]
         lines += [f"#   {shape}" for shape in unplaced]
@@ -218,8 +222,8 @@ def _lines(
         "anywhere": "true" if proposal.inside else "",
         "whole": "true" if proposal.whole else "",
         "form": proposal.form if proposal.form != "pairs" else "",
-        "indent": f'"{proposal.indent}"'.replace("\t", "\\t") if proposal.form == "block" else "",
-        "separator": f'"{proposal.separator}"'.replace("\n", "\\n") if proposal.form != "json" else "",
+        "indent": json.dumps(proposal.indent) if proposal.form == "block" else "",
+        "separator": json.dumps(proposal.separator) if proposal.form != "json" else "",
         "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
         "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]",
         "given": f"{{epoch_steps: {proposal.count.length}}}" if proposal.count.length is not None else "",
@@ -229,7 +233,7 @@ def _lines(
         more = "".join(f", {key}: true" for key in ("anywhere", "prefixed") if getattr(other.spec, key))
         yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{more}}}"
     yield "samples:"
-    yield f"  - line: {_sample(proposal.sample)}"
+    yield f"  - line: {_quoted(proposal.sample)}"
     yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
 
 
@@ -268,12 +272,6 @@ def _plain(value: object) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value)
 
 
-def _sample(text: str) -> str:
-    if "\n" not in text and "\t" not in text:
-        return _quoted(text)
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{escaped}"'
-
-
 def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    """Between single quotes; between double ones where a character can only stand escaped."""
+    return yaml.dump(text, default_style='"' if "\n" in text else "'", width=inf, allow_unicode=True).rstrip("\n")

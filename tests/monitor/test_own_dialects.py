@@ -192,7 +192,8 @@ DICT = "{{'loss': 3.{1}, 'grad_norm': 1.5, 'rate': 5, 'step': {0}, 'step_time': 
 BELOW = "--- batch {0}/500 done\n\t train loss: 3.{1}\n\t grad norm: 1.5\n\t step time: 0.7405\n"
 JSON = '| inner | {{"epoch": 1, "loss": "3.{1}", "gnorm": "1.5", "global_step": "{0}", "dt": "0.7405"}}\n'
 BAR = "Epoch 0: {0:3}%|#   | {0}/500 [00:10<16:40,  1.35it/s, v=3, loss=3.{1}, dt=0.7405]\n"
-FORMS = {UNKNOWN: 1.5, ALIGNED: None, INSIDE: 1.5, WORDS: None, DICT: 1.5, BELOW: 1.5, JSON: 1.5, BAR: None}
+BELL = UNKNOWN.replace("\n", "\a\n")  # a character that YAML takes only escaped
+FORMS = {UNKNOWN: 1.5, BELL: 1.5, ALIGNED: None, INSIDE: 1.5, WORDS: None, DICT: 1.5, BELOW: 1.5, JSON: 1.5, BAR: None}
 
 
 def guessed(text: str) -> str:
