@@ -2,7 +2,7 @@
 
 import click
 
-from monitor.archive.tasks import read_runs
+from monitor.archive import read_runs
 from monitor.commands.arguments import Given, spooled, warn
 from monitor.reports.rows import Options, Row
 from monitor.run.state import RunState

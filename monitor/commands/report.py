@@ -11,8 +11,8 @@ from typing import Any, TextIO, TypeAlias
 
 import click
 
-from monitor.archive import tasks as readers
-from monitor.archive.tasks import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
+from monitor import archive as readers
+from monitor.archive import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
 from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
 from monitor.core.sources import watches

@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from monitor.archive.tasks import read_runs
+from monitor.archive import read_runs
 from monitor.commands.arguments import Given, fail, warn, with_config
 from monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from monitor.commands.top_screen import in_order, opened, page, plain, room_of, screen

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from monitor.archive.tasks import read_runs
+from monitor.archive import read_runs
 from monitor.backfill import history
 from monitor.commands.arguments import Given
 from monitor.config import Config, Watch, default_config

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.archive.tasks import read_runs
+from monitor.archive import read_runs
 from monitor.commands.arguments import Given
 from monitor.config import default_config
 from monitor.incidents import Transition

@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 
 from megatron_monitor.archive import read_run
-from monitor.archive import tasks
-from monitor.archive.tasks import Reading, Task, read_tasks
+from monitor import archive as readers
+from monitor.archive import Reading, Task, read_tasks
 from tests.commands import command
 from tests.lines import line
 
@@ -59,7 +59,7 @@ def test_the_rows_do_not_depend_on_the_tasks(
 ) -> None:
     """One task a file or one for all: even a job's streams that lie apart are one run."""
     whole = report(archive, "--format", form)
-    monkeypatch.setattr(tasks, "_FILES", size)
+    monkeypatch.setattr(readers, "_FILES", size)
     result = report(archive, "--format", form)
     assert result.stdout == whole.stdout
     assert result.stdout.count("trainer") > 0
@@ -92,7 +92,7 @@ def _dies_once(marker: Path, task: Task) -> Reading:
 
 def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: Path) -> None:
     """It is read by another worker."""
-    found = [Task((tasks.Found(name),), ((name, 1, 1),)) for name in ("one", "bad", "two")]
+    found = [Task((readers.Found(name),), ((name, 1, 1),)) for name in ("one", "bad", "two")]
     done = {task.files[0].path: reading for task, reading in read_tasks(found, partial(_dies_once, tmp_path / "x"), 2)}
     assert {name: done[name].problems for name in ("one", "two")} == {"one": ["one"], "two": ["two"]}
     assert done["bad"].problems == ["bad: the process that read it was killed, perhaps for want of memory"]
@@ -119,7 +119,7 @@ def test_streams_of_one_job_are_one_row_of_the_file_too(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though their tasks ended apart."""
-    monkeypatch.setattr(tasks, "_FILES", 1)
+    monkeypatch.setattr(readers, "_FILES", 1)
     rows = tmp_path / "rows.jsonl"
     for _ in range(2):
         report(archive, "--resume", rows)

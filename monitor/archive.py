@@ -1,4 +1,9 @@
-"""Finished logs in tasks of a bounded size, what one of them gives, and which belong together after all."""
+"""Archives: many finished logs to rows, some files at a time, by several processes or a Ray cluster.
+
+Files that may be of one run or one job are read together: those whose runs have one name, or that are one file under
+two names. What a log prints of its job is only known once it was read: tasks that turn out to share a job are read once
+more, as one. So the rows are those of a single reading, however many processes read, and each holds one task's runs.
+"""
 
 import copyreg
 import gc
@@ -49,6 +54,11 @@ class Task:
     def size(self) -> int:
         """Bytes."""
         return sum(size for _, size, _ in self.stamps)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process reads it at once."""
+        return len(self.files) <= _FILES and self.size <= _BYTES
 
 
 @dataclass(slots=True)
@@ -153,21 +163,18 @@ def together(parts: Iterable[Task]) -> Task:
 
 def tasks_of(groups: Iterable[Task]) -> Iterator[Task]:
     """Groups of files in tasks of a bounded size; a directory's, often one job's, are in one where they fit."""
-    open_groups, count, size = list[Task](), 0, 0
+    open_task = Task((), ())
     for _, some in itertools.groupby(groups, lambda group: os.path.dirname(group.files[0].path)):
         directory = list(some)
-        parts = [[group] for group in directory]
-        if sum(len(group.files) for group in directory) <= _FILES and sum(group.size for group in directory) <= _BYTES:
-            parts = [directory]
-        for part in parts:
-            more, bytes_more = sum(len(group.files) for group in part), sum(group.size for group in part)
-            if open_groups and (count + more > _FILES or size + bytes_more > _BYTES):
-                yield together(open_groups)
-                open_groups, count, size = [], 0, 0
-            open_groups += part
-            count, size = count + more, size + bytes_more
-    if open_groups:
-        yield together(open_groups)
+        whole = together(directory)
+        for part in [whole] if whole.is_small else directory:
+            wider = together((open_task, part))
+            if open_task.files and not wider.is_small:
+                yield open_task
+                wider = part
+            open_task = wider
+    if open_task.files:
+        yield open_task
 
 
 def merged(done: Iterable[Done]) -> Iterator[list[Done]]:
@@ -244,7 +251,7 @@ def read_by_ray(tasks: Sequence[Task], read: Read, address: str) -> Iterator[Don
     """As read_tasks, by the tasks of a Ray cluster whose nodes all see the files and this installation."""
     import ray  # type: ignore[import-not-found,unused-ignore]
 
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[1])
     ray.init(
         None if address == "local" else address, runtime_env={"env_vars": {"PYTHONPATH": root}}, log_to_driver=False
     )
