@@ -138,7 +138,7 @@ def plan(
       megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --mbs 8 --dp 8      is it valid? exit 1 if not
     """
     try:
-        ramp = Ramp(batch, *rampup) if rampup else Ramp(batch)
+        ramp = Ramp(batch, *(rampup or (batch, 1, 0)))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--rampup") from error
     answer = planner.answer(ramp, tp, pp, gpus_per_node, gpus=world, micro_batch=mbs, data_parallel=dp, layers=layers)

@@ -15,43 +15,37 @@ from monitor.reports.tables import Table, aligned
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """`--rampup-batch-size START INCREMENT SAMPLES` on the way to `batch`; no increment: the batch size is constant."""
+    """`--rampup-batch-size START INCREMENT SAMPLES` on the way to `batch`; a constant batch size starts at its end."""
 
     batch: int
-    start: int | None = None
-    increment: int | None = None
-    samples: int | None = None
+    start: int
+    increment: int
+    samples: int
 
     def __post_init__(self) -> None:
         """Refuse what Megatron refuses: sizes below 1, and steps that do not end at the batch size."""
-        if self.batch < 1 or (self.start is not None and self.start < 1) or (self.samples or 0) < 0:
+        if self.start < 1 or self.samples < 0:
             raise ValueError("batch sizes are 1 or more")
-        if (self.start is None) != (self.increment is None):
-            raise ValueError("a ramp has a start and an increment")
-        if self.start is not None and self.increment is not None:
-            if self.increment < 1 or self.start > self.batch:
-                raise ValueError("the increment is 1 or more, and the start at most the batch size")
-            if (self.batch - self.start) % self.increment:
-                raise ValueError(
-                    f"{self.batch} - {self.start} is no multiple of the increment {self.increment}: Megatron refuses it"
-                )
+        if self.increment < 1 or self.start > self.batch:
+            raise ValueError("the increment is 1 or more, and the start at most the batch size")
+        if (self.batch - self.start) % self.increment:
+            raise ValueError(
+                f"{self.batch} - {self.start} is no multiple of the increment {self.increment}: Megatron refuses it"
+            )
 
     def sizes(self) -> range:
         """Every batch size that the ramp passes, the last one included."""
-        if self.start is None or self.increment is None:
-            return range(self.batch, self.batch + 1)
         return range(self.start, self.batch + 1, self.increment)
 
     @property
     def divisor(self) -> int:
         """MBS x DP must divide this: gcd(start, increment, batch)."""
-        sizes = self.sizes()
-        return gcd(sizes[0], self.batch, sizes.step if len(sizes) > 1 else 0)
+        return gcd(self.start, self.batch, self.increment if self.start < self.batch else 0)
 
     def stages(self) -> Iterator[tuple[int, int, int]]:
         """(batch size, iterations, samples) of each step of the ramp but the last, which lasts to the end."""
         sizes, consumed = self.sizes(), 0
-        step = (self.samples or 0) / max(1, len(sizes) - 1)
+        step = self.samples / max(1, len(sizes) - 1)
         for number, size in enumerate(sizes[:-1], start=1):
             iterations = max(0, ceil((number * step - consumed) / size))
             consumed += iterations * size
@@ -77,8 +71,6 @@ def _nodes(gpus: int, per_node: int) -> float:
 def problem(ramp: Ramp, micro_batch: int, data_parallel: int) -> str | None:
     """Why this layout cannot run the whole ramp; None if it can. Names the first batch size that does not divide."""
     share = micro_batch * data_parallel
-    if share < 1:
-        return "MBS and DP are 1 or more"
     if ramp.divisor % share == 0:
         return None
     # the first of start, start + increment and the end fails if any does: their gcd is the ramp's
@@ -94,7 +86,7 @@ def layouts(
     """
     found = []
     for share in _divisors(ramp.divisor):
-        first, last = ramp.sizes()[0] // share, ramp.batch // share
+        first, last = ramp.start // share, ramp.batch // share
         for data_parallel in _divisors(share):
             mbs, needed = share // data_parallel, tensor * pipeline * data_parallel
             if (gpus is not None and needed > gpus) or micro_batch not in (None, mbs):
@@ -144,18 +136,17 @@ def answer(
         found = [layout for layout in found if layout["data_parallel"] == data_parallel]
     if not found and not problems:
         problems.append("no layout runs the whole ramp" + (f" on {gpus} GPUs" if gpus else ""))
-    sizes = ramp.sizes()
     ways = [micro_batch] if micro_batch else [1, 2, 4, 8]
     return {
         "replica_gpus": tensor * pipeline,
         "divisor": ramp.divisor,
-        "sizes": {"first": sizes[0], "last": ramp.batch, "steps": len(sizes)},
+        "sizes": {"first": ramp.start, "last": ramp.batch, "steps": len(ramp.sizes())},
         "stages": [
             {"batch_size": size, "iterations": count, "samples": samples} for size, count, samples in ramp.stages()
         ],
         "largest": [
             fit
-            for size in dict.fromkeys((sizes[0], ramp.batch))
+            for size in dict.fromkeys((ramp.start, ramp.batch))
             for mbs in ways
             if (fit := largest(size, mbs, tensor, pipeline, per_node))
         ],
