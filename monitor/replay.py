@@ -274,10 +274,6 @@ def replay(
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:
     """(the first full stamp near the beginning of a source, its entries)."""
     rest = iter(entries)
-    read: list[LogEvent] = []
-    for entry in itertools.islice(rest, _OPENING):
-        read.append(entry)
-        moment = log_clock(entry.event.logged_at)
-        if moment is not None:
-            return moment, itertools.chain(read, rest)
-    return None, itertools.chain(read, rest)
+    read = list(itertools.islice(rest, _OPENING))
+    moments = (log_clock(entry.event.logged_at) for entry in read)
+    return next((moment for moment in moments if moment is not None), None), itertools.chain(read, rest)

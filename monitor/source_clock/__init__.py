@@ -28,30 +28,6 @@ _MOST_WAITING = 10_000  # undated lines that are kept until a dated one tells mo
 _PROGRESS = SETUP | EVALUATION | SAVE | STEP
 
 
-class _Following:
-    """An iterator that can look ahead a little."""
-
-    def __init__(self, entries: Iterator[LogEvent]) -> None:
-        self._entries = entries
-        self._seen: deque[LogEvent] = deque()
-
-    def __iter__(self) -> Iterator[LogEvent]:
-        while True:
-            entry = self._seen.popleft() if self._seen else next(self._entries, None)
-            if entry is None:
-                return
-            yield entry
-
-    def seconds_of(self, step: Event) -> float:
-        """Of the same step, as a line close behind says; 0 if none does."""
-        for entry in itertools.islice(self._entries, _LOOK_AHEAD):
-            self._seen.append(entry)
-            number = number_of(entry.event)
-            if number is not None:
-                return (seconds_of(entry.event) or 0.0) if number == number_of(step) else 0.0
-        return 0.0
-
-
 class Dating:
     """One source's entries in, the same at their times out. A bare stamp (`TimeShown`) that the next one contradicts is
     none.
@@ -103,13 +79,23 @@ class Dating:
 
 def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
     """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
-    dating = Dating(source, clock)
-    following = _Following(iter(entries))
-    for entry in following:
+    dating, rest = Dating(source, clock), iter(entries)
+    seen = deque[LogEvent]()
+    while (entry := seen.popleft() if seen else next(rest, None)) is not None:
         if dating.clock.steps.wants_seconds(entry.event):
-            dating.clock.first_seconds = following.seconds_of(entry.event)
+            dating.clock.first_seconds = _seconds_behind(entry.event, rest, seen)
         yield from dating.feed(entry)
     yield from dating.flush()
+
+
+def _seconds_behind(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]) -> float:
+    """Of the same step, as a line close behind says; 0 if none does. What was looked at is put behind `seen`."""
+    for entry in itertools.islice(rest, _LOOK_AHEAD):
+        seen.append(entry)
+        number = number_of(entry.event)
+        if number is not None:
+            return (seconds_of(entry.event) or 0.0) if number == number_of(step) else 0.0
+    return 0.0
 
 
 class Silence:
