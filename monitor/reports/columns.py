@@ -38,8 +38,9 @@ def _tokens(row: Row, _base: Row | None) -> float | None:
     return row.samples_per_second * row.sequence_length if row.samples_per_second and row.sequence_length else None
 
 
-def _petaflops(row: Row, _base: Row | None) -> float | None:
-    return formulas.aggregate_petaflops(row.tflops, row.gpus) if row.tflops is not None and row.gpus else None
+def petaflops(row: Row, _base: Row | None = None) -> float | None:
+    """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
+    return row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
 
 
 def bubble(row: Row, _base: Row | None = None) -> float | None:
@@ -58,7 +59,7 @@ def efficiency(row: Row, base: Row | None) -> float | None:
     """Samples per second per GPU against the baseline's: 1 is linear scaling."""
     if base is None or not (row.samples_per_second and row.gpus and base.samples_per_second and base.gpus):
         return None
-    return formulas.scaling_efficiency(row.samples_per_second, row.gpus, base.samples_per_second, base.gpus)
+    return (row.samples_per_second / row.gpus) / (base.samples_per_second / base.gpus)
 
 
 def _share(category: str) -> Callable[[Row, Row | None], float | None]:
@@ -73,7 +74,7 @@ def _share(category: str) -> Callable[[Row, Row | None], float | None]:
 
 
 _READ: dict[str, Callable[[Row, Row | None], Any]] = {
-    "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": _petaflops,
+    "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": petaflops,
     "pipeline_bubble": bubble, "compute_share": _share("compute"), "communication_share": _share("communication"),
     "data_share": _share("data"),
 }  # fmt: skip

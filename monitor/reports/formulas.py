@@ -1,6 +1,4 @@
-"""The arithmetic of reports: what a formula of model/flops.py lacks; days to an end, the pipeline's bubble, scaling.
-Pure.
-"""
+"""The arithmetic of reports: what a formula of model/flops.py lacks; days to an end, the pipeline's bubble. Pure."""
 
 from monitor.model import flops
 from monitor.model.sizes import sizes_of
@@ -31,11 +29,6 @@ def days(
     return iterations * seconds / _DAY if iterations and seconds else None
 
 
-def aggregate_petaflops(tflops: float, units: int) -> float:
-    """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
-    return tflops * units / 1024
-
-
 def micro_batches(batch: int | None, micro_batch: int | None, data_parallel: int | None) -> int | None:
     """Micro-batches that a pipeline takes per iteration; None where the batch does not divide, or a size lacks."""
     share = (micro_batch or 0) * (data_parallel or 0)
@@ -50,8 +43,3 @@ def bubble(pipeline: int, micro: int) -> float:
 def scaled_seconds(seconds: float, pipeline: int, micro: int, other_micro: int) -> float:
     """Seconds per iteration at another count of micro-batches: the filling of the pipeline stays the same."""
     return seconds * (other_micro + pipeline - 1) / (micro + pipeline - 1)
-
-
-def scaling_efficiency(rate: float, gpus: int, base_rate: float, base_gpus: int) -> float:
-    """Work per GPU against the base's: 1 is linear. Rates are samples or tokens per second."""
-    return (rate / gpus) / (base_rate / base_gpus)

@@ -9,7 +9,8 @@ import pytest
 from monitor.model import flops
 from monitor.model.misprints import wrong_input
 from monitor.model.topology import Topology
-from monitor.reports import formulas
+from monitor.reports import columns, formulas
+from monitor.reports.rows import Row
 from monitor.simulate import Scenario, write
 from tests.commands import command
 
@@ -152,7 +153,7 @@ def test_days(iterations: int, seconds: float, days: float) -> None:
 )  # fmt: skip
 def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> None:
     """Seed 003's rule: / 1024, a node being the unit there."""
-    assert formulas.aggregate_petaflops(tflops, nodes) == pytest.approx(petaflops, abs=6e-6)
+    assert columns.petaflops(Row("cpu", "ok", tflops=tflops, gpus=nodes)) == pytest.approx(petaflops, abs=6e-6)
 
 
 def test_pipeline_scaling() -> None:
@@ -166,7 +167,8 @@ def test_bubble_and_scaling() -> None:
     """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
     shares = [round(100 * formulas.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
     assert shares == [43, 64, 79, 89, 94]
-    assert formulas.scaling_efficiency(4.760, 160, 2.424, 80) == pytest.approx(0.982, abs=5e-4)
+    base, twice = Row("a", "ok", samples_per_second=2.424, gpus=80), Row("b", "ok", samples_per_second=4.760, gpus=160)
+    assert columns.efficiency(twice, base) == pytest.approx(0.982, abs=5e-4)
 
 
 def test_causes_are_named_only_where_they_give_the_figure() -> None:
