@@ -9,6 +9,7 @@ import termios
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,11 +177,11 @@ def _source(targets: tuple[str, ...], given: Given, once: bool) -> Iterator[tupl
         raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
     if addresses or (not targets and given.file is None):
         address = addresses[0] if addresses else DEFAULT
-        yield _daemon(address), without_password(address)
+        yield partial(_asked, address), without_password(address)
         return
     config = given.configured(targets)
     if once:
-        yield _finished(config), "read to the end"
+        yield lambda _: _finished(config), "read to the end"
         return
     live = LiveCore(config)
     live.start()
@@ -200,17 +201,14 @@ def _view(snapshot: Snapshot) -> View:
     return View(snapshot.at, [run.page for run in snapshot.runs])
 
 
-def _finished(config: Config) -> Look:
-    def look(_seconds: float) -> View:
-        core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
-        warn(*problems)
-        snapshot = core.snapshot(SystemClock().wall())
-        if not found:
-            raise DaemonError("no training run found")
-        rows = {row.run: row for _, row in found}
-        return View(snapshot.at, [_as_reported(run.page, rows.get(run.page["run"])) for run in snapshot.runs])
-
-    return look
+def _finished(config: Config) -> View:
+    core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
+    warn(*problems)
+    snapshot = core.snapshot(SystemClock().wall())
+    if not found:
+        raise DaemonError("no training run found")
+    rows = {row.run: row for _, row in found}
+    return View(snapshot.at, [_as_reported(run.page, rows.get(run.page["run"])) for run in snapshot.runs])
 
 
 def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
@@ -224,18 +222,14 @@ def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
     return {**page, **{name: value for name, value in figures.items() if value is not None}}
 
 
-def _daemon(address: str) -> Look:
-    """Ask the API. A first failure is a DaemonError, a later one too: the caller knows what it last saw."""
-
-    def look(seconds: float) -> View:
-        SystemClock().sleep(seconds)
-        value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
-        try:
-            return View(float(value["at"]), [dict(run) for run in value["runs"]])
-        except (KeyError, TypeError) as error:
-            raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
-
-    return look
+def _asked(address: str, seconds: float) -> View:
+    """By the API. A first failure is a DaemonError, a later one too: the caller knows what it last saw."""
+    SystemClock().sleep(seconds)
+    value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
+    try:
+        return View(float(value["at"]), [dict(run) for run in value["runs"]])
+    except (KeyError, TypeError) as error:
+        raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
 
 
 # --- the screen -----------------------------------------------------------------------------------------------------
