@@ -6,9 +6,10 @@ none is dated from `start`, the instant of its first line, by the sum of its ite
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import IO
@@ -101,9 +102,6 @@ class _Lines:
 
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]
-Reading = Callable[[], Iterable[LogEvent]]
-"""Reads one source from its beginning; it is read twice."""
-
 
 _LIVE_ONLY = frozenset({"megatron_hang_deadline_timestamp_seconds"})
 """Nobody waits for a finished log: a deadline in a history that ends just before now would be reported as a hang."""
@@ -124,7 +122,7 @@ class Moment:
 
 
 def history(
-    config: Config, judge: Judge, name: str, sources: Mapping[str, Reading], step: float, zone: tzinfo,
+    config: Config, judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], step: float, zone: tzinfo,
     start: float | None = None, written: float | None = None,
 ) -> Iterator[Moment]:  # fmt: skip
     """The run every `step` seconds from its first line to its last, and at the last, and so each of the experiments in
@@ -134,15 +132,19 @@ def history(
     """
     latest = float("inf") if written is None else written + _DAY
     clocks = {source: SourceClock(zone, written, latest) for source in sources}
-    begins = {source: _beginning(read(), SourceClock(zone, written, latest)) for source, read in sources.items()}
-    origin = _origin(name, begins.values(), start)
+    streams = [clocked(entries, source, clocks[source]) for source, entries in sources.items()]
+    firsts = [next(stream, None) for stream in streams]
+    begins = [first.at for first in firsts if first is not None and clocks[first.source].scale.dated]
+    if not begins and start is None:
+        raise UndatedError(name)
+    origin = min(begins, default=start or 0.0)
     streams = [
-        _from(clocked(read(), source, clocks[source]), origin if begins[source] is None else 0.0)
-        for source, read in sources.items()
-    ]
+        _dated(chain([first], stream), 0.0 if clocks[first.source].scale.dated else origin)
+        for first, stream in zip(firsts, streams, strict=True) if first is not None
+    ]  # fmt: skip
     players = Players(judge, name, clocks)
     player = players.current()
-    player.dated = not set(begins.values()) <= {None}
+    player.dated = bool(begins)
     due: float | None = None
     shown: Samples | None = None
     for item in heapq.merge(*streams, key=itemgetter(0)):
@@ -166,27 +168,13 @@ def history(
     yield from _last(config, player)
 
 
-def _origin(name: str, begins: Iterable[float | None], start: float | None) -> float:
-    """When the first line was written that shows a time, else what the caller says."""
-    dated = [begin for begin in begins if begin is not None]
-    if not dated and start is None:
-        raise UndatedError(name)
-    return min(dated, default=start or 0.0)
-
-
 def _last(config: Config, player: Replay) -> Iterator[Moment]:
     """How a run ends that holds a training."""
     if player.run.state.proven:
         yield Moment(player.run.state.name, player.now, _samples(config, player))
 
 
-def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:
-    """The time of the source's first line; None if no line shows one."""
-    first = next(clocked(entries, "", clock), None)
-    return first.at if first is not None and clock.scale.dated else None
-
-
-def _from(items: Iterator[Placed], origin: float) -> Iterator[Placed]:
+def _dated(items: Iterable[Placed], origin: float) -> Iterator[Placed]:
     """Times counted from 0 made times of the day; an origin of 0 leaves them as they are."""
     for item in items:
         yield item._replace(at=item.at + origin) if origin else item

@@ -2,16 +2,15 @@
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, tzinfo
-from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from monitor.backfill import Moment, Reading, Spool, UndatedError, history
+from monitor.backfill import Moment, Spool, UndatedError, history
 from monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
 from monitor.commands.progress import progress
 from monitor.config import Config
@@ -71,9 +70,9 @@ def backfill(
         complete, runs = True, by_run(files, config)
         with progress(file for logs in runs.values() for file in logs):
             for name, logs in runs.items():
-                sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
-                past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
-                complete = _fill(spool, config, name, sources, past) and complete
+                sources, written = {path: _read(path, config) for path in logs}, max(written_at(logs).values())
+                moments = history(config, Judge(config), name, sources, step, zone, began, written)
+                complete = _fill(spool, name, moments) and complete
         with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as stream:
             spool.write(stream)
     if spool.first is not None and spool.last is not None:
@@ -82,13 +81,11 @@ def backfill(
     sys.exit(0 if complete and spool.points else 1)
 
 
-def _fill(
-    spool: Spool, config: Config, name: str, sources: dict[str, Reading], past: Callable[..., Iterator[Moment]]
-) -> bool:
+def _fill(spool: Spool, name: str, moments: Iterable[Moment]) -> bool:
     """One run's history into the spool; False, with a message, where it cannot be read or dated."""
     shown = 0
     try:
-        for moment in past(config, Judge(config), name, sources):
+        for moment in moments:
             spool.add(moment.run, moment.at, moment.samples)
             shown += 1
     except UndatedError:

@@ -329,7 +329,7 @@ def test_backfill_shows_each_experiment(tmp_path: Path) -> None:
     """One after the other, each up to its last line."""
     text = sweep().text.encode()
     moments = list(
-        history(default_config(), Judge(default_config()), "run", {"a": lambda: SourceReader().feed(text)}, 60.0, UTC)
+        history(default_config(), Judge(default_config()), "run", {"a": SourceReader().feed(text)}, 60.0, UTC)
     )
     names = list(dict.fromkeys(moment.run for moment in moments))
     assert names == ["run", "run:exp1", "run:exp2", "run:exp3"]
