@@ -48,20 +48,19 @@ def simulate(
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
     """The scenario that the options name; a wrong one is a usage error that lists the right ones."""
-    faults = []
-    for kind in kinds:
-        name, _, at = kind.partition("@")
-        if name not in FAULTS:
-            raise click.BadParameter(
-                f"{name!r} is no fault; there are {', '.join(sorted(FAULTS))}", param_hint="--fault"
-            )
-        if at and not (at.isascii() and at.isdigit() and len(at) < 19):
-            raise click.BadParameter(f"{at!r} is no iteration", param_hint="--fault")
-        where = int(at) if at else iterations // 2
-        if not 0 <= where <= iterations:
-            raise click.BadParameter(
-                f"{kind}: the training has {iterations} iterations; see --iterations", param_hint="--fault"
-            )
-        faults.append(Fault(kind=name, at=where))
-    scenario = Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=tuple(faults))
+    try:
+        faults = tuple(_fault(kind, iterations) for kind in kinds)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--fault") from error
+    scenario = Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=faults)
     return scenario if seconds is None else replace(scenario, seconds_per_iteration=seconds)
+
+
+def _fault(text: str, iterations: int) -> Fault:
+    kind, _, at = text.partition("@")
+    fault = Fault(kind, at=iterations // 2)
+    if at and not (at.isascii() and at.isdigit() and len(at) < 19):
+        raise ValueError(f"{at!r} is no iteration")
+    if at and int(at) > iterations:
+        raise ValueError(f"{text}: the training has {iterations} iterations; see --iterations")
+    return replace(fault, at=int(at)) if at else fault
