@@ -89,14 +89,16 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     For notebooks and frameworks of one's own: it needs nothing beside the files, and what it gives pickles.
     """
     config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
-    rows = read_task(
-        Task(tuple(find(watches(config), read_mounts(), OsLayer())), ()), config, options or Options()
-    ).rows
+    rows = read_task(Task(tuple(_files(config)), ()), config, options or Options()).rows
     if len(rows) != 1:
         raise ValueError(
             f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
         )
     return rows[0]
+
+
+def _files(config: Config) -> Iterable[Found]:
+    return find(watches(config), read_mounts(), OsLayer())
 
 
 def read_runs(
@@ -125,12 +127,12 @@ def read_task(task: Task, config: Config, options: Options, *, slim: bool = Fals
     return Reading(rows, problems, jobs)
 
 
-def groups_of(found: Iterable[Found], config: Config) -> list[Task]:
+def groups_of(config: Config) -> list[Task]:
     """The files, those together that have to be read together; in the order of their directories and runs."""
     groups: dict[Any, list[Found]] = {}
     group_of: dict[Any, Any] = {}
     stamps: dict[str, Stamp] = {}
-    for one in found:
+    for one in _files(config):
         name: Any = named(one.path, config.runs).name
         try:
             status = os.stat(one.path)

@@ -15,10 +15,6 @@ from monitor import archive as readers
 from monitor.archive import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
 from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
-from monitor.core.sources import watches
-from monitor.follow.discovery import find
-from monitor.follow.mounts import read_mounts
-from monitor.follow.os_layer import OsLayer
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
 from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
@@ -72,7 +68,7 @@ def report(
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
         read = partial(readers.read_task, config=config, options=options, slim=form != "html")
         read_all: Readers = partial(_read, read=read, workers=workers, ray=ray)
-        groups = readers.groups_of(find(watches(config), read_mounts(), OsLayer()), config)
+        groups = readers.groups_of(config)
         if not groups:
             patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
             warn("no file matches " + ", ".join(patterns))
