@@ -52,11 +52,7 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
                 f"listen={listen}",
                 f"state_dir={directory}/state",
                 # an iteration takes 0.25 s: a hang is reported after seconds
-                "detectors.hang.minimum=3s",
-                "detectors.hang.saving=10s",
-                "detectors.hang.evaluating=10s",
-                "detectors.hang.starting=20s",
-                "detectors.hang.first_iteration=20s",
+                "detectors.hang={minimum: 3s, saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}",
                 "log_level=info",
                 f"runs=[{{name: demo-1B3, paths: ['{log}']}}]",
                 *(_policies(Path(directory)) if slurm else ("slurm.enabled=false",)),
