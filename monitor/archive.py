@@ -10,6 +10,7 @@ import gc
 import itertools
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +31,7 @@ from monitor.follow.patterns import absolute
 from monitor.identity import named
 from monitor.once import read_all
 from monitor.reports import columns
-from monitor.reports.outcome import Tallies
+from monitor.reports.outcome import Tally
 from monitor.reports.rows import Options, Row, row_of
 from monitor.run import derived
 from monitor.run.state import RunState
@@ -107,10 +108,10 @@ def read_runs(
     """(the core that read the files, each run's state and row in the order of their names, what a person should know).
     As read_all.
     """
-    tallies = Tallies()
-    core, problems = read_all(config, clock, tallies.look, found=found)
+    tallies = defaultdict[str, Tally](Tally)
+    core, problems = read_all(config, clock, lambda run, *seen: tallies[run].look(*seen), found=found)
     runs = [
-        (run.state, row_of(run.state, derived.run_state(run.state, run.archived), tallies.of.get(name), options))
+        (run.state, row_of(run.state, derived.run_state(run.state, run.archived), tallies[name], options))
         for name, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]

@@ -1,6 +1,6 @@
 """How a run ended, in the words that people put into a table: OOM, hang, time limit. Pure.
 
-`Tallies` keeps what a report needs of a run's events beyond what its state keeps; monitor/once.py calls `look` after
+`Tally` keeps what a report needs of a run's events beyond what its state keeps; archive.py has its `look` called after
 each event that was folded. The daemon keeps nothing of this.
 """
 
@@ -39,27 +39,19 @@ class Tally:
     arguments: dict[str, str] = field(default_factory=dict)
     """The last arguments dump."""
 
-
-class Tallies:
-    """By run name."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, Tally] = {}
-
-    def look(self, run: str, entries: Sequence[LogEvent], source: str) -> None:
+    def look(self, entries: Sequence[LogEvent], source: str) -> None:
         """See events of a stream that were just folded."""
-        tally = self.of.setdefault(run, Tally())
-        silence = tally.silences.setdefault(source, Silence(source))
+        silence = self.silences.setdefault(source, Silence(source))
         for entry in entries:
             silence.see(entry)
             event = entry.event
             if isinstance(event, ArgumentsDumped):
-                tally.arguments.update(event.values)
+                self.arguments.update(event.values)
             elif isinstance(event, TrainerSummary) and event.samples_per_second:
-                tally.summary_rate = event.samples_per_second
+                self.summary_rate = event.samples_per_second
 
 
-def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
+def outcome(state: RunState, run_state: str, tally: Tally) -> str:
     """One or a few words; `ok` for a run that ended by itself, `running` for one that may go on."""
     launch = state.launch
     if launch.watchdog_ranks:
@@ -75,7 +67,7 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
     return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
 
 
-def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
+def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
     """The note on the end; None where nothing went wrong."""
     launch = state.launch
     last, total = launch.latest.iteration, launch.train_iterations
@@ -95,7 +87,7 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     return f"{outcome_word} {where}{message if len(message) <= 120 else message[:117] + '...'}"
 
 
-def _hang(state: RunState, tally: Tally | None) -> str:
+def _hang(state: RunState, tally: Tally) -> str:
     launch = state.launch
     failure = launch.failure
     if launch.watchdog_ranks:
@@ -105,9 +97,9 @@ def _hang(state: RunState, tally: Tally | None) -> str:
     return f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}"
 
 
-def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
+def silent_before_end(state: RunState, tally: Tally) -> float | None:
     """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
-    if state.launch.failure is None or tally is None:
+    if state.launch.failure is None:
         return None
     for source in tally.silences.values():
         source.close()

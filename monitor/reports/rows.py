@@ -152,7 +152,7 @@ class Row:
         return whole is None or whole.high <= _UNSPLIT * self.profile.seconds
 
 
-def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
+def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:
     """The row of one run. `run_state` is derived.run_state's."""
     word = outcome(state, run_state, tally)
     note = remark(state, word, tally)
@@ -160,7 +160,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     launch = state.launch
     topology = launch.topology
     row = Row(run=state.name, outcome=word)
-    row.arguments = dict(tally.arguments) if tally is not None else {}
+    row.arguments = dict(tally.arguments)
     row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
     row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
     _configuration(row, state, options)
@@ -235,7 +235,7 @@ def _idle(topology: Topology, at_hand: int | None) -> int | None:
     return max(0, (at_hand or world) - used)
 
 
-def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None) -> list[str]:
+def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> list[str]:
     """Fill the seconds in; gives what should be noted of how they were measured."""
     launch = state.launch
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
@@ -251,7 +251,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None)
     row.seconds_per_iteration = launch.pure_seconds
     if row.seconds_per_iteration is not None:
         return [_unsteady(state, steady)]
-    rate = tally.summary_rate if tally is not None else None
+    rate = tally.summary_rate
     if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
         row.seconds_per_iteration = row.global_batch_size / rate
         return [f"from the Trainer's summary of {rate:g} samples per second"]
