@@ -76,11 +76,10 @@ def read_all(
     return core, problems
 
 
-def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str], bool]:
+def metrics_page(config: Config) -> tuple[str, list[str], bool]:
     """What `run --once` prints, what it reports beside it, and whether a file was missing or could not be read."""
-    clock = clock or SystemClock()
-    core, problems = read_all(config, clock, charts=False)
-    snapshot = core.snapshot(clock.wall())
+    core, problems = read_all(config, charts=False)
+    snapshot = core.snapshot(SystemClock().wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor))
     return page, problems, not core.sources or bool(core.unreadable)
