@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
     for path in files_of(paths):
         try:
             with open_log(path) as stream:
-                line = _json_lines(path, run_of(path, config)) if as_json else _text_lines(path)
+                line = _json_lines(path, run_of(path, config)) if as_json else partial(_text_line, one_line(path))
                 for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:
@@ -61,16 +62,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if "null" in text else text
 
 
-def _text_lines(path: str) -> Callable[[LogEvent], str]:
-    shown = one_line(path)
-
-    def line(entry: LogEvent) -> str:
-        fields = to_fields(entry.event)
-        kind = fields.pop("event")
-        values = "  ".join(f"{name}={_short(value)}" for name, value in fields.items())
-        return f"{shown}:{entry.line}: {kind:<18} {one_line(values)}\n"
-
-    return line
+def _text_line(shown: str, entry: LogEvent) -> str:
+    fields = to_fields(entry.event)
+    kind = fields.pop("event")
+    values = "  ".join(f"{name}={_short(value)}" for name, value in fields.items())
+    return f"{shown}:{entry.line}: {kind:<18} {one_line(values)}\n"
 
 
 def _short(value: Any) -> str:
