@@ -14,7 +14,7 @@ from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
 from monitor.reports.dialect_steps import Count
 from parsers.declared.compiled import rules_of
-from parsers.declared.schema import Dialect, Form, LineSpec, Sample, built_in
+from parsers.declared.schema import Dialect, LineSpec, Sample, built_in
 from parsers.engine.fields import clock
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Scanner
@@ -81,21 +81,13 @@ _MOST_UNKNOWN = 30  # names that are listed
 class Proposal:
     """One way to read them. `step`: the name that the step has among the pairs, empty where the mark holds it."""
 
-    mark: str
-    form: Form
-    separator: str
-    assign: str
-    inside: bool
+    line: LineSpec
     step: str
     pairs: Sequence[tuple[str, str]]
     prefix: str
     texts: Sequence[str]
     count: Count
-    indent: str = " "
     below: Sequence[str] = ()
-    whole: bool = False
-    needs: str = ""
-    """A name without which it is another line."""
 
     @cached_property
     def guessed(self) -> tuple[dict[str, str], list[str]]:
@@ -131,17 +123,7 @@ class Proposal:
         """How much is understood."""
         fields, unknown = self.guessed
         named = 4 * len(fields.keys() - {self.step}) + len(set(unknown))
-        return named + ("{total}" in self.mark) - self.inside - self.whole
-
-    @property
-    def line(self) -> LineSpec:
-        """As the schema has it."""
-        return LineSpec(
-            means="step", line=self.mark, anywhere=self.inside, whole=self.whole, form=self.form,
-            separator=self.separator, assign=self.assign, indent=self.indent,
-            needs=tuple(filter(None, (self.step, self.needs))),
-            given={} if self.count.length is None else {"epoch_steps": self.count.length},
-        )  # fmt: skip
+        return named + ("{total}" in self.line.line) - self.line.anywhere - self.line.whole
 
     @property
     def sample(self) -> str:
@@ -174,7 +156,7 @@ def written(
     """Its file. `texts`: all lines of the log, of which some tell of saves, evaluations and the end; `anew`: steps of
     epochs that another line tells, which are its progress.
     """
-    inner = None if anew is None else (anew.mark, anew.inside, anew.texts[-1])
+    inner = None if anew is None else (anew.line.line, anew.line.anywhere, anew.texts[-1])
     beside, unplaced = others(_dialect(name, proposal), texts, inner)
     lines = [*_lines(name, proposal, gives, _known(proposal.sample), beside)]
     for other in beside:
@@ -215,18 +197,19 @@ def _lines(
     if proposal.prefix:
         yield f"prefixes: [{_quoted(proposal.prefix)}]"
     yield from _fields(proposal)
+    line = proposal.line
     yield "lines:"
     yield "  - means: step"
-    yield f"    line: {_quoted(proposal.mark)}"
+    yield f"    line: {_quoted(line.line)}"
     keys = {
-        "anywhere": "true" if proposal.inside else "",
-        "whole": "true" if proposal.whole else "",
-        "form": proposal.form if proposal.form != "pairs" else "",
-        "indent": json.dumps(proposal.indent) if proposal.form == "block" else "",
-        "separator": json.dumps(proposal.separator) if proposal.form != "json" else "",
-        "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
-        "needs": f"[{', '.join(map(_quoted, proposal.line.needs))}]",
-        "given": f"{{epoch_steps: {proposal.count.length}}}" if proposal.count.length is not None else "",
+        "anywhere": "true" if line.anywhere else "",
+        "whole": "true" if line.whole else "",
+        "form": line.form if line.form != "pairs" else "",
+        "indent": json.dumps(line.indent) if line.form == "block" else "",
+        "separator": json.dumps(line.separator) if line.form != "json" else "",
+        "assign": _quoted(line.assign) if line.form != "json" else "",
+        "needs": f"[{', '.join(map(_quoted, line.needs))}]",
+        "given": f"{{epoch_steps: {line.given['epoch_steps']}}}" if line.given else "",
     }
     yield from (f"    {key}: {value}" for key, value in keys.items() if value not in ("", "[]"))
     for other in beside:

@@ -6,14 +6,18 @@ gives what stands beside it. A proposal is for a person to correct. Pure.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
+
+import msgspec
 
 from monitor.reports.dialect_steps import LEAST, Count, Row, count_of, is_total
 from monitor.reports.dialect_text import Proposal, guess, is_read, is_step, tried, written
 from parsers.declared.reading import flat_json
+from parsers.declared.schema import LineSpec
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI
 
@@ -95,7 +99,8 @@ def _written(
     names = [] if proposal.below else [each for each in proposal.guessed[0] if all(each in t for t in proposal.texts)]
     first = {_key(text): text for text in texts if not any(each in text for each in names)}
     if names and any(tried(name, replace(proposal, texts=[text], below=())) for text in first.values()):
-        proposal = replace(proposal, needs=proposal.needs or names[0])
+        line = msgspec.structs.replace(proposal.line, needs=(*proposal.line.needs, names[0]))
+        proposal = replace(proposal, line=line)
     return written(name, proposal, gives, texts, anew)
 
 
@@ -188,21 +193,23 @@ def _options(shape: Shape) -> Iterator[Proposal]:
     if drawn is not None:
         places |= {drawn.span("elapsed"): "elapsed_seconds clock", drawn.span("left"): "clock"}
     common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "count": count}
+    given = {} if count.length is None else {"epoch_steps": count.length}
+    line = partial(LineSpec, means="step", given=given)
     if shape.below:
         indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
         mark, _, inside = _mark(body, places)
         for assign in (":", "="):
-            yield Proposal(mark, "block", "\n", assign, inside, "", _named(shape.below, assign),
-                           indent=indent, below=shape.below, **common)  # fmt: skip
+            spec = line(line=mark, form="block", separator="\n", assign=assign, anywhere=inside, indent=indent)
+            yield Proposal(spec, "", _named(shape.below, assign), below=shape.below, **common)
         return
     start = row.numbers[count.step][1] - cut
     brace, step = body.find("{"), _name_before(body, start)
     names = flat_json(body[brace:]) if brace >= 0 and step else {}
     mark = _numbered(body[:brace])
     if names and len(mark.strip()) >= LEAST:
-        yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
+        yield Proposal(line(line=mark, form="json", needs=(step,)), step, list(names.items()), **common)
         return
-    yield from _pairs(body, places, start, "" if count.epoch is not None else step, common)
+    yield from _pairs(body, places, start, "" if count.epoch is not None else step, line, common)
 
 
 def _placed(row: Row, count: Count) -> dict[int, str]:
@@ -217,8 +224,9 @@ def _placed(row: Row, count: Count) -> dict[int, str]:
 
 
 def _pairs(
-    body: str, places: Mapping[tuple[int, int], str], start: int, step: str, common: dict[str, Any]
-) -> Iterator[Proposal]:
+    body: str, places: Mapping[tuple[int, int], str], start: int, step: str, line: Callable[..., LineSpec],
+    common: dict[str, Any],
+) -> Iterator[Proposal]:  # fmt: skip
     """Ways to read names and values in one line; `step`: the name before the number, where it is one of them."""
     marks = [(*_mark(body, places), "")]
     first = _ASSIGNED.search(body)
@@ -230,13 +238,15 @@ def _pairs(
         if len(re.sub(r"\{\w+\}", "", mark).strip()) < LEAST:
             continue
         for separator, assign, pairs in _cut(rest):
-            yield Proposal(mark, "pairs", separator, assign, inside, name, pairs, **common)
+            spec = line(line=mark, separator=separator, assign=assign, anywhere=inside, needs=(name,) if name else ())
+            yield Proposal(spec, name, pairs, **common)
     if named:
         # one name of many, as in a dict: names stand before it and behind it
         mark = body[body.rfind(step, 0, start) : start] + "{step}"
         for separator, assign, pairs in _cut(body[max(0, body.rfind("{", 0, start)) :]):
             others = [pair for pair in pairs if pair[0] != step]
-            yield Proposal(mark, "pairs", separator, assign, True, "", others, whole=True, **common)
+            spec = line(line=mark, separator=separator, assign=assign, anywhere=True, whole=True)
+            yield Proposal(spec, "", others, **common)
 
 
 def _cut(rest: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
