@@ -219,8 +219,6 @@ def read_tasks(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[Done
             for task, reading in _ended(pool, read, left):
                 left.remove(task)
                 yield task, reading
-        if not left:
-            return
     yield from (_alone(task, read) for task in left)
 
 
