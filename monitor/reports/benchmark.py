@@ -51,11 +51,7 @@ def _names(names: list[str]) -> str:
 
 def configuration(row: Row) -> tuple[Any, ...] | None:
     """What must be equal for two runs to be repeats of each other; None where too little is known."""
-    key = (
-        row.gpus, row.parameters, row.layers, row.hidden_size, row.attention_heads, row.data_parallel_size,
-        row.tensor_parallel_size, row.pipeline_parallel_size, row.context_parallel_size, row.micro_batch_size,
-        row.global_batch_size, row.sequence_length, row.dtype, row.zero_stage, row.activation_checkpointing,
-    )  # fmt: skip
+    key = tuple(column.value(row) for column in COLUMNS if column.compare == "repeat")
     return key if row.gpus and row.global_batch_size and (row.parameters or row.layers) else None
 
 

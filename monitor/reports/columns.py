@@ -97,8 +97,9 @@ class Column(NamedTuple):
     """The value in Markdown and HTML, as format() takes it."""
     shown: Literal["always", "known", "extra"]
     """In Markdown: always, where any row has it, or with --extra. HTML has room for all."""
-    compare: Literal["configuration", "figure", "count"] | None
-    """What `compare` does with it: must be equal in repeats, a ratio of two figures, or two counts side by side."""
+    compare: Literal["repeat", "configuration", "figure", "count"] | None
+    """What `compare` does with it: must be equal in one configuration (`repeat`: as the benchmark asks of repeats), a
+    ratio of two figures, or two counts side by side."""
     csv: Literal["yes", "no"]
 
     def value(self, row: Row, base: Row | None = None) -> Any:

@@ -78,7 +78,7 @@ def student(freedom: float) -> float:
     )
 
 
-_CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
+_CONFIGURATION = tuple(column for column in COLUMNS if column.compare in ("repeat", "configuration"))
 _CONFIGURED = frozenset(column.name for column in _CONFIGURATION)
 _REPEATS = 0.011  # repeats of one configuration on one machine differ by so much (A100, three days: docs/formulas.md)
 _MODEL_FITS = 0.03
