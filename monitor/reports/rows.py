@@ -26,11 +26,6 @@ from monitor.statistics.median import median
 from parsers.timers import CATEGORIES
 
 _UNSPLIT = 0.1  # of the iteration: a pass with more outside its printed parts may hold waiting
-_OF_TOPOLOGY = (
-    "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",
-    "gradient_accumulation_steps",
-    "layers", "hidden_size", "attention_heads", "dtype", "zero_stage", "activation_checkpointing",
-)  # fmt: skip
 _NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
@@ -207,8 +202,8 @@ def _breakdown(row: Row, state: RunState) -> None:
 def _configuration(row: Row, state: RunState, options: Options) -> None:
     launch = state.launch
     topology = launch.topology
-    for name in _OF_TOPOLOGY:
-        setattr(row, name, getattr(topology, name))
+    for name in Row.__dataclass_fields__.keys() & set(Topology.__struct_fields__):
+        setattr(row, name, getattr(topology, name))  # as told; what others tell better follows
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
@@ -216,7 +211,6 @@ def _configuration(row: Row, state: RunState, options: Options) -> None:
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)
     per_node = options.gpus_per_node or topology.processes_per_node
-    row.nodes = topology.nodes
     if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
         row.nodes = row.gpus // per_node
     at_hand = options.gpus_at_hand
