@@ -11,18 +11,8 @@ from monitor.run.state import RunState
 from monitor.source_clock import Silence
 from parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
 
-_WORDS = {
-    "cuda_oom": "OOM",
-    "host_oom": "host OOM",
-    "time_limit": "time limit",
-    "preempted": "preempted",
-    "node_failure": "node failure",
-    "killed": "killed",
-    "stopped": "stopped",
-    "disk_full": "disk full",
-    "ecc": "ECC error",
-    "nccl": "NCCL failure",
-}
+_WORDS = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
+_AS_CALLED = ("time_limit", "preempted", "node_failure", "killed", "stopped", "disk_full")
 # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
 _SILENT = 3.0
 _SILENT_AT_LEAST = 60.0  # seconds
@@ -61,7 +51,7 @@ def outcome(state: RunState, run_state: str, tally: Tally) -> str:
         failure = launch.failure.failure if launch.failure else "unknown"
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
-        return _WORDS.get(failure, "crash")
+        return failure.replace("_", " ") if failure in _AS_CALLED else _WORDS.get(failure, "crash")
     if run_state == "lost":
         return "incomplete" if state.iterations_total else "never started"
     return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
