@@ -196,8 +196,7 @@ class Players:
         experiments = self._experiments[placed.source]
         if not experiments.held and placed.entry.event.kind not in BOUNDS:
             player = self.current(placed.source)
-            for transition in player.play(placed):
-                yield player, transition
+            yield from ((player, transition) for transition in player.play(placed))
             return
         before, number = self.current(placed.source), experiments.number
         due = experiments.take(placed.entry, placed, before.run.state)
@@ -206,11 +205,8 @@ class Players:
         player = self.current(placed.source)
         if experiments.number != number and experiments is self._latest:
             player.run.archived = False  # a sweep may come back to one
-            for transition in before.retire(due[0][1].at):
-                yield before, transition
-        for _, item in due:
-            for transition in player.play(item):
-                yield player, transition
+            yield from ((before, transition) for transition in before.retire(due[0][1].at))
+        yield from ((player, transition) for _, item in due for transition in player.play(item))
 
     def _date(self, placed: Placed) -> Placed:
         """From here on the log prints times. What was counted from 0, of a source that prints none, is moved there."""
@@ -238,12 +234,9 @@ class Players:
         """The log has ended; `after` seconds more are watched."""
         for source, experiments in self._experiments.items():
             player = self.current(source)
-            for _, item in experiments.release():
-                for transition in player.play(item):
-                    yield player, transition
+            yield from ((player, transition) for _, item in experiments.release() for transition in player.play(item))
         player = self.current()
-        for transition in player.finish(after):
-            yield player, transition
+        yield from ((player, transition) for transition in player.finish(after))
 
 
 def replay(
