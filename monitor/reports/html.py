@@ -4,7 +4,6 @@ script: styles sort the table.
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from html import escape
 from itertools import islice
 from pkgutil import get_data
@@ -151,11 +150,6 @@ _RATES = (
 )
 
 
-@cache
-def _style() -> str:
-    return (get_data("monitor.reports", "report.css") or b"").decode()
-
-
 def page(found: Benchmark, _extra: bool = True) -> str:
     """The whole document. HTML has room: the further columns are always there."""
     groups = [(name, table(found, rows, True)) for name, rows in found.groups]
@@ -188,9 +182,10 @@ def compared(found: dict[str, Any], a: Row, b: Row) -> str:
 
 
 def _document(title: str, *parts: str) -> str:
+    style = (get_data("monitor.reports", "report.css") or b"").decode()
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport "
-        f'content="width=device-width,initial-scale=1"><title>{escape(title)}</title><style>\n{_style()}</style></head>'
+        f'content="width=device-width,initial-scale=1"><title>{escape(title)}</title><style>\n{style}</style></head>'
         f"<body><main><h1>{escape(title)}</h1>{''.join(parts)}</main></body></html>\n"
     )
 

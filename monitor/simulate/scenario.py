@@ -112,7 +112,7 @@ class Scenario:
     """The same on the first and the last stage."""
     launch_blocking: int | None = None
     timers: str = ""
-    """The form in which the log prints timers (timers.FORMS); empty: it prints none."""
+    """The form in which the log prints timers (`forms` in programs.toml); empty: it prints none."""
     timers_every: int = 1
     """Iteration lines of which one has timers."""
     tee_prefix: str = ""

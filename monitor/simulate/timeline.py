@@ -140,7 +140,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
 
 
 def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
-    extra = timers.extras(scenario, active, run.of_timers)
+    extra = {one.kind: timers.longer(scenario, one, run.of_timers) for one in active if one.kind in timers.SLOW}
     pure = _pure_seconds(scenario, run, active, extra)
     batch = scenario.batch_size_at(run.samples)
     slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
@@ -166,7 +166,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     loading, told = sum(loads) / len(loads), ""
     if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
         parts = timers.parts_of(scenario, pure, extra, active, run.of_timers)
-        loading, told = loading + (parts.data[1] - loads[-1]), timers.report(scenario, parts)
+        loading, told = loading + (parts.data[1] - loads[-1]), timers.REPORTS[scenario.timers](scenario, parts)
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,

@@ -39,11 +39,6 @@ class Parts:
     """Rank -> seconds that it alone computes longer."""
 
 
-def extras(scenario: Scenario, faults: list[Fault], rng: random.Random) -> dict[str, float]:
-    """Seconds by which faults lengthen an iteration, by kind: in the mean their `factor`, more or less each time."""
-    return {fault.kind: _extra(scenario, fault, rng) for fault in faults if fault.kind in SLOW}
-
-
 def parts_of(
     scenario: Scenario, elapsed: float, extra: dict[str, float], faults: list[Fault], rng: random.Random
 ) -> Parts:
@@ -57,7 +52,7 @@ def parts_of(
             middle *= 1 + rng.expovariate(1.0)
         spread = (_STAGES if scenario.pp > 1 else _RANKS) if name in ("forward", "backward") else noise / 2
         took[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
-    hidden = sum(_extra(scenario, fault, rng) for fault in faults if fault.kind == "straggler")
+    hidden = sum(longer(scenario, fault, rng) for fault in faults if fault.kind == "straggler")
     clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0) + hidden
     for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):
         low, high = took[name]
@@ -83,15 +78,10 @@ def _shares(seed: int) -> dict[str, float]:
     return {"forward": compute / 3, "backward": 2 * compute / 3, **shares}
 
 
-def _extra(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
+def longer(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     """Seconds that the fault adds to this iteration: in the mean `factor`, more or less by its kind."""
     noise = {"slow_data": 0.35, "slow_network": 0.25}.get(fault.kind, 0.06)
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
-
-
-def report(scenario: Scenario, parts: Parts) -> str:
-    """The lines of a report in the scenario's form."""
-    return _FORMS[scenario.timers](scenario, parts)
 
 
 def _named(scenario: Scenario, parts: Parts) -> dict[str, _Took]:
@@ -185,4 +175,5 @@ def _engine(_scenario: Scenario, parts: Parts) -> str:
     )
 
 
-_FORMS = {"range": _range, "maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine}
+REPORTS = {"range": _range, "maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine}
+"""Form of the report -> its lines, of a scenario and its parts."""

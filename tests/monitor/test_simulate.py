@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
+from monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, timeline, timers, write
 from parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from parsers.reader import SourceReader
 from tests.clock import ManualClock
@@ -103,3 +103,8 @@ def test_an_unknown_fault_is_refused() -> None:
     """The error names what there is."""
     with pytest.raises(ValueError, match="hang_evaluation"):
         Fault("hangs", at=1)
+
+
+def test_every_form_of_timers_is_printed() -> None:
+    """Those that `--help` names, and no other."""
+    assert FORMS.keys() == timers.REPORTS.keys()
