@@ -3,7 +3,6 @@
 import getpass
 import os
 import signal
-import sys
 import tempfile
 import threading
 from dataclasses import replace
@@ -64,7 +63,10 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
             daemon.start()
         except StartError as error:
             fail(error)
-        _announce(daemon.address, fault, log)
+        click.echo(
+            f"page     http://{daemon.address}/\nmetrics  http://{daemon.address}/metrics\nlog      {log}\n"
+            f"A simulated training runs now; {fault} comes half way. Ctrl-C ends it."
+        )
         play = _play_requeued if slurm else _play
         threading.Thread(target=play, args=(scenario, log), name="training", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,11 +114,3 @@ def _play_requeued(scenario: Scenario, log: Path) -> None:
 def _play(scenario: Scenario, log: Path) -> None:
     with log.open("ab") as stream:
         write(scenario, stream, speed=1.0, clock=SystemClock())
-
-
-def _announce(address: str, fault: str, log: Path) -> None:
-    click.echo(f"page     http://{address}/")
-    click.echo(f"metrics  http://{address}/metrics")
-    click.echo(f"log      {log}")
-    click.echo(f"A simulated training runs now; {fault} comes half way. Ctrl-C ends it.")
-    sys.stdout.flush()
