@@ -8,7 +8,6 @@ by a formula of the run's own program, and by no other such size.
 """
 
 import copy
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -20,28 +19,12 @@ from monitor.model.flops import FORMULAS, formulas_of, prints_as
 from monitor.model.topology import Topology
 from monitor.run.state import RunState
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The figures that a report row shows: seconds per iteration, batch and sequence, printed and recomputed TFLOPs."""
-
-    seconds: float | None
-    batch: int | None
-    sequence: int | None
-    printed: float | None
-    formula: str | None
-    """The formula that gives the printed figure."""
-    rounding: float = 0.0
-    """Half a unit of the last digit that the log prints of the seconds."""
-
-
 _VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
 _OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows
 
 
-def findings(state: RunState, measured: Measured) -> list[Finding]:
-    """Every check that failed, the worst first."""
-    own = _tflops(state.launch.topology, measured, _work_varies(state))
+def findings(state: RunState, own: Finding | None) -> list[Finding]:
+    """Every check that failed, the worst first; `own`: what `misprint` has found."""
     others = [found for found in audit(state) if found.check not in _OWN]
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
@@ -58,10 +41,15 @@ def _work_varies(state: RunState) -> bool:
     return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
 
 
-def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | None:
-    """K08 and K12: a printed figure that no formula gives, with the input that would, if one does."""
-    printed, seconds, batch, sequence = measured.printed, measured.seconds, measured.batch, measured.sequence
-    if measured.formula or not (printed and seconds and batch and sequence):
+def misprint(
+    state: RunState, printed: float | None, seconds: float | None, batch: int | None, sequence: int | None,
+    rounding: float, formula: str | None,
+) -> Finding | None:  # fmt: skip
+    """K08 and K12: a printed figure that no formula gives (`formula`: the one that does), with the input that would, if
+    one does. `rounding`: half a unit of the last digit that the log prints of the seconds.
+    """
+    topology = state.launch.topology
+    if formula or not (printed and seconds and batch and sequence):
         return None
     if packed := PACKED.intersection(topology.unusual):
         text = f"sequences are packed ({', '.join(sorted(packed))}): printed TFLOPs count what each line's held"
@@ -69,14 +57,14 @@ def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | N
     if topology.unusual:
         text = f"TFLOPs cannot be recomputed with {', '.join(topology.unusual[:3])}"
         return Finding("K08", "info", text)
-    if varies:
+    if _work_varies(state):
         text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
         return Finding("K08", "info", f"{text} (packed, or of varying length), and cannot be recomputed")
     near = causes.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
     off = f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({near[1] / printed - 1:+.1%})"
-    if abs(near[1] / printed - 1) <= measured.rounding / seconds:
+    if abs(near[1] / printed - 1) <= rounding / seconds:
         return None  # the seconds are printed too coarsely to distinguish the formulas
     wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
     fit = f"; would fit {' or '.join(wrong[:3])}" if wrong else ""

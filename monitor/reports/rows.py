@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from monitor.audit import Finding
 from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
 from monitor.charts.history import SERIES, Track
 from monitor.charts.steady import AtSize
@@ -17,7 +18,7 @@ from monitor.model import flops
 from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.reports import formulas
-from monitor.reports.checks import Measured, explains, findings, noted, with_vocabulary
+from monitor.reports.checks import explains, findings, misprint, noted, with_vocabulary
 from monitor.reports.outcome import Tally, outcome, remark
 from monitor.run import derived
 from monitor.run.state import RunState
@@ -167,11 +168,11 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     notes += _pace(row, state, steady, tally)
     row.level = level(state)
     notes += [] if row.level is None else [standing(row.level)]
-    measured = _rates(row, state, steady, options)
+    wrong = _rates(row, state, steady, options)
     _memory(row, state)
     _breakdown(row, state)
     notes += _remarks(row, vocabulary)
-    found = findings(state, measured)
+    found = findings(state, wrong)
     row.findings = [{"check": one.check, "text": one.message, "severity": one.severity} for one in found]
     row.notes = notes + [one.message for one in found if noted(one)]
     return row
@@ -268,7 +269,8 @@ def _printed(state: RunState, steady: AtSize | None) -> tuple[float | None, floa
     return steady.tflops.median if steady.tflops.seen else printed, _rounding(steady.seconds.values)
 
 
-def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
+def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Finding | None:
+    """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
     launch = state.launch
     topology, seconds = launch.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
@@ -291,7 +293,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     row.tflops, row.tflops_source = printed, "log"
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
-    return Measured(seconds, batch, sequence, printed, formula, rounding)
+    return misprint(state, printed, seconds, batch, sequence, rounding, formula)
 
 
 def _rounding(values: list[float]) -> float:
