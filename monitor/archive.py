@@ -289,56 +289,44 @@ def write(stream: TextIO, lines: Iterable[dict[str, Any]]) -> None:
     stream.flush()
 
 
-class RowFile:
-    """The file at `path`, with the rows that it had when it was opened: JSON lines, written as they come, with which a
-    second call goes on.
+# The file of `--resume`: JSON lines, written as they come, with which a second call goes on. A line is a row's columns
+# as in `--format json`, and `files`: [path, bytes, ns of the last writing] of what it was read from. Files without a
+# run have a line too, with `run` null, so that they are not read again.
 
-    A line is a row's columns as in `--format json`, and `files`: [path, bytes, ns of the last writing] of what it was
-    read from. Files without a run have a line too, with `run` null, so that they are not read again.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines = list(_read(path))
+def left_of(groups: Sequence[Task], path: Path) -> list[Task]:
+    """The groups of which the file does not have all; what it has of those is made anew, and leaves it."""
+    lines = list(_read(path))
+    while True:
+        known = {stamp[0]: stamp for line in lines for stamp in line["files"]}
+        left = [group for group in groups if any(known.get(stamp[0]) != stamp for stamp in group.stamps)]
+        kept = _without(lines, _paths(left) | (known.keys() - _paths(groups)))
+        if len(kept) == len(lines):
+            _replace(path, kept)
+            return left
+        lines = kept
 
-    @property
-    def known(self) -> dict[str, Stamp]:
-        """By path: the files whose rows it has."""
-        return {path: (path, size, at) for line in self._lines for path, size, at in line["files"]}
 
-    @property
-    def rows(self) -> int:
-        """How many it has now."""
-        return sum(line["run"] is not None for line in _read(self._path))
+def exchange(path: Path, old: Sequence[Done], new: Done) -> None:
+    """What several tasks gave for what they give when they are read together."""
+    _replace(path, [*_without(_read(path), _paths(task for task, _ in old)), *lines_of(*new)])
 
-    def without(self, groups: Sequence[Task]) -> list[Task]:
-        """The groups of which it does not have all; what it has of those is made anew, and leaves it."""
-        while True:
-            known = self.known
-            left = [group for group in groups if any(known.get(stamp[0]) != stamp for stamp in group.stamps)]
-            gone = {stamp[0] for group in left for stamp in group.stamps} | (known.keys() - _paths(groups))
-            kept = [line for line in self._lines if gone.isdisjoint(path for path, _, _ in line["files"])]
-            if len(kept) == len(self._lines):
-                self._replace(kept)
-                return left
-            self._lines = kept
 
-    def append(self) -> TextIO:
-        """To write to its end."""
-        return self._path.open("a", encoding="utf-8")
+def rows_in(path: Path) -> int:
+    """How many the file has."""
+    return sum(line["run"] is not None for line in _read(path))
 
-    def exchange(self, old: Sequence[Done], new: Done) -> None:
-        """What several tasks gave for what they give when they are read together."""
-        gone = _paths(task for task, _ in old)
-        kept = [line for line in _read(self._path) if gone.isdisjoint(path for path, _, _ in line["files"])]
-        self._replace([*kept, *lines_of(*new)])
 
-    def _replace(self, lines: Iterable[dict[str, Any]]) -> None:
-        beside = self._path.with_name(self._path.name + ".new")
-        with beside.open("w", encoding="utf-8") as stream:
-            write(stream, lines)
-            os.fsync(stream.fileno())
-        os.replace(beside, self._path)
+def _without(lines: Iterable[dict[str, Any]], gone: set[str]) -> list[dict[str, Any]]:
+    return [line for line in lines if gone.isdisjoint(path for path, _, _ in line["files"])]
+
+
+def _replace(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w", encoding="utf-8") as stream:
+        write(stream, lines)
+        os.fsync(stream.fileno())
+    os.replace(beside, path)
 
 
 def _paths(tasks: Iterable[Task]) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from monitor import archive as readers
-from monitor.archive import Done, Reading, RowFile, Task, lines_of, merged, tasks_of, together
+from monitor.archive import Done, Reading, Task, lines_of, merged, tasks_of, together
 from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
 from monitor.commands.progress import progress
 from monitor.model.flops import FORMULAS
@@ -127,24 +127,23 @@ def _read(tasks: Iterable[Task], read: readers.Read, workers: int | None, ray: s
 
 def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew: bool) -> bool:
     """Rows as JSON lines, each as soon as it is known; whether there are any."""
-    some, done = False, list[Done]()
     if not isinstance(to, Path):
-        for task, reading in read_all(tasks_of(groups)):
-            readers.write(to, lines_of(task, reading))
-            warn(*reading.problems)
-            some = some or bool(reading.rows)
-        return some
+        return sum(len(reading.rows) for _, reading in _written(to, read_all(tasks_of(groups)))) > 0
     if anew:
         to.unlink(missing_ok=True)
-    file = RowFile(to)
-    left = file.without(groups)
-    with file.append() as stream:
-        for task, reading in read_all(tasks_of(left)):
-            readers.write(stream, lines_of(task, reading))
-            warn(*reading.problems)
-            done.append((task, Reading(jobs=reading.jobs)))
+    left = readers.left_of(groups, to)
+    with to.open("a", encoding="utf-8") as stream:
+        read = _written(stream, read_all(tasks_of(left)))
+        done = [(task, Reading(jobs=reading.jobs)) for task, reading in read]
     for several in merged(done):
         if len(several) > 1:
             for task, reading in read_all([together(task for task, _ in several)]):
-                file.exchange(several, (task, reading))
-    return file.rows > 0
+                readers.exchange(to, several, (task, reading))
+    return readers.rows_in(to) > 0
+
+
+def _written(stream: TextIO, done: Iterable[Done]) -> Iterator[Done]:
+    for task, reading in done:
+        readers.write(stream, lines_of(task, reading))
+        warn(*reading.problems)
+        yield task, reading
