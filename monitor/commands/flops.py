@@ -12,7 +12,6 @@ from monitor.commands.reading import only_run
 from monitor.model import gpus
 from monitor.model.topology import Topology, derive_ranks
 from monitor.reports import calculator, planner
-from monitor.reports.calculator import Question
 from monitor.reports.planner import Ramp
 from monitor.reports.rows import Row
 
@@ -68,12 +67,12 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     if all(value in (None, False) for name, value in options.items() if name != "divisible_by"):
         click.echo(ctx.get_help())
         return
-    answer = calculator.answer(_question(options))
+    answer = _answer(options)
     click.echo(json.dumps(answer, indent=2) if as_json else calculator.text(answer))
     sys.exit(0 if any(row["tflops"] is not None for row in answer["formulas"]) or answer["parameters"] else 1)
 
 
-def _question(given: dict[str, Any]) -> Question:
+def _answer(given: dict[str, Any]) -> dict[str, Any]:
     base, row = Topology(), Row(run="", outcome="")
     if given["source"]:
         state, row = only_run(given["source"], Given())
@@ -81,11 +80,11 @@ def _question(given: dict[str, Any]) -> Question:
     topology, named = _asked(base, given)
     changed = bool(named - {"gpu_name", "dtype"}) or given["seconds"] is not None
     printed = row.tflops if row.tflops_source == "log" and not changed else None
-    return Question(
+    return calculator.answer(
         topology, given["seconds"] or row.seconds_per_iteration, given["global_batch_size"] or row.global_batch_size,
-        given["sequence_length"] or row.sequence_length, given["peak"], given["printed"] or printed,
-        given["iterations"], given["tokens"],
-        *(() if changed else (row.breakdown, row.tells_waiting)),
+        given["sequence_length"] or row.sequence_length, peak=given["peak"], printed=given["printed"] or printed,
+        iterations=given["iterations"], tokens=given["tokens"], breakdown={} if changed else row.breakdown,
+        pure_compute=not changed and row.tells_waiting,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """What `flops` answers: a question of sizes and seconds -> every formula's figure, utilisation, counts, days. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.model import flops, gpus
@@ -20,42 +19,30 @@ _INPUTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The inputs: seconds per iteration, samples, tokens per sample, GPU peak in TFLOP/s, a printed figure, a goal."""
-
-    topology: Topology
-    seconds: float | None = None
-    batch: int | None = None
-    sequence: int | None = None
-    peak: float | None = None
-    printed: float | None = None
-    iterations: int | None = None
-    tokens: int | None = None
-    breakdown: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of an iteration by category, by the log's timers."""
-    pure_compute: bool = False
-    """Waiting is told apart from compute there."""
-
-
-def answer(question: Question) -> dict[str, Any]:
-    """Everything that follows from the question, as plain data; None where an input lacks."""
-    topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
-    peak = gpus.peak_of_rank(topology.gpu_name, topology.dtype) if question.peak is None else question.peak
+def answer(
+    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, *, peak: float | None,
+    printed: float | None, iterations: int | None, tokens: int | None, breakdown: Mapping[str, float],
+    pure_compute: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that follows, as plain data, from seconds per iteration, samples, tokens per sample, the GPU's peak in
+    TFLOP/s, a printed figure, a goal; None where an input lacks. `breakdown`: seconds of an iteration by category, by
+    the log's timers; `pure_compute`: waiting is told apart from compute there.
+    """
+    peak = gpus.peak_of_rank(topology.gpu_name, topology.dtype) if peak is None else peak
     mfu, hfu = flops.utilisation(topology, seconds, batch, sequence, peak)
     counted, stages = parameters(topology), topology.pipeline_parallel_size
     given = {"seconds": seconds, "global_batch_size": batch, "sequence_length": sequence}
     sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
     works = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
-    tokens = batch * sequence if batch and sequence else None
+    at_once = batch * sequence if batch and sequence else None
     micro = formulas.micro_batches(batch, topology.micro_batch_size, topology.data_parallel_size)
     goal = {
-        "days": formulas.days(question.iterations, question.tokens, seconds, batch, sequence),
-        "tokens": question.iterations * tokens if question.iterations and tokens else None,
+        "days": formulas.days(iterations, tokens, seconds, batch, sequence),
+        "tokens": iterations * at_once if iterations and at_once else None,
     }
     out: dict[str, Any] = {
         "inputs": sizes | {name: value for name, value in given.items() if value is not None},
-        "formulas": list(_figures(question)),
+        "formulas": list(_figures(topology, seconds, batch, sequence)),
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
         # FLOPs: the model's, and those that the GPUs do
         **{
@@ -66,20 +53,21 @@ def answer(question: Question) -> dict[str, Any]:
         "mfu": mfu,
         "hfu": hfu,
         "samples_per_second": batch / seconds if batch and seconds else None,
-        "tokens_per_second": tokens / seconds if tokens and seconds else None,
-        **_time(question, mfu, hfu),
+        "tokens_per_second": at_once / seconds if at_once and seconds else None,
+        **_time(breakdown, seconds, pure_compute, mfu, hfu),
         "micro_batches": micro,
         "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None,
         **{name: value for name, value in goal.items() if value is not None},
     }
-    if question.printed is not None:
-        out["printed"] = _explained(question)
+    if printed is not None:
+        out["printed"] = _explained(printed, topology, seconds, batch, sequence)
     return out
 
 
-def _figures(question: Question) -> Iterator[dict[str, Any]]:
+def _figures(
+    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None
+) -> Iterator[dict[str, Any]]:
     """Every formula in the order in which a printed number is explained: its figure, or the inputs that it lacks."""
-    topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
     given = {"seconds": seconds, "batch": batch, "sequence_length": sequence}
     absent = [name for name, value in given.items() if not value]
     for name, formula in flops.FORMULAS.items():
@@ -89,16 +77,17 @@ def _figures(question: Question) -> Iterator[dict[str, Any]]:
         yield {"formula": name, "tflops": value, **told}
 
 
-def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str, Any]:
+def _time(
+    parts: Mapping[str, float], seconds: float | None, pure_compute: bool, mfu: float | None, hfu: float | None
+) -> dict[str, Any]:
     """Where the iteration goes, and MFU and HFU while it computes: FLOPs over the peak in the time of compute alone.
 
     More than that no hiding of communication, data loading and the optimizer can give. Compute is the slowest rank's;
     communication inside the passes (tensor parallelism's, or what overlaps them) is part of it.
     """
-    parts, seconds = question.breakdown, question.seconds
     if not parts or not seconds:
         return {}
-    compute = parts.get("compute", 0.0) if question.pure_compute else 0.0
+    compute = parts.get("compute", 0.0) if pure_compute else 0.0
     return {
         "time": {
             "parts": dict(parts),
@@ -109,13 +98,14 @@ def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str,
     }
 
 
-def _explained(question: Question) -> dict[str, Any]:
-    printed, seconds, batch, sequence = question.printed, question.seconds, question.batch, question.sequence
+def _explained(
+    printed: float, topology: Topology, seconds: float | None, batch: int | None, sequence: int | None
+) -> dict[str, Any]:
     if not (printed and seconds and batch and sequence):
         return {"tflops": printed, "formula": None, "causes": [], "nearest": None}
-    name = flops.explain_printed(printed, question.topology, seconds, batch, sequence)
-    near = causes.nearest(printed, question.topology, seconds, batch, sequence)
-    wrong = [] if name else causes.wrong_input(printed, question.topology, seconds, batch, sequence)
+    name = flops.explain_printed(printed, topology, seconds, batch, sequence)
+    near = causes.nearest(printed, topology, seconds, batch, sequence)
+    wrong = [] if name else causes.wrong_input(printed, topology, seconds, batch, sequence)
     return {"tflops": printed, "formula": name, "causes": wrong, "nearest": list(near) if near else None}
 
 
