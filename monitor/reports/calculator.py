@@ -1,6 +1,6 @@
 """What `flops` answers: a question of sizes and seconds -> every formula's figure, utilisation, counts, days. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from monitor.model import flops, gpus
@@ -109,20 +109,18 @@ def _explained(
     return {"tflops": printed, "formula": name, "causes": wrong, "nearest": list(near) if near else None}
 
 
-_FOLLOWS: tuple[tuple[str, str, Callable[[Any, dict[str, Any]], str]], ...] = (
-    ("parameters", "parameters", lambda value, _found:
-     f"{value['total'] / 1e9:.3f} B, {value['outside_embedding'] / 1e9:.3f} B outside the embedding"),
-    ("model_flops_per_iteration", "model FLOPs / iteration", lambda value, _found: f"{value:.4e}"),
-    ("hardware_flops_per_iteration", "hardware FLOPs / iteration", lambda value, _found: f"{value:.4e}"),
-    ("mfu", "MFU", lambda value, found: f"{value:.1%} of {found['peak_tflops']:g} TFLOP/s"),
-    ("hfu", "HFU", lambda value, _found: f"{value:.1%}, what is computed again counted"),
-    ("samples_per_second", "samples per second", lambda value, _found: f"{value:.3f}"),
-    ("tokens_per_second", "tokens per second", lambda value, _found: f"{value:.1f}"),
-    ("pipeline_bubble", "pipeline bubble", lambda value, found:
-     f"{value:.1%} at {found['micro_batches']} micro-batches"),
-    ("tokens", "tokens", lambda value, _found: f"{value:.4e}"),
-    ("days", "days", lambda value, _found: f"{value:.2f}"),
-)  # fmt: skip
+_FOLLOWS = (
+    ("billions", "parameters", "{0[0]:.3f} B, {0[1]:.3f} B outside the embedding"),
+    ("model_flops_per_iteration", "model FLOPs / iteration", "{0:.4e}"),
+    ("hardware_flops_per_iteration", "hardware FLOPs / iteration", "{0:.4e}"),
+    ("mfu", "MFU", "{0:.1%} of {peak_tflops:g} TFLOP/s"),
+    ("hfu", "HFU", "{0:.1%}, what is computed again counted"),
+    ("samples_per_second", "samples per second", "{0:.3f}"),
+    ("tokens_per_second", "tokens per second", "{0:.1f}"),
+    ("pipeline_bubble", "pipeline bubble", "{0:.1%} at {micro_batches} micro-batches"),
+    ("tokens", "tokens", "{0:.4e}"),
+    ("days", "days", "{0:.2f}"),
+)
 """Figure of the answer, its name for people, and how it is written."""
 
 
@@ -139,7 +137,8 @@ def text(found: dict[str, Any]) -> str:
         for row in found["formulas"]
     ]
     parts.append(aligned(Table(("formula", "TFLOPs", "counts", "printed by"), tuple(rows)), "  "))
-    figures = {label: form(value, found) for name, label, form in _FOLLOWS if (value := found.get(name)) is not None}
+    told = found | {"billions": [count / 1e9 for count in (found["parameters"] or {}).values()] or None}
+    figures = {label: form.format(told[name], **told) for name, label, form in _FOLLOWS if told.get(name) is not None}
     if figures:
         parts += ["", "What follows", _pairs(figures)]
     if "time" in found:
