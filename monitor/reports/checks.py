@@ -34,13 +34,6 @@ def noted(finding: Finding) -> bool:
     return finding.severity != "info" or finding.check == "K27" or "cannot be recomputed" in finding.message
 
 
-def _work_varies(state: RunState) -> bool:
-    """Whether the FLOPs of an iteration, printed rate x time, differ between the last lines at one batch size."""
-    lines = state.launch.observed.tflops
-    work = [tflops * seconds for tflops, seconds, batch, _ in lines if batch == lines[-1][2]]
-    return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
-
-
 def misprint(
     state: RunState, printed: float | None, seconds: float | None, batch: int | None, sequence: int | None,
     rounding: float, formula: str | None,
@@ -57,7 +50,9 @@ def misprint(
     if topology.unusual:
         text = f"TFLOPs cannot be recomputed with {', '.join(topology.unusual[:3])}"
         return Finding("K08", "info", text)
-    if _work_varies(state):
+    lines = state.launch.observed.tflops
+    work = [tflops * took for tflops, took, size, _ in lines if size == lines[-1][2]]  # FLOPs of an iteration
+    if len(work) > 1 and max(work) > (1 + _VARIES) * min(work):
         text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
         return Finding("K08", "info", f"{text} (packed, or of varying length), and cannot be recomputed")
     near = causes.nearest(printed, topology, seconds, batch, sequence)

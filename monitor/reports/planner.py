@@ -108,29 +108,21 @@ def _divisors(number: int) -> list[int]:
 _SHOWN = 20
 
 
-def _problems(
-    ramp: Ramp, tensor: int, pipeline: int, per_node: int, gpus: int | None, micro_batch: int | None,
-    data_parallel: int | None, layers: int | None,
-) -> Iterator[str]:  # fmt: skip
-    """What is wrong with what was asked for."""
-    if layers and layers % pipeline:
-        yield f"layers {layers} % PP {pipeline} = {layers % pipeline}"
-    if tensor > per_node:
-        yield f"TP {tensor} is larger than a node of {per_node} GPUs"
-    if micro_batch is None or data_parallel is None:
-        return
-    if wrong := problem(ramp, micro_batch, data_parallel):
-        yield wrong
-    if gpus is not None and data_parallel * tensor * pipeline > gpus:
-        yield f"TP x PP x DP = {data_parallel * tensor * pipeline} GPUs, and there are {gpus}"
-
-
 def answer(
     ramp: Ramp, tensor: int, pipeline: int, per_node: int, *, gpus: int | None = None, micro_batch: int | None = None,
     data_parallel: int | None = None, layers: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain data: `problems` is empty where the ramp can be run, with the layout asked for if one was."""
-    problems = list(_problems(ramp, tensor, pipeline, per_node, gpus, micro_batch, data_parallel, layers))
+    problems = []
+    if layers and layers % pipeline:
+        problems.append(f"layers {layers} % PP {pipeline} = {layers % pipeline}")
+    if tensor > per_node:
+        problems.append(f"TP {tensor} is larger than a node of {per_node} GPUs")
+    if micro_batch is not None and data_parallel is not None:
+        if wrong := problem(ramp, micro_batch, data_parallel):
+            problems.append(wrong)
+        if gpus is not None and data_parallel * tensor * pipeline > gpus:
+            problems.append(f"TP x PP x DP = {data_parallel * tensor * pipeline} GPUs, and there are {gpus}")
     found = layouts(ramp, tensor, pipeline, per_node, gpus, micro_batch)
     if data_parallel is not None:
         found = [layout for layout in found if layout["data_parallel"] == data_parallel]

@@ -261,21 +261,16 @@ def _unsteady(state: RunState, steady: AtSize | None) -> str:
     return f"no steady time in {state.iterations_total} iterations: the second one's is shown"
 
 
-def _printed(state: RunState, steady: AtSize | None) -> tuple[float | None, float]:
-    """TFLOP/s per GPU as the log prints them, and how coarsely it prints seconds."""
-    printed = derived.printed_tflops(state) if state.launch.whole_lines else None
-    if steady is None:
-        return printed, 0.0
-    return steady.tflops.median if steady.tflops.seen else printed, _rounding(steady.seconds.values)
-
-
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Finding | None:
     """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
     launch = state.launch
     topology, seconds = launch.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     peak = derived.peak_tflops(state, options.peak_tflops)
-    printed, rounding = _printed(state, steady)
+    printed, rounding = derived.printed_tflops(state) if launch.whole_lines else None, 0.0
+    if steady is not None:  # the last line's figure stands for those that are in no steady iteration
+        printed = steady.tflops.median if steady.tflops.seen else printed
+        rounding = _rounding(steady.seconds.values)
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
     if seconds:
         wanted = options.formula or formula

@@ -80,11 +80,14 @@ class Steps:
         if 0 < -delta <= _COPY_BEHIND:
             return 0
         self._last[kind] = number
-        if number < (kind is not IterationLogged) or (self.stepped and self._is_beside(kind)):
+        # where the loop's own lines count the engine's do not
+        beside = self.stepped and kind is EngineStepLogged and IterationLogged in self._last
+        if number < (kind is not IterationLogged) or beside:
             return 0
         if number == self.counted and self.stepped:
             return self._told_again(event, number)
-        self._untimed = number if _wants_time(event) else self._untimed
+        if kind is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
+            self._untimed = number
         self.counted = number
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
         if delta <= 0:
@@ -93,10 +96,6 @@ class Steps:
             return self.interval or 1
         self.interval = delta
         return delta
-
-    def _is_beside(self, kind: type[Event]) -> bool:
-        """Whether the loop's own lines count, and not these of the engine."""
-        return kind is EngineStepLogged and IterationLogged in self._last
 
     def _told_again(self, event: Event, number: int) -> int:
         """Another form of a line that has counted: iterations of which it alone tells the time."""
@@ -185,10 +184,6 @@ class Steps:
     def wants_seconds(self, event: Event) -> bool:
         """Whether a launch's first step has come without the time it took, which another form of it may tell."""
         return not self.stepped and isinstance(event, EngineStepLogged) and event.step > 0 and seconds_of(event) is None
-
-
-def _wants_time(event: Event) -> bool:
-    return isinstance(event, EngineStepLogged) and event.logged_at is None and seconds_of(event) is None
 
 
 def number_of(event: Event) -> int | None:
