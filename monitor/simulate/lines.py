@@ -1,17 +1,15 @@
 """What is printed at an instant: the texts of programs.toml, filled with the scenario's and the step's figures."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from monitor.model import flops
 from monitor.model.topology import Topology
 from monitor.simulate.scenario import WORDS, Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The figures of one iteration, before they are printed."""
 
     iteration: int

@@ -7,7 +7,7 @@ holds what was printed; on the first line of a fault its kind.
 import math
 import random
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import IO, Any, NamedTuple
 
@@ -173,7 +173,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         loading if scenario.program.dialect is DEEPSPEED else 0.0,
     )  # fmt: skip
     text = say("step", scenario, run.at, step=step)
-    truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
+    truth = {"pure_seconds": pure, **step._asdict()}
     yield Emission(run.at, told + text if scenario.timers == "engine" else text + told, truth)
     yield from _memory(scenario, run, {fault.kind: fault for fault in reversed(active)})
 
