@@ -132,19 +132,10 @@ def history(
     """
     latest = float("inf") if written is None else written + _DAY
     clocks = {source: SourceClock(zone, written, latest) for source in sources}
-    streams = [clocked(entries, source, clocks[source]) for source, entries in sources.items()]
-    firsts = [next(stream, None) for stream in streams]
-    begins = [first.at for first in firsts if first is not None and clocks[first.source].scale.dated]
-    if not begins and start is None:
-        raise UndatedError(name)
-    origin = min(begins, default=start or 0.0)
-    streams = [
-        _dated(chain([first], stream), 0.0 if clocks[first.source].scale.dated else origin)
-        for first, stream in zip(firsts, streams, strict=True) if first is not None
-    ]  # fmt: skip
+    streams = _begun(sources, clocks, start, name)
     players = Players(judge, name, clocks)
     player = players.current()
-    player.dated = bool(begins)
+    player.dated = any(clock.scale.dated for clock in clocks.values())
     due: float | None = None
     shown: Samples | None = None
     for item in heapq.merge(*streams, key=itemgetter(0)):
@@ -166,6 +157,22 @@ def history(
             yield from _last(config, before)
     deque(players.finish(0.0), maxlen=0)
     yield from _last(config, player)
+
+
+def _begun(
+    sources: Mapping[str, Iterable[LogEvent]], clocks: Mapping[str, SourceClock], start: float | None, name: str
+) -> list[Iterator[Placed]]:
+    """Each source's lines at their times: its first one is read, and waits for those of the others."""
+    streams = [clocked(entries, source, clocks[source]) for source, entries in sources.items()]
+    firsts = [next(stream, None) for stream in streams]
+    begins = [first.at for first in firsts if first is not None and clocks[first.source].scale.dated]
+    if not begins and start is None:
+        raise UndatedError(name)
+    origin = min(begins, default=start or 0.0)
+    return [
+        _dated(chain([first], stream), 0.0 if clocks[first.source].scale.dated else origin)
+        for first, stream in zip(firsts, streams, strict=True) if first is not None
+    ]  # fmt: skip
 
 
 def _last(config: Config, player: Replay) -> Iterator[Moment]:

@@ -33,9 +33,8 @@ def answer(
     counted, stages = parameters(topology), topology.pipeline_parallel_size
     given = {"seconds": seconds, "global_batch_size": batch, "sequence_length": sequence}
     sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
-    works = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
-    at_once = batch * sequence if batch and sequence else None
     micro = formulas.micro_batches(batch, topology.micro_batch_size, topology.data_parallel_size)
+    at_once = batch * sequence if batch and sequence else None
     goal = {
         "days": formulas.days(iterations, tokens, seconds, batch, sequence),
         "tokens": iterations * at_once if iterations and at_once else None,
@@ -44,16 +43,11 @@ def answer(
         "inputs": sizes | {name: value for name, value in given.items() if value is not None},
         "formulas": list(_figures(topology, seconds, batch, sequence)),
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
-        # FLOPs: the model's, and those that the GPUs do
-        **{
-            f"{name}_flops_per_iteration": count(topology, batch, sequence) if batch and sequence else None
-            for name, count in works.items()
-        },
+        **_work(topology, batch, sequence),
         "peak_tflops": peak,
         "mfu": mfu,
         "hfu": hfu,
-        "samples_per_second": batch / seconds if batch and seconds else None,
-        "tokens_per_second": at_once / seconds if at_once and seconds else None,
+        **_rates(seconds, samples=batch, tokens=at_once),
         **_time(breakdown, seconds, pure_compute, mfu, hfu),
         "micro_batches": micro,
         "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None,
@@ -62,6 +56,19 @@ def answer(
     if printed is not None:
         out["printed"] = _explained(printed, topology, seconds, batch, sequence)
     return out
+
+
+def _work(topology: Topology, batch: int | None, sequence: int | None) -> dict[str, float | None]:
+    """FLOPs of an iteration: the model's, and those that the GPUs do."""
+    works = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
+    return {
+        f"{name}_flops_per_iteration": count(topology, batch, sequence) if batch and sequence else None
+        for name, count in works.items()
+    }
+
+
+def _rates(seconds: float | None, **counts: int | None) -> dict[str, float | None]:
+    return {f"{name}_per_second": count / seconds if count and seconds else None for name, count in counts.items()}
 
 
 def _figures(

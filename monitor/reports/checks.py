@@ -44,17 +44,8 @@ def misprint(
     topology = state.launch.topology
     if formula or not (printed and seconds and batch and sequence):
         return None
-    if packed := PACKED.intersection(topology.unusual):
-        text = f"sequences are packed ({', '.join(sorted(packed))}): printed TFLOPs count what each line's held"
-        return Finding("K08", "info", f"{text}, and cannot be recomputed")
-    if topology.unusual:
-        text = f"TFLOPs cannot be recomputed with {', '.join(topology.unusual[:3])}"
-        return Finding("K08", "info", text)
-    lines = state.launch.observed.tflops
-    work = [tflops * took for tflops, took, size, _ in lines if size == lines[-1][2]]  # FLOPs of an iteration
-    if len(work) > 1 and max(work) > (1 + _VARIES) * min(work):
-        text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
-        return Finding("K08", "info", f"{text} (packed, or of varying length), and cannot be recomputed")
+    if why := _no_recomputing(state):
+        return Finding("K08", "info", why)
     near = causes.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
@@ -123,3 +114,18 @@ def _fits(state: RunState, topology: Topology) -> bool:
         )
         for name in formulas_of(launch.dialect)
     )
+
+
+def _no_recomputing(state: RunState) -> str:
+    """Why no formula can give what is printed; empty where one should."""
+    unusual, lines = state.launch.topology.unusual, state.launch.observed.tflops
+    if packed := PACKED.intersection(unusual):
+        text = f"sequences are packed ({', '.join(sorted(packed))}): printed TFLOPs count what each line's held"
+        return f"{text}, and cannot be recomputed"
+    if unusual:
+        return f"TFLOPs cannot be recomputed with {', '.join(unusual[:3])}"
+    work = [tflops * took for tflops, took, size, _ in lines if size == lines[-1][2]]  # FLOPs of an iteration
+    if len(work) > 1 and max(work) > (1 + _VARIES) * min(work):
+        text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
+        return f"{text} (packed, or of varying length), and cannot be recomputed"
+    return ""

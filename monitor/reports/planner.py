@@ -119,10 +119,7 @@ def answer(
     if tensor > per_node:
         problems.append(f"TP {tensor} is larger than a node of {per_node} GPUs")
     if micro_batch is not None and data_parallel is not None:
-        if wrong := problem(ramp, micro_batch, data_parallel):
-            problems.append(wrong)
-        if gpus is not None and data_parallel * tensor * pipeline > gpus:
-            problems.append(f"TP x PP x DP = {data_parallel * tensor * pipeline} GPUs, and there are {gpus}")
+        problems += _problems_of(ramp, micro_batch, data_parallel, data_parallel * tensor * pipeline, gpus)
     found = layouts(ramp, tensor, pipeline, per_node, gpus, micro_batch)
     if data_parallel is not None:
         found = [layout for layout in found if layout["data_parallel"] == data_parallel]
@@ -145,6 +142,14 @@ def answer(
         "layouts": found,
         "problems": problems,
     }
+
+
+def _problems_of(ramp: Ramp, micro_batch: int, data_parallel: int, wanted: int, gpus: int | None) -> Iterator[str]:
+    """Of a layout that is asked for, and `wanted` GPUs by that."""
+    if wrong := problem(ramp, micro_batch, data_parallel):
+        yield wrong
+    if gpus is not None and wanted > gpus:
+        yield f"TP x PP x DP = {wanted} GPUs, and there are {gpus}"
 
 
 def text(found: dict[str, Any]) -> str:

@@ -263,25 +263,15 @@ def _unsteady(state: RunState, steady: AtSize | None) -> str:
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Finding | None:
     """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
-    launch = state.launch
-    topology, seconds = launch.topology, row.seconds_per_iteration
+    launch, seconds = state.launch, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
-    peak = derived.peak_tflops(state, options.peak_tflops)
     printed, rounding = derived.printed_tflops(state) if launch.whole_lines else None, 0.0
     if steady is not None:  # the last line's figure stands for those that are in no steady iteration
         printed = steady.tflops.median if steady.tflops.seen else printed
         rounding = _rounding(steady.seconds.values)
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
     if seconds:
-        wanted = options.formula or formula
-        first = state.log_clock_first
-        computed = flops.computed_tflops(topology, seconds, batch, sequence, launch.dialect, wanted, first)
-        if computed is not None and options.formula in (None, computed[0]):
-            row.tflops_computed = computed[1]
-            row.tflops_formula = computed[0] if options.formula or printed is None else formula
-        row.samples_per_second = batch / seconds if batch else None
-        row.mfu, row.hfu = flops.utilisation(topology, seconds, batch, sequence, peak)
-        row.days = formulas.days(options.iterations, options.tokens, seconds, batch, sequence)
+        _compute(row, state, seconds, formula, options, printed=printed is not None)
     if row.samples_per_second is None:
         rate = launch.engine.rates.median if launch.driver == "engine" else None
         row.samples_per_second = rate or launch.latest.samples_per_second
@@ -289,6 +279,22 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     return misprint(state, printed, seconds, batch, sequence, rounding, formula)
+
+
+def _compute(
+    row: Row, state: RunState, seconds: float, formula: str | None, options: Options, *, printed: bool
+) -> None:
+    """What sizes and seconds give. `formula`: the one that gives what is `printed`."""
+    launch, batch, sequence = state.launch, row.global_batch_size, row.sequence_length
+    wanted, first = options.formula or formula, state.log_clock_first
+    computed = flops.computed_tflops(launch.topology, seconds, batch, sequence, launch.dialect, wanted, first)
+    if computed is not None and options.formula in (None, computed[0]):
+        row.tflops_computed = computed[1]
+        row.tflops_formula = formula if printed and not options.formula else computed[0]
+    row.samples_per_second = batch / seconds if batch else None
+    peak = derived.peak_tflops(state, options.peak_tflops)
+    row.mfu, row.hfu = flops.utilisation(launch.topology, seconds, batch, sequence, peak)
+    row.days = formulas.days(options.iterations, options.tokens, seconds, batch, sequence)
 
 
 def _rounding(values: list[float]) -> float:

@@ -139,12 +139,17 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
     return max(0.1, factor) * scenario.seconds_per_iteration * run.slow + sum(extra.values())
 
 
+def _generation(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
+    """Seconds more than usual, for responses vary in length, and the rest does not."""
+    slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
+    return (run.noise + slower) * scenario.seconds_per_iteration
+
+
 def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
     extra = {one.kind: timers.longer(scenario, one, run.of_timers) for one in active if one.kind in timers.SLOW}
     pure = _pure_seconds(scenario, run, active, extra)
     batch = scenario.batch_size_at(run.samples)
-    slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
-    generation = (run.noise + slower) * scenario.seconds_per_iteration  # responses vary in length, the rest does not
+    generation = _generation(scenario, run, active)
     for at, line in lines.lines_in_step(scenario, run.at, pure, generation):
         yield Emission(at, line)
     run.at += pure

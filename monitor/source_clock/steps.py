@@ -86,8 +86,7 @@ class Steps:
             return 0
         if number == self.counted and self.stepped:
             return self._told_again(event, number)
-        if kind is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
-            self._untimed = number
+        self._note_untimed(event, number)
         self.counted = number
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
         if delta <= 0:
@@ -96,6 +95,11 @@ class Steps:
             return self.interval or 1
         self.interval = delta
         return delta
+
+    def _note_untimed(self, event: Event, number: int) -> None:
+        """DeepSpeed may tell a step's time on another line."""
+        if type(event) is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
+            self._untimed = number
 
     def _told_again(self, event: Event, number: int) -> int:
         """Another form of a line that has counted: iterations of which it alone tells the time."""

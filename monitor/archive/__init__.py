@@ -252,7 +252,7 @@ def read_by_ray(tasks: Sequence[Task], read: Read, address: str) -> Iterator[Don
     """As read_tasks, by the tasks of a Ray cluster whose nodes all see the files and this installation."""
     import ray  # type: ignore[import-not-found,unused-ignore]
 
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     ray.init(
         None if address == "local" else address, runtime_env={"env_vars": {"PYTHONPATH": root}}, log_to_driver=False
     )
