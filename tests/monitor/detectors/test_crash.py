@@ -187,6 +187,27 @@ def test_the_end_that_is_proved_later_is_told_then(late: float) -> None:
     assert told.time - fatal == pytest.approx(max(4.0, late + 1.0), abs=0.01)
 
 
+@pytest.mark.parametrize(("late", "told"), [(0.5, "python_exception"), (3.5, "python_exception"), (30.0, "nccl")])
+def test_the_cause_on_another_node_is_awaited_while_a_file_server_may_hide_it(late: float, told: str) -> None:
+    """A victim's watchdog is seen first, and the exception when an NFS client looks again, 3 s later. What comes long
+    after that was told is neither another crash nor another cause.
+    """
+    log = list(texts(Scenario(iterations=100, save_interval=0)))[:-1]
+    fatal = log[-1][0] + 700.0
+    victim = (
+        "[rank5]:[E ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=77, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600027 milliseconds before timing out.\n"
+    )
+    ended = "srun: error: node07: task 5: Aborted (core dumped)\n"
+    cause = (
+        "[rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "pretrain_gpt.py", line 1, in <module>\n[rank3]: KeyError: 3\n'
+    )
+    played = play([*log, (fatal, victim), (fatal, ended), (fatal + late, cause)], after=120.0)
+    assert played.firing("crash").evidence["failure"] == told
+    assert played.state.failures_total == {told: 1}
+
+
 def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None:
     """No line told the end, and the restart comes before the iterations were missed: one failure, one end, its cause."""
     head = list(texts(Scenario(iterations=120)))[:-1]
