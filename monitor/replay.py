@@ -16,6 +16,7 @@ from typing import Any
 
 from monitor.charts.history import History
 from monitor.charts.steady import Sample
+from monitor.detectors.base import stated
 from monitor.detectors.slowdown.words import level, standing
 from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
@@ -153,7 +154,7 @@ class Replay:
         """The run in figures; absent where the log does not show it."""
         state = self.run.state
         seconds = self.now - (self.first or 0.0)
-        fields: dict[str, Any] = {
+        return stated({
             "run": state.name,
             "state": state.launch.phase if state.launch.phase in ENDED else "open",
             "iterations": state.iterations_total,
@@ -171,8 +172,7 @@ class Replay:
             "median_samples_per_second": _rounded(self._samples.median),
             "median_tflops": _rounded(self._tflops.median),
             **derived.figures(state, seconds),
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+        })  # fmt: skip
 
 
 def _rounded(value: float | None) -> float | None:

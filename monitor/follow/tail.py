@@ -139,21 +139,25 @@ class Tail:
         self.soon = self.soon or block.hole
         self.more = not block.at_end
         if block.data:
-            if not self.announced:
-                self.announced = True
-                self._context.tell(self._opened(content, status))
-            if self.caught_up:
-                before = (self.recent or content.tail) if block.offset == content.offset else b""
-                self.recent = (before + block.data[-_RECENT_BYTES:])[-_RECENT_BYTES:]
-            content.take(block.offset, block.data)
-            if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
-                self._changed(status, now, at)
-            behind = max(0, status.st_size - content.offset)
-            self._context.tell(Data(self._source, block.offset, block.data, status.st_mtime, at, behind))
+            self._deliver(content, block, status, now, at)
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
             self._context.tell(CaughtUp(self._source, at))
         return block
+
+    def _deliver(self, content: Content, block: Block, status: os.stat_result, now: float, at: float) -> None:
+        """What was read, and before its first bytes that it was opened."""
+        if not self.announced:
+            self.announced = True
+            self._context.tell(self._opened(content, status))
+        if self.caught_up:
+            before = (self.recent or content.tail) if block.offset == content.offset else b""
+            self.recent = (before + block.data[-_RECENT_BYTES:])[-_RECENT_BYTES:]
+        content.take(block.offset, block.data)
+        if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
+            self._changed(status, now, at)
+        behind = max(0, status.st_size - content.offset)
+        self._context.tell(Data(self._source, block.offset, block.data, status.st_mtime, at, behind))
 
     def confirmed(self, device: int, now: float) -> bool:
         """Is what looks like a truncation proved by now? On a network mount the first look is not believed."""

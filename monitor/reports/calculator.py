@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from monitor.detectors.base import stated
 from monitor.model import flops, gpus
 from monitor.model import misprints as causes
 from monitor.model.sizes import parameters
@@ -40,7 +41,7 @@ def answer(
         "tokens": iterations * at_once if iterations and at_once else None,
     }
     out: dict[str, Any] = {
-        "inputs": sizes | {name: value for name, value in given.items() if value is not None},
+        "inputs": sizes | stated(given),
         "formulas": list(_figures(topology, seconds, batch, sequence)),
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
         **_work(topology, batch, sequence),
@@ -51,7 +52,7 @@ def answer(
         **_time(breakdown, seconds, pure_compute, mfu, hfu),
         "micro_batches": micro,
         "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None,
-        **{name: value for name, value in goal.items() if value is not None},
+        **stated(goal),
     }
     if printed is not None:
         out["printed"] = _explained(printed, topology, seconds, batch, sequence)

@@ -113,11 +113,7 @@ def answer(
     data_parallel: int | None = None, layers: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain data: `problems` is empty where the ramp can be run, with the layout asked for if one was."""
-    problems = []
-    if layers and layers % pipeline:
-        problems.append(f"layers {layers} % PP {pipeline} = {layers % pipeline}")
-    if tensor > per_node:
-        problems.append(f"TP {tensor} is larger than a node of {per_node} GPUs")
+    problems = list(_problems_of_model(tensor, pipeline, per_node, layers))
     if micro_batch is not None and data_parallel is not None:
         problems += _problems_of(ramp, micro_batch, data_parallel, data_parallel * tensor * pipeline, gpus)
     found = layouts(ramp, tensor, pipeline, per_node, gpus, micro_batch)
@@ -142,6 +138,13 @@ def answer(
         "layouts": found,
         "problems": problems,
     }
+
+
+def _problems_of_model(tensor: int, pipeline: int, per_node: int, layers: int | None) -> Iterator[str]:
+    if layers and layers % pipeline:
+        yield f"layers {layers} % PP {pipeline} = {layers % pipeline}"
+    if tensor > per_node:
+        yield f"TP {tensor} is larger than a node of {per_node} GPUs"
 
 
 def _problems_of(ramp: Ramp, micro_batch: int, data_parallel: int, wanted: int, gpus: int | None) -> Iterator[str]:

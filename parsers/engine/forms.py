@@ -92,21 +92,21 @@ class _Form:
         """What it says there."""
         found = [match, *(pattern.search(line.text) for pattern in self._beside)]
         groups = {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
-        values = {**line.origin, **self._spec.fields}
-        for name, value in self._spec.fields.items():
-            if isinstance(value, str):
-                values[name] = value.format_map(groups)
-        if self._spec.words:
-            values["message"] = line.text.strip()[: self._spec.words]
-        for name in self._of_line:
-            values[name] = self._reads[name](line.text)
         told = {name: self._groups[name](groups[name]) for name in groups.keys() & self._groups.keys()}
-        values |= told
         if told and all(value is None for value in told.values()):
             return
+        values = line.origin | self._of_rule(groups, line) | told
         if all(values.get(name) is not None for name in self._needs):
             yield self._event(**values)
             yield from (event(**line.origin) for event in self._also)
+
+    def _of_rule(self, groups: dict[str, str], line: Line) -> dict[str, Any]:
+        """What the rule says of each such line, and what it reads of all its words."""
+        given = self._spec.fields.items()
+        values = {name: value.format_map(groups) if isinstance(value, str) else value for name, value in given}
+        if self._spec.words:
+            values["message"] = line.text.strip()[: self._spec.words]
+        return values | {name: self._reads[name](line.text) for name in self._of_line}
 
 
 def _usual(kind: Any) -> _Convert:

@@ -74,13 +74,7 @@ class TracebackGatherer(Gatherer):
         if bare in _CHAINS and "told" in writer:
             writer["root"] = writer.pop("told")
             return [], True, False
-        if writer.get("code") and text.startswith("    "):
-            return [], True, False  # a program's own words tell nothing of how it ended
-        writer["code"] = bare.startswith('File "')
-        if "script" not in writer and (match := _FILE.match(text)):
-            writer["script"] = match[1]
-        if text.rstrip().endswith(_TOP_LEVEL):
-            writer["top_level"] = True
+        if self._is_frame(text, bare, writer):
             return [], True, False
         if "iteration " in text and "elapsed time per iteration" in text:
             return [], False, True
@@ -92,25 +86,40 @@ class TracebackGatherer(Gatherer):
         if found[1].startswith(WRAPPER):
             return [], False, False
         self.pending -= 1
-        root = writer.get("root")
-        exception, message = found
-        script, number = writer.get("script"), signal_of(message) if exception == "SignalException" else None
-        event = TracebackSeen(
-            exception=exception,
-            message=message if number is None else f"{message} ({signal_name(number)})",
-            script=script,
-            top_level=writer.get("top_level"),
-            root=root,
-            role=role_of(exception, message, script, text),
-            failure=named_failure(exception, message),
-            signal=number,
-            optional=exception in IMPORTS,
-            lost_peer=lost_peer(exception, message),
-            **line.origin,
-        )
+        event = _seen(*found, line, writer)
         writer.clear()
-        writer["told"] = root or bare[:300]
+        writer["told"] = event.root or bare[:300]
         return [event], False, False
+
+    def _is_frame(self, text: str, bare: str, writer: dict[str, Any]) -> bool:
+        """Note what a frame tells of the program. A program's own words behind it tell nothing of how it ended."""
+        if writer.get("code") and text.startswith("    "):
+            return True
+        writer["code"] = bare.startswith('File "')
+        if "script" not in writer and (match := _FILE.match(text)):
+            writer["script"] = match[1]
+        if text.rstrip().endswith(_TOP_LEVEL):
+            writer["top_level"] = True
+            return True
+        return False
+
+
+def _seen(exception: str, message: str, line: Line, writer: dict[str, Any]) -> TracebackSeen:
+    """An exception line behind frames that told what stands in `writer`."""
+    script, number = writer.get("script"), signal_of(message) if exception == "SignalException" else None
+    return TracebackSeen(
+        exception=exception,
+        message=message if number is None else f"{message} ({signal_name(number)})",
+        script=script,
+        top_level=writer.get("top_level"),
+        root=writer.get("root"),
+        role=role_of(exception, message, script, line.text),
+        failure=named_failure(exception, message),
+        signal=number,
+        optional=exception in IMPORTS,
+        lost_peer=lost_peer(exception, message),
+        **line.origin,
+    )
 
 
 class IgnoredGatherer(Gatherer):
