@@ -38,7 +38,7 @@ from monitor.system.clock import Clock, SystemClock
 from monitor.system.systemd import ServiceManager
 from parsers.redaction import masked_path
 
-__all__ = ["Daemon", "ReloadError", "StartError", "default_state_directory", "serve"]
+__all__ = ["Daemon", "ReloadError", "StartError", "serve", "state_directory"]
 
 if TYPE_CHECKING:
     from monitor.kafka.member import Member
@@ -60,22 +60,19 @@ class ReloadError(Exception):
     """The new configuration cannot be taken; the message gives the reason. The old one stays."""
 
 
-def default_state_directory(address: str) -> Path:
-    """$XDG_STATE_HOME/megatron-monitor, one directory an address: two daemons never share an address."""
+def state_directory(config: Config, address: str) -> Path:
+    """As configured; else in $XDG_STATE_HOME/megatron-monitor, by the address: two daemons never share one."""
+    if config.state_dir:
+        return Path(os.path.expanduser(config.state_dir))
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(base) / "megatron-monitor" / address.replace(":", "-").replace("/", "_")
-
-
-def _state_directory(config: Config, address: str) -> Path:
-    given = config.state_dir
-    return Path(os.path.expanduser(given)) if given else default_state_directory(address)
 
 
 def _followed(config: Config) -> Config:
     """With the spool of what is pushed, if anything can be."""
     if config.intake.listen is None:
         return config
-    spool = config.intake.spool.directory or str(_state_directory(config, config.listen) / "spool")
+    spool = config.intake.spool.directory or str(state_directory(config, config.listen) / "spool")
     return followed(config, os.path.abspath(spool))
 
 
@@ -116,7 +113,7 @@ class Daemon:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
         config = self._core.config
         self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
-        directory = _state_directory(self.config, self.address)
+        directory = state_directory(self.config, self.address)
         try:
             saved = self._desk.saving.load(directory)
         except (StateInUseError, StateNewerError) as error:

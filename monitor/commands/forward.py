@@ -59,7 +59,7 @@ def forward(
     from monitor.store import StateInUseError, StateUnreadableError
     from monitor.system.clock import SystemClock
 
-    told = _labels(labels)
+    told = _pairs("--label", labels)
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
@@ -80,10 +80,10 @@ def forward(
     forwarder.run()
 
 
-def _labels(labels: tuple[str, ...]) -> dict[str, str]:
-    pairs = [label.partition("=") for label in labels]
+def _pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
     if bad := [name + sign + value for name, sign, value in pairs if not (name and sign)]:
-        fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
+        fail(f"{option} {bad[0]}: expected NAME=VALUE", code=2)
     return {name: text for name, _, text in pairs}
 
 
@@ -111,7 +111,7 @@ def _topic(to: str, properties: tuple[str, ...]) -> "Target":
     brokers, _, topic = to.removeprefix("kafka://").partition("/")
     if not (brokers and topic):
         fail(f"--to {to}: expected kafka://HOST:PORT/TOPIC", code=2)
-    pairs = dict(one.partition("=")[::2] for one in properties)
+    pairs = _pairs("--kafka", properties)
     try:
         from monitor.kafka.producing import Topic
 

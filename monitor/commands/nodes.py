@@ -1,11 +1,9 @@
 """`nodes`: each node's record over all runs, and which of them to leave out."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 from rich.console import Console
@@ -15,7 +13,7 @@ from monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, wit
 from monitor.config import Config
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import of_parts
-from monitor.daemon import default_state_directory
+from monitor.daemon import state_directory
 from monitor.nodes.hostlist import compress
 from monitor.nodes.record import Ledger
 from monitor.nodes.standing import Count, Standing, standings
@@ -71,8 +69,7 @@ def _of_logs(config: Config) -> Ledger:
 
 
 def _of_daemon(config: Config) -> Ledger:
-    given = config.state_dir
-    directory = Path(os.path.expanduser(given)) if given else default_state_directory(config.listen)
+    directory = state_directory(config, config.listen)
     parts, problems = Store(directory).load(EARLIER)
     saved = of_parts(parts, problems) if parts is not None else None
     warn(*problems)
