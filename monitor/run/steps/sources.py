@@ -73,8 +73,9 @@ class Trainer:
     """Its heading or one of its dicts was seen: a bar may be the training's."""
     supposed: bool = False
     """Neither was seen: a bar that goes on for minutes is taken for the training's."""
-    began: TrainerProgressed | None = None
-    """The first drawing of a bar that may be the training's."""
+    drawings: dict[int, list[TrainerProgressed]] = field(default_factory=dict)
+    """Of bars that may be the training's, by their length, while nobody knows: the first one, ever fewer of the others.
+    """
     epochs: float | None = None
     """That are planned: a dict may name its epoch alone."""
     total: int | None = None

@@ -2,6 +2,9 @@
 trainer_callback.py). A bar of another length behind the training's own is its evaluation's.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from msgspec import structs
 
 from monitor.run.evidence import pass_by
@@ -11,12 +14,14 @@ from monitor.run.records import Told, Validation
 from monitor.run.saves import end_save
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, measured, take_over
+from monitor.run.steps.sources import Trainer
 from parsers.dialects import HF_TRAINER
 from parsers.events import TrainerLogged, TrainerProgressed
 
 _OF_TRAINING = ("", "train", "training")
 _SUPPOSED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
 _SLOW = 0.2  # seconds a step that a training takes at least: what is read or tokenised is faster
+_DRAWINGS, _BARS = 64, 8  # that are kept of a bar that may be a training's, and such bars
 _BEFORE: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
@@ -79,17 +84,36 @@ def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
     """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
     trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
     """
-    trainer, elapsed, began = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.began
+    trainer, elapsed = state.launch.trainer, event.elapsed_seconds
     if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
         return
-    if began is None or began.total != event.total or elapsed < (began.elapsed_seconds or 0.0):
-        trainer.began = structs.replace(event, remaining_seconds=None)
-        return
-    if elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
+    drawn = _drawn(trainer, event, elapsed)
+    if len(drawn) < 2 or elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
     trainer = (withdraw(state) if trainer.supposed else state.launch).trainer
     trainer.supposed, trainer.total = True, event.total
-    fold_trainer_progress(state, began, structs.replace(told, at=told.at - (elapsed - (began.elapsed_seconds or 0.0))))
+    _count_drawn(state, drawn, told)
+
+
+def _drawn(trainer: Trainer, event: TrainerProgressed, elapsed: float) -> list[TrainerProgressed]:
+    """How the bar was drawn, this drawing included. An evaluation's bar is drawn amid the training's."""
+    drawn = trainer.drawings.setdefault(event.total, [])
+    if drawn and elapsed < (drawn[-1].elapsed_seconds or 0.0):
+        drawn.clear()
+    drawn.append(structs.replace(event, remaining_seconds=None))
+    if len(drawn) > _DRAWINGS:  # twice as far from each other
+        far = (event.step - drawn[0].step) * 2 / _DRAWINGS
+        drawn[1:-1] = [after for before, after in pairwise(drawn[:-1]) if after.step // far > before.step // far]
+    while len(trainer.drawings) > _BARS:
+        del trainer.drawings[next(iter(trainer.drawings))]
+    return drawn
+
+
+def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], told: Told) -> None:
+    """A bar is the training's: so it was while nobody knew."""
+    now = drawn[-1].elapsed_seconds or 0.0
+    for event in drawn:
+        fold_trainer_progress(state, event, structs.replace(told, at=told.at - now + (event.elapsed_seconds or 0.0)))
 
 
 def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
@@ -146,10 +170,10 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         return launch.ending.state == "crashed" or (launch.resumes_as if launch.training_done else "evaluating")
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
-    uncounted, began = launch.last_iteration is None, trainer.began
     _take_values(launch, event)
-    if uncounted and began is not None and began.total == trainer.total:
-        fold_trainer_progress(state, began, told)  # it was drawn before it was known to be the training's
+    if launch.last_iteration is None and (drawn := trainer.drawings.get(trainer.total or 0)):
+        _count_drawn(state, drawn, told)
+    trainer.drawings.clear()
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
     if step is None:  # neither bar nor heading: the loop goes on, nobody knows where

@@ -42,6 +42,26 @@ def test_a_bar_without_a_heading_is_a_training_within_minutes() -> None:
     assert (played.state.iterations_total, played.state.restarts, kinds(played)) == (399, 0, [])
 
 
+def test_an_evaluation_amid_a_bar_takes_nothing_of_it() -> None:
+    """No dict comes, as in a job's .err, and each 15 steps another bar: all of its steps count once it is believed."""
+    drawn, late = [], 0.0
+    for at, line in bars(400, 6.0, last=60):
+        drawn.append((at + late, line))
+        if round(at) % 90 == 0:
+            drawn += bars(8, 1.0, at + late)
+            late += 8.0
+    played = play(drawn)
+    assert (played.state.iterations_total, played.state.launch.train_iterations, kinds(played)) == (60, 400, [])
+
+
+@pytest.mark.parametrize(("total", "seconds"), [(200, 0.08), (9_000, 0.08), (9_000, 0.5)])
+def test_dicts_behind_all_bars_tell_that_they_were_the_training(total: int, seconds: float) -> None:
+    """As where a job's .out is read when its .err was: each step counts, and how long one took is known."""
+    played = play([*bars(total, seconds), *dicts(total // 10, total, seconds * total, 0.0)])
+    assert (played.state.iterations_total, kinds(played)) == (total, [])
+    assert total == 200 or played.state.launch.pure_seconds == pytest.approx(seconds, rel=0.05)
+
+
 def test_a_bar_that_is_too_fast_or_too_short_is_none() -> None:
     """Texts that are tokenised, shards that are read."""
     assert not play(bars(40_000, 0.1, last=5000)).state.proven
