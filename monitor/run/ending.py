@@ -112,6 +112,8 @@ class Evidence(Struct, frozen=True):
     count: int = 1
     passed_at: float | None = None
     """When a step was reported behind it that may have been on its way."""
+    stream: str = ""
+    """Where it stands: the order of lines is known within one."""
 
 
 class Ending(Struct, frozen=True):

@@ -28,8 +28,9 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
+_ACROSS = 3.0  # seconds that another host's lines are seen late (acregmin of an NFS client): less than a crash waits
 _KEPT = 64  # rows of a launch; as many of ranks whose watchdogs gave up
-_WORDS = {"at", "message", "line", "logged_at", "after", "count"}
+_WORDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
 _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _WORDS))
 """What a row says, whatever its words."""
 
@@ -130,7 +131,7 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     rows = list(_OF[type(event)](event, told.at, told.entry.text, launch.iterations))
     if (not state.proven or launch.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
-    weigh(state, told.at, anew=True in [keep(launch, row) for row in rows])
+    weigh(state, told.at, anew=True in [keep(launch, replace(row, stream=told.source)) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):
         launch.opening.clear()
         return launch.phase == "finished"
@@ -140,9 +141,9 @@ def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     return False
 
 
-def fold_done(state: RunState, at: float) -> None:
+def fold_done(state: RunState, at: float, stream: str = "") -> None:
     """The training loop says that it is done."""
-    keep(state.launch, Evidence("done", at, after=state.launch.iterations))
+    keep(state.launch, Evidence("done", at, after=state.launch.iterations, stream=stream))
     weigh(state, at)
 
 
@@ -222,9 +223,10 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     return True
 
 
-def pass_by(launch: Launch, at: float, *, step: bool) -> None:
-    """The loop has moved: what was told before did not end it, unless the line may have been on its way since then.
-    `step`: of these one may have been, where it comes within the usual interval; what else moves may be behind the end.
+def pass_by(launch: Launch, at: float, stream: str = "", *, step: bool) -> None:
+    """The loop has moved, as `stream` tells: what was told before did not end it, unless the line may have been on its
+    way since then. `step`: of these one may have been, where it comes within the usual interval, and all that stand in
+    another file, which is read behind it; what else moves may be behind the end.
     """
     if not launch.evidence:
         launch.collectives.clear()
@@ -234,10 +236,15 @@ def pass_by(launch: Launch, at: float, *, step: bool) -> None:
     launch.evidence = [
         replace(row, passed_at=at)
         for row in launch.evidence
-        if row.sort != "silence"
-        and (at - row.at <= expected or (row.sort == "done" and not step))
-        and not (step and row.passed_at is not None)
+        if _stands(row, at - row.at, expected, elsewhere=row.stream != stream, step=step)
     ]
     if not launch.evidence:
         launch.collectives.clear()
     launch.ending = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
+
+
+def _stands(row: Evidence, ago: float, expected: float, *, elsewhere: bool, step: bool) -> bool:
+    """Whether it may still speak of an end although the loop has moved since then."""
+    if row.sort == "silence" or (elsewhere and ago <= _ACROSS):
+        return row.sort != "silence"
+    return (ago <= expected or (row.sort == "done" and not step)) and not (step and row.passed_at is not None)

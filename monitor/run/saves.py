@@ -37,7 +37,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, told: Tol
             launch.watch.stamps.pause(moment)
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
-    pass_by(launch, told.at, step=False)
+    pass_by(launch, told.at, told.source, step=False)
     return launch.ending.state == "crashed" or (launch.resumes_as if event.finished else "evaluating")
 
 

@@ -20,7 +20,7 @@ from parsers.events import Event
 def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) -> Moved:
     """A set-up step was announced."""
     if event.milestone == "training_done":
-        fold_done(state, told.at)
+        fold_done(state, told.at, told.source)
         saves.end_save(state, event.logged_at)
         return True
     boundary(state, event.milestone, event.logged_at or told.source, told)

@@ -47,13 +47,13 @@ class Playing:
         self.told: list[Transition] = []
         self.at = 0.0
 
-    def feed(self, timed: Iterable[tuple[float, str]]) -> None:
-        """More of them."""
-        told, reader, player = self.told, self.reader, self.player
+    def feed(self, timed: Iterable[tuple[float, str]], stream: str = "log") -> None:
+        """More of them; another stream's lines stand in a file of their own, and are whole."""
+        told, player, reader = self.told, self.player, self.reader if stream == "log" else SourceReader()
         for at, text in timed:
             told.extend(player.pass_until(at))
             for entry in reader.feed(text.encode()):
-                told.extend(player.play(Placed(at, entry, "log")))
+                told.extend(player.play(Placed(at, entry, stream)))
             self.at = at
 
     def end(self, after: float) -> Played:

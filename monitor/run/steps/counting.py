@@ -110,7 +110,7 @@ def count_step(state: RunState, report: Report) -> Phase:
     launch.iterations += delta
     state.iterations_total = plus(state.iterations_total, delta)
     launch.opening.clear()
-    pass_by(launch, at, step=True)
+    pass_by(launch, at, report.told.source, step=True)
     launch.step_seconds = None
     if report.passed is not None:
         add_seconds(state, report.passed)

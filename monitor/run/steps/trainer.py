@@ -42,7 +42,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
         launch, trainer = state.launch, state.launch.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
-        return _of_another(state, event, told.at)
+        return _of_another(state, event, told)
     trainer.bar = event.step, event.total
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
@@ -61,12 +61,12 @@ def _begins_anew(launch: Launch, total: int) -> bool:
     return total == trainer.total or (trainer.declared and not doubtful and not launch.hung)
 
 
-def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
+def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
     """A bar that is not the training's: an evaluation's, or what is prepared before the first step."""
     launch, trainer = state.launch, state.launch.trainer
     within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
-        return _evaluates(state, event, at)
+        return _evaluates(state, event, told)
     moves = event.step > 0 and trainer.drawn != (event.step, event.total)
     trainer.drawn = event.step, event.total
     if event.description.lower() in _OF_TRAINING:
@@ -133,15 +133,15 @@ def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
     return Report(event.step, seconds, told, steps, passed if passed > 0.0 else 0.0)
 
 
-def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
+def _evaluates(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
     """A bar of an evaluation or prediction amid the training."""
     launch = state.launch
     if launch.phase == "finished":
         return False  # behind its end nothing is the training's
     launch.evaluation_due = launch.evaluation_silent = False
     launch.silent_work = None
-    launch.watch.interrupt(at)
-    pass_by(launch, at, step=False)
+    launch.watch.interrupt(told.at)
+    pass_by(launch, told.at, told.source, step=False)
     return launch.ending.state == "crashed" or (launch.resumes_as if event.step >= event.total else "evaluating")
 
 
@@ -166,7 +166,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         if launch.phase == "finished":
             return False
         launch.watch.interrupt(told.at)
-        pass_by(launch, told.at, step=False)
+        pass_by(launch, told.at, told.source, step=False)
         return launch.ending.state == "crashed" or (launch.resumes_as if launch.training_done else "evaluating")
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False

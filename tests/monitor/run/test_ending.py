@@ -185,8 +185,8 @@ def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
 # --- a step behind it ----------------------------------------------------------------------------------------------
 
 
-def behind(text: str, *steps: float, rest: str = "") -> Launch:
-    """The text half a second behind iteration 60, steps at these seconds behind it, and the rest."""
+def behind(text: str, *steps: float, rest: str = "", stream: str = "log") -> Launch:
+    """The text half a second behind iteration 60, in that stream, steps at these seconds behind it, and the rest."""
     state = RunState("run")
     lines = [(2.0 * number, STEP.format(number=number)) for number in range(1, 61)]
     lines.append((120.5, text))
@@ -194,8 +194,15 @@ def behind(text: str, *steps: float, rest: str = "") -> Launch:
     lines.append((120.5 + (steps[-1] if steps else 0.0) + 0.1, rest))
     for at, line in lines:
         for entry in events(line):
-            fold(state, entry, "log", at, True)
+            fold(state, entry, stream if line == text else "log", at, True)
     return state.launch
+
+
+@pytest.mark.parametrize("text", [ECC, KEY_ERROR, SRUN, SUMMARY])
+def test_which_of_two_files_was_written_first_is_not_known(text: str) -> None:
+    """The last steps before an end are read behind it, where they stand in another file; not those of three seconds."""
+    assert verdict(behind(text, 0.1, 0.2, 0.3, stream="err"))[:2] == verdict(behind(text))[:2]
+    assert verdict(behind(text, 0.1, 3.1, stream="err")) == ("running", None, False)
 
 
 @pytest.mark.parametrize("steps", [(3.0,), (1.5, 3.5), (0.1, 0.2)])

@@ -38,7 +38,7 @@ def tell(state: RunState, event: Event, at: float = 5.0) -> bool:
 
 def row(sort: str, failure: str = "", message: str = "", **more: Any) -> Evidence:
     """One that is of the line, told at 5."""
-    return Evidence(sort, 5.0, failure, message, "the line", **more)  # type: ignore[arg-type]
+    return Evidence(sort, 5.0, failure, message, "the line", **{"stream": "log", **more})  # type: ignore[arg-type]
 
 
 def seen(failure: str = "nccl", **more: Any) -> FailureSeen:
@@ -140,11 +140,11 @@ def test_which_ends_are_progress(events: list[Event], progress: list[bool]) -> N
 def test_ends_that_are_none() -> None:
     """A bad one of a step that was cut at exit, and a good one of a launch that is in doubt."""
     state = run()
-    fold_done(state, 5.0)
+    fold_done(state, 5.0, "log")
     tell(state, seen("time_limit", notice="step_cancelled"), 50.0)
     assert not tell(state, BADLY, 51.0)
     state = fails(ECC)
-    pass_by(state.launch, 6.0, step=True)
+    pass_by(state.launch, 6.0, "log", step=True)
     state.launch.phase = "training"
     assert not tell(state, WELL, 7.0)
 
@@ -161,7 +161,7 @@ def test_what_was_said_of_a_set_up() -> None:
 def test_the_loop_is_done_once() -> None:
     """A process that ends well then leaves the phase alone: its last save may go on."""
     state = run(topology=Topology(world_size=8))
-    fold_done(state, 5.0)
+    fold_done(state, 5.0, "log")
     assert (state.launch.phase, state.launch.phase_since) == ("exiting", 5.0)
     state.launch.phase = "saving"
     tell(state, WELL)
@@ -285,7 +285,7 @@ def test_what_is_done_and_silent_has_finished(
 ) -> None:
     """After ten minutes, unless a process was seen to end and others were not."""
     state = run(**DONE)
-    fold_done(state, 5.0)
+    fold_done(state, 5.0, "log")
     for event in told:
         tell(state, event, 50.0)
     for name, value in changed.items():
@@ -322,7 +322,7 @@ ROW, PASSED = row("failure", "nccl", fatal=True), row("failure", "nccl", fatal=T
 )
 def test_a_step_passes_it_by(state: RunState, at: float, step: bool, left: list[float]) -> None:
     """Within the usual interval it may have been on its way, once; else nothing that was told ended the loop."""
-    pass_by(state.launch, at, step=step)
+    pass_by(state.launch, at, "log", step=step)
     assert [one.passed_at for one in state.launch.evidence] == left
     assert bool(state.launch.collectives) == bool(left)
     assert state.launch.ending.state == ("crashed" if left else "running")
@@ -334,10 +334,10 @@ def test_a_step_passes_ends_of_processes_by() -> None:
     helper = row("traceback", "python_exception", fatal=True, helper=True)
     state = paced(2.0, ended, train_iterations=9, latest=Latest(iteration=9))
     state.launch.evidence.append(helper)
-    pass_by(state.launch, 6.0, step=True)
+    pass_by(state.launch, 6.0, "log", step=True)
     assert state.launch.ending.since == 5.0
     state = paced(2.0, helper, train_iterations=9, latest=Latest(iteration=9))
-    pass_by(state.launch, 6.0, step=True)
+    pass_by(state.launch, 6.0, "log", step=True)
     assert state.launch.ending.state == "running"
 
 

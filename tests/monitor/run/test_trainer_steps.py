@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.monitor.playing import Played, play
+from tests.monitor.playing import Played, Playing, play
 
 
 def bar(step: int, total: int, seconds: float) -> str:
@@ -60,6 +60,18 @@ def test_dicts_behind_all_bars_tell_that_they_were_the_training(total: int, seco
     played = play([*bars(total, seconds), *dicts(total // 10, total, seconds * total, 0.0)])
     assert (played.state.iterations_total, kinds(played)) == (total, [])
     assert total == 200 or played.state.launch.pure_seconds == pytest.approx(seconds, rel=0.05)
+
+
+def test_the_last_steps_of_one_file_are_read_behind_the_end_in_the_other() -> None:
+    """The final dict stands in a job's .out, bars and the last save in its .err: both are read at one instant."""
+    drawn, playing = bars(600, 0.3), Playing()
+    end = dicts(600, 600, 180.0, 0.0)[0][1] + "{'train_runtime': '180.1', 'train_loss': '3.5', 'epoch': '2'}\n"
+    shards = "\nWriting model shards: 100%|##########| 1/1 [00:00<00:00, 278.86it/s]\n"
+    playing.feed(drawn[:-3])
+    playing.feed([(180.0, end)], "out")
+    playing.feed([*((180.0, text) for _, text in drawn[-3:]), (180.1, shards)])
+    played = playing.end(20_000.0)
+    assert (played.state.launch.phase, played.state.iterations_total, kinds(played)) == ("finished", 600, [])
 
 
 def test_a_bar_that_is_too_fast_or_too_short_is_none() -> None:
