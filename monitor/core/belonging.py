@@ -14,7 +14,7 @@ from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.identity import Member, Values, Verdict
-from monitor.identity.naming import experiment_name
+from monitor.identity.naming import are_of_one_launch, experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock
@@ -232,9 +232,10 @@ class Belonging:
             if identity.differs(source.member.key, other.member.key):
                 if self._is_going(other) or identity.begins_before_end(source.member, other.member):
                     return True
-            elif not other.member.steps or not (self._is_going(other) or not other.caught_up):
                 continue
-            elif is_step or identity.are_set_up_apart(source.member, other.member):
+            beside = self._is_going(other) or not other.caught_up or are_of_one_launch(source.path, other.path)
+            told = is_step or identity.are_set_up_apart(source.member, other.member)
+            if other.member.steps and beside and told:
                 return True
         return False
 
@@ -272,7 +273,9 @@ class Belonging:
         """A rank tells in a file of its own what others tell: its first step is none that is computed again."""
         run, first = self._watched.current(source), min(source.member.early, default=0.0)
         if run is not None and source.name not in run.state.copies.cursors:
-            run.state.copies.moved(source.name, int(first) - 1, run.state.launch.number)
+            run.state.copies.moved(
+                source.name, int(first) - 1, -1
+            )  # what it may say of its set-up first is no second one
             run.state.copies.ranks = True
 
     def _is_overdue(self, source: Source, now: float) -> bool:

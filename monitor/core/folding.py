@@ -35,6 +35,7 @@ from parsers.events import (
 
 _STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
 _MOST_EARLY = 256  # ends and failures in a file without steps that are kept until the loop's file is read
+_LONG_BEFORE = 600.0  # seconds in which a file must have been written before the loop's last line, to be older than it
 _PROMPT = 1.0  # seconds within which the loop must have a line, that its arrival may be its time
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
@@ -169,11 +170,12 @@ class Folding:
         self._watched.archive_or_watch(run, now, new=new)
 
     def _take_held_back(self, run: Run) -> tuple[()]:
-        last = run.state.log_clock_last
+        last, moved_at = run.state.log_clock_last, run.state.progress_at or 0.0
         for entry, source, at in run.deferred:
             logged = log_clock(entry.event.logged_at)
-            if last is None or logged is None or logged >= last:
-                self._watched.judge.take(run, (entry,), source, at, False)
+            if at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last:
+                continue
+            self._watched.judge.take(run, (entry,), source, at, False)
         early = run.taken_early if run.state.launch.phase not in ENDED else ()
         for entry, source, at in early:  # what was read behind it, of another file, was written before
             logged = log_clock(entry.event.logged_at)

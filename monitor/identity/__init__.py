@@ -33,6 +33,9 @@ _EARLY: Final = 64  # first steps of a stream that are remembered
 _LINES: Final = 8  # of these as they stand in the file
 _SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
 
+_HALVES: Final = [{TrainerLogged.kind}, {TrainerProgressed.kind}]
+"""HF Trainer writes its dicts to one file of a job and its bar to the other."""
+
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
 Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
@@ -186,8 +189,8 @@ def differs(one: str, other: str) -> bool:
 
 
 def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]], *, mates: bool = False) -> Verdict:
-    """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of two pods
-    that one owner has made.
+    """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of one
+    launch, or of two pods that one owner has made.
     """
     equal = unequal = 0
     for number, values in one.early.items():
@@ -201,7 +204,8 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]],
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
-        return "unknown"
+        kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
+        return "same" if sorted(kinds, key=str) == _HALVES else "unknown"
     return "another" if are_set_up_apart(one, other) else "same"
 
 
@@ -219,7 +223,11 @@ def owner_by_host(member: Member, path: str, event: HostSeen) -> str:
 
 
 def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
-    """Whether two streams are of two pods that one owner has made, as labels or their names tell for sure."""
+    """Whether two streams are of two processes of one launch, or of two pods that one owner has made, as labels or
+    their names tell for sure.
+    """
+    if naming.are_of_one_launch(path, other_path):
+        return True
     if one.base != other.base or any(
         unsure_pod(at) and not who.owner for at, who in ((path, one), (other_path, other))
     ):

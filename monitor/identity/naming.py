@@ -32,6 +32,13 @@ _PAIRED = (
     (re.compile(r"^error(?=[_-]\d+$)", re.IGNORECASE), "output"),
     (re.compile(r"\.e(?=\d+$)"), ".o"),
 )
+# What launchers call the file of each process, in a folder of the job: DIR/ID_k3x9a_1z/attempt_0/7/stdout.log (torchrun
+# --log-dir: eight characters of Python's tempfile), DIR/1/rank.07/stdout (mpirun --output-filename),
+# DIR/20260401120000_rank7.log (deepspeed --enable_each_rank_log), DIR/workerlog.7 (paddle.distributed.launch --log_dir)
+_OF_A_PROCESS = re.compile(
+    r"(?:(?<!/none)_[a-z0-9_]{8})?/(?P<attempt>attempt_\d{1,4})/\d{1,5}/std(?:out|err)\.log$|(?<=\d)/rank\.\d{1,5}/std(?:out|err)$"
+    r"|(?<=/\d{14})_rank\d{1,5}\.log$|(?<=/workerlog)\.\d{1,5}$"
+)
 # main_log.1  main_log-20261121.gz: only believed where the file without it was named
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
 _TELLS = re.compile(r"std|err|\.e", re.IGNORECASE)
@@ -55,7 +62,7 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
     `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
     the path from the fixed part of the pattern on, without a log's suffix and without what tells a job's two streams
     apart: `2340723.out` and `2340723.err` are one run, as are `train_stdout.log` and `train_stderr.log`, `stdout.log`
-    and `stderr.log` of one directory, `job.o77` and `job.e77`.
+    and `stderr.log` of one directory, `job.o77` and `job.e77`; and without what launchers call a process's own file.
     A file named without a wildcard gives its stem.
     Where two patterns would give the same names in different directories, as many directories as are needed to
     distinguish them stand before the name.
@@ -94,6 +101,12 @@ def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str
     return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
 
+def are_of_one_launch(path: str, other: str) -> bool:
+    """Whether two files are of processes of one launch, by what their launcher calls them."""
+    one, two = _OF_A_PROCESS.search(path), _OF_A_PROCESS.search(other)
+    return one is not None and two is not None and one["attempt"] == two["attempt"] and _of_job(path) == _of_job(other)
+
+
 def stem_of(path: str) -> str:
     """The file's name as both files of a job have it."""
     return _stem(posixpath.basename(path))
@@ -120,10 +133,10 @@ def searched(pattern: str, path: str) -> str | None:
 
 
 def _default(path: str, led: Led, patterns: tuple[tuple[str, ...], ...]) -> str:
-    pattern, below = led.pattern, led.below
+    pattern, below, job = led.pattern, led.below, _of_job(path)
     if below is None:  # not below the pattern, such as a link's target
-        return _stem(posixpath.basename(path))
-    stem = _stem(below or posixpath.basename(pattern))
+        return _stem(posixpath.basename(job))
+    stem = _stem(job[len(path) - len(below) :] or posixpath.basename(job if below else _of_job(pattern)))
     return "/".join([*_before(pattern, "" if below else stem, patterns), stem]).lstrip("/")
 
 
@@ -133,9 +146,9 @@ def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> l
     rivals = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
     if stem:
-        files = [rival for rival in rivals if _split(rival)[1] is None]
+        files = [_of_job(rival) for rival in rivals if _split(rival)[1] is None]
         same = {posixpath.dirname(file) for file in files if _stem(posixpath.basename(file)) == stem}
-        return _distinguishing(posixpath.dirname(pattern), same)
+        return _distinguishing(posixpath.dirname(_of_job(pattern)), same)
     if rest is not None:
         return _distinguishing(fixed, {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest})
     named = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
@@ -175,6 +188,11 @@ def _stem(name: str) -> str:
         for pattern, other in _PAIRED:
             base = pattern.sub(other, base)
     return folder + slash + base
+
+
+def _of_job(path: str) -> str:
+    """The path without what tells which of its job's processes writes it: all of them are one run's."""
+    return _OF_A_PROCESS.sub("", path)
 
 
 def _distinguishing(directory: str, directories: set[str]) -> list[str]:

@@ -132,6 +132,31 @@ def test_the_two_streams_of_a_job(one: str, other: str, name: str) -> None:
     assert named(f"/l/1/{one}", "/l/**") == named(f"/l/1/{other}", "/l/**") == f"1/{name}"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "files", "names"),
+    [
+        # torchrun --log-dir: two nodes of one rendezvous, and its second attempt
+        ("/l/**/*.log", ["77_k3x9a_1z/attempt_0/0/stdout.log", "77_q_2hd8xx/attempt_0/7/stderr.log",
+                         "77_k3x9a_1z/attempt_1/0/stdout.log"], {"77"}),
+        # without a rendezvous id a launch is called by its folder alone
+        ("/l/**/*.log", ["none_k3x9a_1z/attempt_0/0/stdout.log", "none_q_2hd8xx/attempt_0/0/stdout.log"],
+         {"none_k3x9a_1z", "none_q_2hd8xx"}),
+        ("/l/**/std*", ["gpt/1/rank.00/stdout", "gpt/1/rank.11/stderr"], {"gpt/1"}),  # mpirun --output-filename
+        # deepspeed --enable_each_rank_log: a launch has the time at which it began in its name
+        ("/l/**/*.log", ["gpt/20260401120000_rank0.log", "gpt/20260401120000_rank15.log"], {"gpt/20260401120000"}),
+        ("/l/**/worker*", ["gpt/workerlog.0", "gpt/workerlog.7"], {"gpt/workerlog"}),  # paddle --log_dir
+        # what only looks alike: no launcher's folder, another word
+        ("/l/**/*.log", ["try_1/0/stdout.log", "try_1/1/stdout.log"], {"try_1/0/stdout", "try_1/1/stdout"}),
+        ("/l/**/*.log", ["gpt_rank0.log", "gpt_rank1.log"], {"gpt_rank0", "gpt_rank1"}),
+    ],
+)  # fmt: skip
+def test_files_of_a_launchs_processes(pattern: str, files: list[str], names: set[str]) -> None:
+    """What launchers call the file of each process tells no run apart; under a pattern or named one by one."""
+    assert {named(f"/l/{file}", pattern) for file in files} == names
+    watches = [Watch(paths=tuple(f"/l/{file}" for file in files))]
+    assert len({run_name(f"/l/{file}", watches) for file in files}) == len(names)
+
+
 @pytest.mark.parametrize("name", ["error_analysis", "terr", "std", "my-std", "train.e1x"])
 def test_other_words_stay(name: str) -> None:
     """What only looks like the name of a stream is a name."""

@@ -309,3 +309,85 @@ def test_the_host_that_is_printed_tells_the_owner(pods: list[str], said: str, ru
     assert ("4096" in info[run], "4096" in info["ml/lone-1"]) == (True, False)
     identity = logs.pages()["ml/lone-1"]["identity"]
     assert "label it megatron-monitor/run" in str(identity)
+
+
+def of_process(rank: int, attempt: int = 0, stream: str = "stdout") -> str:
+    """The file of one process of a launch, as `torchrun --log-dir` calls it."""
+    return f"/l/77_k3x9a_1z/attempt_{attempt}/{rank}/{stream}.log"
+
+
+ELASTIC = "runs=[{paths: ['/l/**/*.log']}]"
+
+
+@pytest.mark.parametrize("own_loss", [False, True])
+def test_the_processes_of_a_launch_are_one_run(own_loss: bool) -> None:
+    """Rank 0 prints the arguments and what is saved, all ranks their iterations, with one loss or with losses of their
+    own; one dies, and all go on in the files of a second attempt: one run, one restart, one crash with its rank.
+    """
+    logs = Following(ELASTIC)
+    for attempt, begin, end in ((0, 1, 31), (1, 21, 41)):
+        logs.write(of_process(0, attempt), arguments())
+        for number in range(begin, end):
+            for rank in range(4):
+                logs.write(
+                    of_process(rank, attempt), step(number, 3.0 + attempt / 100 + own_loss * rank / 10, seconds=1.0)
+                )
+            logs.wait(1)
+        if attempt == 0:
+            logs.write(of_process(3, stream="stderr"), OOM)
+            logs.wait(20)
+    assert logs.totals() == {"77": 50.0}
+    assert logs.totals("megatron_restarts_total") == {"77": 1.0}
+    (crash,) = [one for one in logs.told if one.incident == "crash" and one.status == "firing"]
+    assert (crash.evidence["failure"], crash.evidence["rank"]) == ("cuda_oom", 3)
+    assert logs.firing("hang") == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_the_processes_of_a_launch_as_history(order: tuple[int, ...]) -> None:
+    """In whichever order their files are read: one launch of forty iterations."""
+    logs = Following(ELASTIC)
+    for rank in order:
+        steps = "".join(step(number, 3.0 + rank / 10, seconds=1.0) for number in range(1, 41))
+        logs.open(of_process(rank), arguments() * (rank == 0) + steps, age=3600.0 - rank)
+    logs.wait(5)
+    assert logs.totals() == {"77": 40.0}
+    assert logs.totals("megatron_restarts_total") == {"77": 0.0}
+
+
+def test_a_bar_and_its_dicts_in_two_files_are_one_training() -> None:
+    """HF Trainer draws its bar on one stream of a process and prints its dicts on the other."""
+    logs = Following(ELASTIC)
+    for number in range(10, 201, 10):
+        logs.write(
+            of_process(0, stream="stderr"),
+            f"\r{number // 2:3d}%|###   | {number}/200 [00:{number // 4:02d}<00:30,  4.00it/s]",
+        )
+        logs.write(
+            of_process(0),
+            f"{{'loss': {3 - number / 200}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {number / 100}}}\n",
+        )
+        logs.wait(3)
+    logs.write(of_process(0, stream="stderr"), "\n")
+    (page,) = logs.pages().values()
+    assert (page["run"], page["iteration"], page["restarts"]) == ("77", 200, 0)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+@pytest.mark.parametrize(("age", "state"), [(7200.0, "lost"), (600.0, "crashed")])
+def test_an_undated_failure_of_an_old_file_is_not_the_last_launchs(
+    order: tuple[int, ...], age: float, state: str
+) -> None:
+    """A file that was last written long before the loop's last line tells nothing of how that ended."""
+    logs = Following(ELASTIC)
+    files = [
+        (of_process(0), "".join(step(number, seconds=1.0) for number in range(1, 31)), age),
+        (of_process(3, stream="stderr"), OOM, age),
+        (of_process(0, 1), "".join(step(number, 3.1, seconds=1.0) for number in range(31, 61)), 601.0),
+    ]
+    for number in order:
+        path, text, written = files[number]
+        logs.open(path, text, age=written)
+    logs.wait(5)
+    (page,) = logs.pages().values()
+    assert (page["state"], page["iteration"]) == (state, 60)
