@@ -5,15 +5,18 @@ one is over or silent for long (it is the next launch of the same run). Set-up l
 told go with the stream to its own run. Streams of one job under other names join the run that computes.
 """
 
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+import operator
+from collections.abc import Mapping, Sequence
 
 from monitor import identity
+from monitor.core.companions import Companions, Due
 from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.identity import Member, Values, Verdict
+from monitor.identity.abreast import mark_of
 from monitor.identity.naming import are_of_one_launch, experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
@@ -23,25 +26,17 @@ from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
-    FailureSeen,
     HostSeen,
     IterationLogged,
     LogEvent,
-    ProcessExited,
-    ProcessTerminated,
-    TracebackSeen,
 )
 
-Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
-"""What is to be folded now, and when it was written."""
-
 _MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
-_TELLING = 64  # streams of a run, of those that told steps or arguments last, with which another is compared
 _LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobody told is believed to be over
 _GAPS = 3.0  # usual gaps between two reports, the same
+_BESIDE = 4  # lines of a step, or of the one before: an engine and its loop print one each
 _SEVERAL = 3  # steps, or intervals between two reports
 _FRESH = 60.0  # seconds since a file was written in which somebody may still write it
-_ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
 _log = logging.getLogger(__name__)
 
 
@@ -51,8 +46,8 @@ class Belonging:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._waiting: dict[str, float] = {}
-        self._telling: dict[str, dict[str, None]] = {}  # run -> streams that told steps or arguments, the last ones
         self.jobs = Jobmates(watched)
+        self.companions = Companions(watched)
         self._warned: set[str] = set()
 
     # --- streams come and go ----------------------------------------------------------------------------------------
@@ -76,32 +71,18 @@ class Belonging:
             self.jobs.add(source)
             self._follow_key(source)
         if member.steps or member.arguments is not None:
-            self._tells(source)
+            self.companions.add(source)
         self.jobs.changed(source.run)
 
     def dropped(self, source: Source) -> None:
         """It is followed no more."""
         self._waiting.pop(source.name, None)
         self.jobs.remove(source)
-        streams = self._telling.get(source.run, {})
-        streams.pop(source.name, None)
-        if not streams:
-            self._telling.pop(source.run, None)
+        self.companions.leave(source)
 
     def waits(self, source: Source) -> bool:
         """Is it undecided which run its lines are of?"""
         return source.name in self._waiting
-
-    def _tells(self, source: Source) -> None:
-        streams = self._telling.setdefault(source.run, {})
-        streams.setdefault(source.name)
-        if len(streams) > _TELLING:
-            del streams[next(iter(streams))]
-
-    def _rivals(self, source: Source) -> Iterator[Source]:
-        """The other streams of its run that tell steps or arguments."""
-        others = (self._watched.sources.get(name) for name in tuple(self._telling.get(source.run, ())))
-        return (other for other in others if other is not None and other is not source)
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
@@ -114,17 +95,16 @@ class Belonging:
             entries = withhold(source, entries, self._watched.current(source))
         if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
-        if member.copy_of:
-            entries = self._beyond_copies(source, entries)
-        return [(entries, at)] if entries else []
+        return self.companions.beyond(source, [(entries, at)])
 
     def _take_unsettled(
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
         member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
         set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS or kind == HostSeen.kind), default=-1)
+        self.companions.join_mates(source)
         for place, entry in enumerate(entries):
-            if member.settled and not member.young and place > set_up and not any(self._rivals(source)):
+            if member.settled and not member.young and place > set_up and not any(self.companions.of(source)):
                 self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
                 due += entries[place:]
                 break
@@ -141,11 +121,11 @@ class Belonging:
             if is_step:
                 member.note_step(event, entry.raw)
                 if not self.waits(source):
-                    self._tells(source)
+                    self.companions.add(source)
                 if source.caught_up:
                     source.stepped_at = at
         found: Due = [((entry,), when) for entry, when in opening] if member.owner == source.run != run else []
-        found += [(due, at)] if due else []
+        found += self.companions.beyond(source, [(due, at)])
         if self.waits(source):
             return found + self.look(source, now)
         if member.steps:
@@ -166,7 +146,7 @@ class Belonging:
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
-                self._tells(source)
+                self.companions.add(source)
 
     def _take_key(self, source: Source, key: identity.Key) -> None:
         member = source.member
@@ -198,46 +178,42 @@ class Belonging:
         return entry
 
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
-        member, last = source.member, None
-        for entry in entries if member.young else reversed(entries):
+        member = source.member
+        for entry in entries:
+            if not member.young:
+                break
             if type(entry.event) in STEP_EVENTS:
-                last = entry
-                if not member.young:
-                    break
                 member.note_step(entry.event, entry.raw)
-        if last is not None and last.event.logged_at is not None:
-            member.note_stamp(log_clock(last.event.logged_at))
+        steps = (entry.event for entry in reversed(entries) if type(entry.event) in STEP_EVENTS)
+        last = list(itertools.islice(steps, _BESIDE))
+        for event in reversed(last):
+            member.note_place(event)
+        if last and last[0].logged_at is not None:
+            member.note_stamp(log_clock(last[0].logged_at))
         if source.caught_up:
             source.stepped_at = at
-        self._tells(source)
-
-    def _beyond_copies(self, source: Source, entries: Sequence[LogEvent]) -> Sequence[LogEvent]:
-        """Lines that repeat what another stream says are none: all up to the step that it does not have yet. Live,
-        how a process ended is taken all the same: a launcher writes it into one of the two.
-        """
-        run, original = self._watched.current(source), self._watched.sources.get(source.member.copy_of)
-        highest = run.state.past.highest_iteration if run is not None else None
-        for index, entry in enumerate(entries):
-            number = identity.number_of(entry.event)
-            if original is None or highest is None or (number is not None and number > highest):
-                source.member.copy_of = ""
-                return entries[index:]
-        return [entry for entry in entries if source.caught_up and isinstance(entry.event, _ENDS)]
+        self.companions.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
         """Whether the line may be of another training than the run that it would go to."""
         is_step = type(entry.event) in STEP_EVENTS
-        for other in self._rivals(source):
+        tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) != ""
+        for other in self.companions.of(source):
             if identity.differs(source.member.key, other.member.key):
                 if self._is_going(other) or identity.begins_before_end(source.member, other.member):
                     return True
+            elif not other.member.steps:
                 continue
-            beside = self._is_going(other) or not other.caught_up or are_of_one_launch(source.path, other.path)
-            told = is_step or identity.are_set_up_apart(source.member, other.member)
-            if other.member.steps and beside and told:
+            elif not source.caught_up and tells:
+                return True  # history may have been told by another file
+            elif self._may_go_on(source, other) and (is_step or identity.are_set_up_apart(source.member, other.member)):
                 return True
         return False
+
+    def _may_go_on(self, source: Source, other: Source) -> bool:
+        """May the other still tell what shows whether both tell one training?"""
+        return self._is_going(other) or not other.caught_up or are_of_one_launch(source.path, other.path)
 
     def _is_going(self, source: Source) -> bool:
         """May the launch that the stream tells of still compute?"""
@@ -254,7 +230,7 @@ class Belonging:
         if not self.waits(source):
             return []
         read = read or source.caught_up
-        others = list(self._rivals(source))
+        others = list(self.companions.of(source))
         verdicts = {other.name: self._verdict(source, other, now, read=read) for other in others}
         another = [other for other in others if verdicts[other.name] == "another"]
         if another:
@@ -262,21 +238,24 @@ class Belonging:
         same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
         if same is not None and verdicts[same.name] == "same":
             source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
-            source.waiting = [(entry, at) for entry, at in source.waiting if isinstance(entry.event, _ENDS)]
-        elif "ranks" in verdicts.values():
-            self._abreast(source)
-        elif "unknown" in verdicts.values() and not (last or self._is_overdue(source, now)):
+            self.companions.join(source, same)
+        elif (mate := self._abreast(source, others, verdicts)) is not None:
+            self.companions.join(source, mate)
+        elif any(verdicts[one.name] == "unknown" and (not read or self._may_go_on(source, one)) for one in others) and (
+            not (last or self._is_overdue(source, now))
+        ):
             return []
         return self._settle(source)
 
-    def _abreast(self, source: Source) -> None:
-        """A rank tells in a file of its own what others tell: its first step is none that is computed again."""
-        run, first = self._watched.current(source), min(source.member.early, default=0.0)
-        if run is not None and source.name not in run.state.copies.cursors:
-            run.state.copies.moved(
-                source.name, int(first) - 1, -1
-            )  # what it may say of its set-up first is no second one
-            run.state.copies.ranks = True
+    def _abreast(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
+        """Another stream that tells the same steps: as the ranks of one training do, or word by word."""
+        for other in others:
+            told = verdicts[other.name]
+            if told == "ranks" or (
+                told == "same" and identity.tells_the_same(source.member, other.member, self._seen(other))
+            ):
+                return other
+        return None
 
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MOST:
@@ -341,9 +320,9 @@ class Belonging:
             label = identity.label_of(member, source.path, other.member, other.path)
             member.label = label
             name = experiment_name(member.base, label)
-            near = self._telling.get(name)
+            near = self.companions.count(name)
             if near and label != member.key:
-                member.label = f"{label}-{len(near) + 1}"
+                member.label = f"{label}-{near + 1}"
                 name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
         due: Due = [*(((entry,), at) for entry, at in source.opening), *self._settle(source)]
@@ -365,16 +344,17 @@ class Belonging:
         member = source.member
         member.settled = member.steps > 0
         if member.steps or member.arguments is not None:
-            self._tells(source)
+            self.companions.add(source)
         self.jobs.changed(source.run)
-        return [((entry,), at) for entry, at in waited]
+        together = itertools.groupby(waited, operator.itemgetter(1))
+        return self.companions.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
 
     def _move(self, source: Source, run: str, why: str) -> None:
         before = source.run
         source.member.why = why
         if run == before:
             return
-        self._telling.get(before, {}).pop(source.name, None)
+        self.companions.leave(source)
         self._watched.sources.move(source, run)
         left = self._watched.runs.get(before)
         if left is not None and not left.book.open and not self._watched.sources.of_run(before):
@@ -396,6 +376,7 @@ class Belonging:
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
                 self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.name}")
+                self.companions.join(source, other)
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Of those that wait: what can be decided now."""

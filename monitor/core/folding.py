@@ -7,7 +7,8 @@ the training loop (ends and failures in a file of its own) waits until the loop'
 import copy
 from collections.abc import Sequence
 
-from monitor.core.belonging import Belonging, Due
+from monitor.core.belonging import Belonging
+from monitor.core.companions import Due
 from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
@@ -61,8 +62,11 @@ class Folding:
             self._take_due(source, [((entry,), at)], now)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
+        run = self._watched.current(source)
+        joins = run is not None and source.name in run.state.copies.joined  # what it says tells of no other experiment
         for entries, at in due:
-            if source.experiments.held or not BOUNDS.isdisjoint([entry.event.kind for entry in entries]):
+            bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
+            if source.experiments.held or (bounds and not joins):
                 self._take_by_experiment(source, entries, at, now)
             else:
                 self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
@@ -70,6 +74,7 @@ class Folding:
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
         """It was read to its end (`last`: no more will come): whose its lines are that wait, if that can be told."""
         self._take_due(source, self._belonging.look(source, now, read=True, last=last), now)
+        self._take_due(source, self._belonging.companions.ended(source), now)
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It

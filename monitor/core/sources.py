@@ -81,6 +81,8 @@ class Source(Struct):
     """Which run it is a stream of, and why (belonging.py)."""
     waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its events, with their instants, while its run is not decided."""
+    ends: list[tuple[LogEvent, float]] = field(default_factory=list)
+    """What it says of its end, while it is read as history beside other streams of its training."""
     opening: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its set-up, until its steps have told whose it is."""
     withheld: tuple[LogEvent, str, int] | None = None

@@ -60,6 +60,8 @@ class Key(NamedTuple):
 
 
 NO_KEY: Final = Key("", "")
+ALONE: Final = -1
+"""The launch of a stream of which no other tells the same."""
 
 
 class Member(Struct, omit_defaults=True, gc=False):
@@ -99,6 +101,12 @@ class Member(Struct, omit_defaults=True, gc=False):
     """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
     """The stream whose lines it repeats."""
+    launch: int = ALONE
+    """In which launch of its run it is, where other streams tell of it, too (abreast.py);"""
+    told: dict[str, float] = field(default_factory=dict)
+    """the last steps that it told there, by kind of line,"""
+    marks: set[str] = field(default_factory=set)
+    """and what it said of the set-up before them."""
 
     def take_key(self, key: Key) -> None:
         """It is of that job."""
@@ -114,11 +122,17 @@ class Member(Struct, omit_defaults=True, gc=False):
     def note_step(self, event: Event, raw: bytes | str) -> None:
         """It tells of a step, in this line."""
         self.steps += 1
+        self.note_place(event)
         self.rank = event.rank if self.rank is None else self.rank
         if len(self.early) < _EARLY and (told := report_of(event)) is not None:
             self.early.setdefault(*told)
             if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
                 self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
+
+    def note_place(self, event: Event) -> None:
+        """Its last step is this one. Of a stream that is abreast of others abreast.py keeps it."""
+        if self.launch == ALONE and (step := step_of(event)) is not None:
+            self.told[step[0]] = step[1]
 
     @property
     def told_nothing(self) -> bool:
@@ -192,12 +206,7 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]],
     """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of one
     launch, or of two pods that one owner has made.
     """
-    equal = unequal = 0
-    for number, values in one.early.items():
-        known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
-        if known:
-            alike = any(_same(values, told) for told in known)
-            equal, unequal = equal + alike, unequal + (not alike)
+    equal, unequal = _compared(one, other, seen)
     if unequal >= _SURE and unequal > equal:
         ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each prints a loss of its own
         return "ranks" if ranks or (mates and not are_set_up_apart(one, other)) else "another"
@@ -207,6 +216,23 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]],
         kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
         return "same" if sorted(kinds, key=str) == _HALVES else "unknown"
     return "another" if are_set_up_apart(one, other) else "same"
+
+
+def tells_the_same(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> bool:
+    """Whether steps that both told show that two streams are of one training."""
+    equal, unequal = _compared(one, other, seen)
+    return equal > unequal
+
+
+def _compared(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> tuple[int, int]:
+    """How many steps both told with the same values, and with others."""
+    equal = unequal = 0
+    for number, values in one.early.items():
+        known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
+        if known:
+            alike = any(_same(values, told) for told in known)
+            equal, unequal = equal + alike, unequal + (not alike)
+    return equal, unequal
 
 
 def are_set_up_apart(one: Member, other: Member) -> bool:
@@ -241,10 +267,11 @@ def is_copy(one: Member, other: Member) -> bool:
     return bool(one.lines) and set(one.lines) <= set(other.lines)
 
 
-def number_of(event: Event) -> float | None:
-    """Which step a line tells of; None of any other line."""
-    told = report_of(event)
-    return told[0] if told is not None else None
+def step_of(event: Event) -> tuple[str, float] | None:
+    """(kind of line, which step it tells of); None of any other line, and of a bar: there are bars of much else."""
+    if isinstance(event, TrainerProgressed) or (told := report_of(event)) is None:
+        return None
+    return event.kind, told[0]
 
 
 def _same(one: Values, other: Values) -> bool:

@@ -101,6 +101,11 @@ def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str
     return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
 
+def is_of_a_process(path: str) -> bool:
+    """Whether a launcher has named it for one of the processes that it began."""
+    return _OF_A_PROCESS.search(path) is not None
+
+
 def are_of_one_launch(path: str, other: str) -> bool:
     """Whether two files are of processes of one launch, by what their launcher calls them."""
     one, two = _OF_A_PROCESS.search(path), _OF_A_PROCESS.search(other)

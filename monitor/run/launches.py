@@ -60,14 +60,15 @@ def count_failure(state: RunState) -> None:
 
 def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
     """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
-    launch = state.launch
-    if launch.phase == "crashed" and launch.doubtful and not launch.iterations and kind not in launch.boundaries:
+    launch, joined = state.launch, told.source in state.copies.joined
+    doubtful = launch.phase == "crashed" and launch.doubtful and not launch.iterations and not joined
+    if doubtful and kind not in launch.boundaries:
         launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
         enter(state, "starting", told.at)
     mark = f"{kind} {told.source}"
     # these carry no time: the same again in the same file, after an end, is of another launch
     again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
-    if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
+    if (launch.iterations > 0 or launch.failed or launch.phase in ENDED) and not joined:
         known = launch.boundaries.get(kind)
         ended_here = launch.phase in ENDED and known != stamp
         if again or counted_in(state, told.source) or ended_here or (known is not None and known != stamp):

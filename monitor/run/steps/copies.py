@@ -30,7 +30,9 @@ class Stream(Struct):
 
     last_iteration: int | None = None
     launch: int = -1
-    """In which launch it last told of an iteration."""
+    """In which launch it last told of an iteration,"""
+    first: int = 0
+    """and in which one first."""
 
 
 class Copies(Struct):
@@ -46,8 +48,10 @@ class Copies(Struct):
     """Last iterations of launches that write into the same log at the same time."""
     in_a_row: int = 0
     """Lines of rivals since the last one that counted."""
-    ranks: bool = False
-    """Each rank tells the same steps in a file of its own, with values of its own."""
+    joined: set[str] = field(default_factory=set)
+    """Sources that are in the present launch beside others, and have told no step of it: what they say of its set-up
+    begins none.
+    """
     found: int = 0
     """How often a launch that seemed to be replaced by the present one went on beside it."""
 
@@ -119,9 +123,7 @@ class Copies(Struct):
             seen[iteration] = [*seen.pop(iteration)[1 - _LAUNCHES :], report]  # the newest stands last
         else:
             seen[iteration] = [report]
-        cursor = self.cursors.get(source)
-        if cursor is None:
-            cursor = self.cursors[source] = Stream()
+        cursor = self._cursor(source, attempt)
         cursor.last_iteration, cursor.launch = iteration, attempt
         room = RING if len(self.cursors) > 1 else _ALONE
         if len(seen) > 2 * room:
@@ -141,17 +143,18 @@ class Copies(Struct):
 
     def count(self, source: str, launch: int) -> None:
         """An iteration that the source told has counted, whoever counts."""
-        cursor = self.cursors.get(source)
-        if cursor is None:
-            cursor = self.cursors[source] = Stream()
-        cursor.launch = launch
+        self._cursor(source, launch).launch = launch
 
     def moved(self, source: str, iteration: int, attempt: int) -> None:
         """The source has reported this iteration, which did not count."""
+        cursor = self._cursor(source, attempt)
+        cursor.last_iteration, cursor.launch = iteration, attempt
+
+    def _cursor(self, source: str, launch: int) -> Stream:
         cursor = self.cursors.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = Stream()
-        cursor.last_iteration, cursor.launch = iteration, attempt
+            cursor = self.cursors[source] = Stream(first=launch)
+        return cursor
 
 
 def _same(one: float | None, other: float | None) -> bool:

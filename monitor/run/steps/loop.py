@@ -97,8 +97,7 @@ def _is_news(state: RunState, event: IterationLogged, source: str, at: float) ->
     launch = state.launch
     if launch.last_iteration is not None and iteration <= launch.last_iteration:
         cursor = copies.cursors.get(source)
-        joins = copies.ranks and cursor is not None and cursor.launch < launch.number  # another rank has begun it
-        if joins or (cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration):
+        if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
             copies.moved(source, iteration, launch.number)
             return False
         begin_launch(state, at, in_process=program_of(event.dialect) == program_of(launch.dialect))

@@ -1,0 +1,93 @@
+"""Files of the ranks of one training, each with all that its rank prints: together they are judged as one alone."""
+
+import functools
+import random
+import re
+
+import pytest
+
+from monitor.simulate import Fault, Scenario
+from monitor.simulate.scenario import PROGRAMS
+from tests.monitor.core.following import Following
+from tests.monitor.playing import texts
+
+FOLDER = ("runs=[{paths: ['/l/*/*.log'], name_from: '^/l/(?P<run>[^/]+)/'}]", "/l/77/rank-{}.log")
+TORCHRUN = ("runs=[{paths: ['/l/**/*.log']}]", "/l/77_k3x9a_1z/attempt_0/{}/stdout.log")
+COUNTERS = ("iterations_total", "restarts_total", "lost_iterations_total", "failures_total")
+
+
+@functools.cache
+def printed(dialect: str, fault: str) -> list[tuple[float, str]]:
+    """What one rank prints, and when."""
+    faults = (Fault(fault, 40),) if fault else ()
+    return list(texts(Scenario(dialect=dialect, iterations=80, seed=3, save_interval=30, faults=faults)))
+
+
+def by_rank(text: str, rank: int) -> str:
+    """The same by a rank whose clock is some seconds ahead, and that takes some more time for an iteration."""
+    more = random.Random(rank)
+
+    def stamp(match: re.Match[str]) -> str:
+        seconds = sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) + rank
+        return f"{seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+    def took(match: re.Match[str]) -> str:
+        return f"{match[1]}{float(match[2]) * (1 + rank * more.uniform(0, 0.002)):.1f}"
+
+    text = re.sub(r"\b(\d\d):(\d\d):(\d\d)\b", stamp, text)
+    return re.sub(r"(elapsed time per iteration \(ms\): )([\d.]+)", took, text)
+
+
+def judged(logs: Following) -> dict[str, object]:
+    """What is known in the end, and what was told."""
+    runs = logs.core.snapshot(logs.now).runs
+    pages = {run: (page["state"], page["iteration"]) for run, page in logs.pages().items()}
+    counts = {
+        (run.run, name): sum(one.value for one in run.samples.get(f"megatron_{name}", ()))
+        for run in runs
+        for name in COUNTERS
+    }
+    told = {(one.run, one.incident, str(one.evidence.get("failure"))) for one in logs.told if one.status == "firing"}
+    return {"pages": pages, "counts": counts, "told": told}
+
+
+def read(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
+    """All files lie there whole."""
+    logs = Following(place[0])
+    for rank in ranks:
+        text = "".join(text for _, text in printed(dialect, fault))
+        logs.open(place[1].format(rank), by_rank(text, rank), age=3600)
+    logs.wait(5)
+    return judged(logs)
+
+
+def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
+    """All are written at the same time, some seconds apart."""
+    logs = Following(place[0])
+    last = 0.0
+    for at, text in printed(dialect, fault):
+        for rank in ranks:
+            logs.write(place[1].format(rank), by_rank(text, rank))
+        logs.wait(min(at - last, 4.0))
+        last = at
+    logs.wait(60)
+    return judged(logs)
+
+
+@pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
+@pytest.mark.parametrize("dialect", sorted(PROGRAMS))
+def test_read_as_history(dialect: str, fault: str) -> None:
+    """In any order, as a launcher names them and as the operator does."""
+    for place in (TORCHRUN, FOLDER):
+        alone = read(dialect, fault, place, [0])
+        for order in ([0, 1, 2], [2, 0, 1]):
+            assert read(dialect, fault, place, order) == alone, (place, order)
+
+
+@pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
+@pytest.mark.parametrize("dialect", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan"])
+def test_followed_live(dialect: str, fault: str) -> None:
+    """The set-up of one may come behind the first iteration of another."""
+    for place in (TORCHRUN, FOLDER):
+        alone = followed(dialect, fault, place, [0])
+        assert followed(dialect, fault, place, [1, 0, 2]) == alone, place
