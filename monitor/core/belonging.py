@@ -22,6 +22,7 @@ from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
@@ -197,17 +198,17 @@ class Belonging:
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
         """Whether the line may be of another training than the run that it would go to."""
-        is_step = type(entry.event) in STEP_EVENTS
+        is_step, member = type(entry.event) in STEP_EVENTS, source.member
         tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) != ""
         for other in self.companions.of(source):
-            if identity.differs(source.member.key, other.member.key):
-                if self._is_going(other) or identity.begins_before_end(source.member, other.member):
+            if other.member.steps and not source.caught_up and tells:
+                return True  # history may come before what was read, or have been told by another file
+            if identity.differs(member.key, other.member.key):
+                if self._is_going(other) or identity.begins_before_end(member, other.member):
                     return True
-            elif not other.member.steps:
+            elif not other.member.steps or not self._may_go_on(source, other):
                 continue
-            elif not source.caught_up and tells:
-                return True  # history may have been told by another file
-            elif self._may_go_on(source, other) and (is_step or identity.are_set_up_apart(source.member, other.member)):
+            elif is_step or identity.are_set_up_apart(member, other.member):
                 return True
         return False
 
@@ -245,7 +246,18 @@ class Belonging:
             not (last or self._is_overdue(source, now))
         ):
             return []
+        elif any(self._is_before(source, other) for other in others):
+            source.earlier, source.member.why = (
+                RunState(source.run),
+                f"{source.member.why}; older than {others[0].name}",
+            )
         return self._settle(source)
+
+    def _is_before(self, source: Source, other: Source) -> bool:
+        """Whether it is history that ended before the other one, which has been read, and so is not what follows it."""
+        if source.caught_up or not (source.member.steps and other.member.steps) or other.mtime - source.mtime < _FRESH:
+            return False
+        return source.member.first_stamp is None or identity.begins_before_end(source.member, other.member)
 
     def _abreast(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
         """Another stream that tells the same steps: as the ranks of one training do, or word by word."""
@@ -276,6 +288,8 @@ class Belonging:
                 return told
         if identity.overlap(member, known):
             return "another"
+        if self._is_before(source, other):
+            return "same"
         if other.caught_up and not self._is_going(other):
             if not read and identity.begins_before_end(member, known):
                 return "unknown"

@@ -15,7 +15,8 @@ from monitor.core.watched import Watched
 from monitor.identity.naming import pid_file_of
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
-from monitor.run.launches import counted_in
+from monitor.run.fold import fold
+from monitor.run.launches import counted_in, precede
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -75,6 +76,10 @@ class Folding:
         """It was read to its end (`last`: no more will come): whose its lines are that wait, if that can be told."""
         self._take_due(source, self._belonging.look(source, now, read=True, last=last), now)
         self._take_due(source, self._belonging.companions.ended(source), now)
+        run, earlier = self._watched.current(source), source.earlier
+        if run is not None and earlier is not None:
+            precede(run.state, earlier, source.mtime - self._watched.wall_offset)
+            run.dirty, source.earlier = True, None
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It
@@ -138,6 +143,10 @@ class Folding:
         state = run.state
         self._watched.touch(run.log)
         self._note_source(state, source)
+        if source.earlier is not None:
+            for entry in entries:
+                fold(source.earlier, entry, source.name, at, False)
+            return
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)

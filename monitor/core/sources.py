@@ -19,6 +19,7 @@ from monitor.identity import Member
 from monitor.identity.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
+from monitor.run.state import RunState
 from parsers.events import LogEvent
 from parsers.reader import Bookmark, SourceReader
 
@@ -81,6 +82,10 @@ class Source(Struct):
     """Which run it is a stream of, and why (belonging.py)."""
     waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its events, with their instants, while its run is not decided."""
+    earlier: RunState | None = None
+    """What it tells of launches before all that its run was known by, until it is read to its end. Risk left: of a file
+    amid which the daemon is killed the lines before that do not count.
+    """
     ends: list[tuple[LogEvent, float]] = field(default_factory=list)
     """What it says of its end, while it is read as history beside other streams of its training."""
     opening: list[tuple[LogEvent, float]] = field(default_factory=list)

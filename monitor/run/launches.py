@@ -29,6 +29,10 @@ _SET_UP = (
     "loop", "trainer",
 )  # fmt: skip
 """What of a launch is its set-up."""
+_TOTALS = (
+    "iterations_total", "skipped_iterations_total", "nan_iterations_total", "overflows_total", "lost_iterations_total",
+    "restarts", "unplanned_ends", "productive_seconds", "gpu_seconds",
+)  # fmt: skip
 _NODES_KEPT = 512
 _AMID = 16  # iterations that one training finishes between two lines of another's set-up
 _LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
@@ -270,6 +274,8 @@ def first_of_launch(state: RunState, iteration: int, *, first: bool) -> None:
     Where a loop has counted beside DeepSpeed's engine before, the engine's first step does not tell yet.
     """
     launch = state.launch
+    if state.first_iteration is None:
+        state.first_iteration = iteration
     freeze_node_list(launch)
     if launch.driver == "engine" and state.past.engine_beside and first:
         return
@@ -298,6 +304,28 @@ def _count_lost(state: RunState, iteration: int) -> None:
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)
+
+
+def precede(state: RunState, past: RunState, at: float) -> None:
+    """What a file tells that is older than all that the run was known by: its launches come before the run's first."""
+    if past.launch.iterations or past.launch.failed:
+        begin_launch(past, at)
+    if not past.ends:
+        return
+    first, next_first = past.first_iteration, state.first_iteration
+    if first is not None and (next_first is None or first <= next_first):  # else it comes amid what is known
+        if next_first is not None:
+            _count_lost(past, next_first)
+        state.first_iteration = first
+    state.first_at = min(filter(None, (past.first_at, state.first_at)), default=None)
+    for name in _TOTALS:
+        setattr(state, name, getattr(state, name) + getattr(past, name))
+    for name in ("failures_total", "lost_seconds_total"):
+        of_state = getattr(state, name)
+        for kind, more in getattr(past, name).items():
+            of_state[kind] = of_state.get(kind, 0) + more
+    state.ends = [*past.ends, *state.ends][-_ENDS_KEPT:]
+    state.launch_records = [*past.launch_records, *state.launch_records][-_LAUNCHES_KEPT:]
 
 
 def _finished(end: AttemptEnd) -> bool:

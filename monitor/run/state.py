@@ -291,6 +291,8 @@ class RunState:
     computed: Launch | None = None
     """The last launch before it that finished an iteration: what a finished log is reported by."""
     past: Past = field(default_factory=Past)
+    first_iteration: int | None = None
+    """Of the run: with which its first launch began."""
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
     """How the last launches ended."""

@@ -391,3 +391,31 @@ def test_an_undated_failure_of_an_old_file_is_not_the_last_launchs(
     logs.wait(5)
     (page,) = logs.pages().values()
     assert (page["state"], page["iteration"]) == (state, 60)
+
+
+@pytest.mark.parametrize("files", [["slurm-70.out", "slurm-71.out", "slurm-72.out"], ["a.log", "b.log", "c.log"]])
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_a_chain_is_the_same_in_whichever_order_it_is_read(
+    files: list[str], stamped: bool, live: bool, order: tuple[int, ...]
+) -> None:
+    """What moved last is read first, and is what the run does now; what came before it adds its launches."""
+    logs = Following(FOLDER)
+
+    def told(number: int, job: int) -> str:
+        return f"[2026-04-0{job + 1} 10:{number // 60:02d}:{number % 60:02d}] " * stamped + step(number, 3 + job / 100)
+
+    for job in order:
+        text = "".join(told(number, job) for number in range(1 + 20 * job, 31 + 20 * job))
+        logs.open(f"/l/gpt/{files[job]}", arguments() + text, age=3600.0 * (2 - job) + (1 if live else 3600))
+    for number in range(71, 80 if live else 71):
+        logs.write(f"/l/gpt/{files[2]}", told(number, 2))
+        logs.wait(10)
+    logs.wait(5)
+    (page,) = logs.pages().values()
+    assert (page["state"], page["iteration"]) == (("training", 79) if live else ("lost", 70))
+    assert logs.totals() == {"gpt": 99 if live else 90}
+    assert logs.totals("megatron_restarts_total") == {"gpt": 2}
+    assert logs.totals("megatron_lost_iterations_total") == {"gpt": 20}
+    assert logs.told == []
