@@ -186,7 +186,9 @@ class Folding:
     def _take_held_back(self, run: Run) -> tuple[()]:
         last, moved_at = run.state.log_clock_last, run.state.progress_at or 0.0
         for entry, source, at in run.deferred:
-            logged = log_clock(entry.event.logged_at)
+            stream, logged = self._watched.sources.get(source), log_clock(entry.event.logged_at)
+            if logged is None and stream is not None:
+                logged = stream.member.last_stamp  # the line was written before that
             if at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last:
                 continue
             self._watched.judge.take(run, (entry,), source, at, False)
