@@ -71,7 +71,7 @@ def alerts(settings: Settings) -> str:
 def _managed(rule: dict[str, Any]) -> dict[str, Any]:
     """One alert. Grafana's `$value` is a text of all values, and `$` in labels is a variable of its environment."""
     texts = {name: re.sub(r"\$value\b", "$values.A.Value", text) for name, text in rule["annotations"].items()}
-    return filled(
+    made: dict[str, Any] = filled(
         _SHAPES["alert"],
         name=rule["alert"],
         expr=rule["expr"],
@@ -79,7 +79,8 @@ def _managed(rule: dict[str, Any]) -> dict[str, Any]:
         lasting=rule.get("for", "0s"),
         labels={name: text.replace("$labels", ".Labels") for name, text in rule["labels"].items()},
         annotations=texts,
-    ) | ({"keepFiringFor": rule["keep_firing_for"]} if "keep_firing_for" in rule else {})
+    )
+    return made | ({"keepFiringFor": rule["keep_firing_for"]} if "keep_firing_for" in rule else {})
 
 
 def kubernetes(settings: Settings) -> dict[str, str]:
