@@ -166,7 +166,7 @@ _TYPES: dict[str, Any] = {
 """What kinds.yaml calls a type."""
 
 
-def _series(name: str, has: dict[str, Any]) -> type[_Series]:
+def _series(name: str, has: dict[str, Any]) -> type[msgspec.Struct]:
     """The class of a kind of series, with the keys that it has: a type, or (type, default); words are a choice."""
     keys: list[Any] = []
     for key, told in has.items():
