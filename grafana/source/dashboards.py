@@ -79,23 +79,20 @@ def _variable(wanted: str | Variable) -> dict[str, Any]:
         address = Settings().runbook
         return {**_choices("runbook", {address: address}), "query": address, "hide": _HIDDEN}
     spec: Variable = named({one.name: one for one in shared().variables}, wanted, "variable")
-    told = {"label": spec.label, "description": spec.description}
     if spec.choices:
-        return _choices(spec.name, spec.choices) | told
-    query = {"query": spec.query, "refId": f"variable-{spec.name}", "qryType": 1}
-    made = {**kinds()["query"], **told, "name": spec.name, "query": query, "definition": spec.query}
+        return _choices(spec.name, spec.choices) | {"label": spec.label, "description": spec.description}
+    made: dict[str, Any] = filled(kinds()["query"], **asdict(spec), id=f"variable-{spec.name}")
     if spec.several:
-        made |= {"multi": True, "includeAll": True, "current": {"selected": True, "text": "All", "value": "$__all"}}
-        made |= {"allValue": ".*"} if spec.foreign else {}
+        made |= kinds()["several"] | ({"allValue": ".*"} if spec.foreign else {})
     return made
 
 
 def _choices(name: str, choices: dict[str, str]) -> dict[str, Any]:
     """The first of them is chosen."""
     text, value = next(iter(choices.items()))
-    query = ", ".join(f"{text} : {value}" for text, value in choices.items())
-    current = {"selected": True, "text": text, "value": value}
-    return {**kinds()["variable"], "type": "custom", "name": name, "query": query, "current": current}
+    told = ", ".join(f"{text} : {value}" for text, value in choices.items())
+    made: dict[str, Any] = filled(kinds()["choices"], name=name, choices=told, text=text, value=value)
+    return made
 
 
 def _annotation(spec: Annotation, queries: Queries) -> dict[str, Any]:
