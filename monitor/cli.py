@@ -39,10 +39,6 @@ closed connection leaves: 20,000 are some MB."""
 class _Commands(click.Group):
     """A group that loads a command when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Their names, in the order of the alphabet."""
-        return list(COMMANDS)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command called `cmd_name`, or None."""
         return command(cmd_name) if cmd_name in COMMANDS else None
@@ -51,19 +47,6 @@ class _Commands(click.Group):
         """What each does, without loading it."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; a misspelt name is answered with the nearest one."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches  # takes 3 ms: only who misspells pays
-
-            close = get_close_matches(args[0], COMMANDS, 1)
-            advice = f" Did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(error.message + advice, ctx) from error
 
 
 def command(name: str) -> click.Command:
@@ -78,11 +61,15 @@ def command(name: str) -> click.Command:
 def _keep_examples(command: click.Command) -> None:
     """Docstrings are raw, as ruff wants them: make the mark of an unwrapped paragraph in them what click looks for."""
     command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
-    for child in command.commands.values() if isinstance(command, click.Group) else ():
+    for child in filter(None, getattr(command, "commands", {}).values()):
         _keep_examples(child)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    commands=dict.fromkeys(COMMANDS),  # by these names click answers a misspelt one
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
     r"""Tail Megatron-DeepSpeed training logs, tell hangs, export Prometheus metrics.

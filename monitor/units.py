@@ -15,16 +15,9 @@ from parsers.patterns import lazy
 LONGEST_SECONDS: Final = 10 * 366 * 86400.0
 """Ten years: anything longer is a slip of the unit, and the system's own waits overflow not far above."""
 
-# 1h30m, 90s, 0.5s, 500ms: each unit once, the largest first
-_DURATION = lazy(
-    r"(?:(?P<d>\d{1,9}(?:\.\d{1,9})?)d)?"
-    r"(?:(?P<h>\d{1,9}(?:\.\d{1,9})?)h)?"
-    r"(?:(?P<m>\d{1,9}(?:\.\d{1,9})?)m)?"
-    r"(?:(?P<s>\d{1,9}(?:\.\d{1,9})?)s)?"
-    r"(?:(?P<ms>\d{1,9}(?:\.\d{1,9})?)ms)?",
-    re.ASCII,
-)
 _SECONDS_PER: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+# 1h30m, 90s, 0.5s, 500ms: each unit once, the largest first
+_DURATION = lazy("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?){unit})?" for unit in _SECONDS_PER), re.ASCII)
 
 # 2%, 0.5 %
 _PERCENT = lazy(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
@@ -37,8 +30,8 @@ def seconds_of(raw: object) -> float:
     """The seconds that `raw` means: text with units, or a plain number of seconds; never negative."""
     value = _number(raw)
     if isinstance(raw, str) and raw and (match := _DURATION.fullmatch(raw)):
-        parts = match.groupdict().items()
-        value = sum(float(number) * _SECONDS_PER[unit] for unit, number in parts if number is not None)
+        parts = zip(match.groups(), _SECONDS_PER.values(), strict=True)
+        value = sum(float(number) * seconds for number, seconds in parts if number is not None)
     if value is None or value < 0.0:
         raise ValueError(f"expected {DURATION_FORM}")
     if value > LONGEST_SECONDS:

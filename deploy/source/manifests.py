@@ -13,14 +13,13 @@ import yaml
 
 from deploy.source.rules import files, groups
 from deploy.source.selection import Selection, Settings
+from deploy.source.shapes import filled
 
 _HEAD = "# Written by `python -m deploy.source`.\n"
 _ROOT = Path(__file__).parents[2]
 _KUBERNETES = _ROOT / "deploy" / "kubernetes"
 _HELM = _ROOT / "deploy" / "helm"
-_NAME = "megatron-monitor"
-_FOLDER = "Megatron"
-_LABELS = {"app.kubernetes.io/name": _NAME}
+_SHAPES = yaml.safe_load((Path(__file__).parent / "shapes.yaml").read_text())
 
 
 class _Dumper(yaml.SafeDumper):
@@ -56,7 +55,13 @@ def alerts(settings: Settings) -> str:
     """
     made = [
         # Grafana takes multiples of 10 s
-        {"orgId": 1, "name": group["name"], "folder": _FOLDER, "interval": group.get("interval", "10s"), "rules": rules}
+        {
+            "orgId": 1,
+            "name": group["name"],
+            "folder": "Megatron",
+            "interval": group.get("interval", "10s"),
+            "rules": rules,
+        }
         for group in groups(settings)
         if (rules := [_managed(rule) for rule in group["rules"] if "alert" in rule])
     ]
@@ -64,59 +69,30 @@ def alerts(settings: Settings) -> str:
 
 
 def _managed(rule: dict[str, Any]) -> dict[str, Any]:
-    """One alert. Grafana's `$value` is a text of all values, and `$` in labels is a variable of its environment. While
-    Prometheus does not answer all stays as it was told, but for the watchdog, which is to end then.
-    """
-    found = {"expression": "is_number($A) || is_nan($A) || is_inf($A)", "refId": "B", "type": "math"}
-    above = {"evaluator": {"type": "gt", "params": [0]}}
-    condition = {"expression": "B", "refId": "C", "type": "threshold", "conditions": [above]}
-    return {
-        "uid": rule["alert"],
-        "title": rule["alert"],
-        "condition": "C",
-        "data": [
-            {
-                "refId": "A",
-                "relativeTimeRange": {"from": 600, "to": 0},
-                "datasourceUid": "megatron-prometheus",
-                "model": {"refId": "A", "expr": rule["expr"], "instant": True, "range": False},
-            },
-            *({"refId": one["refId"], "datasourceUid": "__expr__", "model": one} for one in (found, condition)),
-        ],
-        "noDataState": "OK",
-        "execErrState": "OK" if rule["alert"] == "MegatronWatchdog" else "KeepLast",
-        "missing_series_evals_to_resolve": 1,  # ends with its series, as in Prometheus
-        "for": rule.get("for", "0s"),
-        "labels": {name: text.replace("$labels", ".Labels") for name, text in rule["labels"].items()},
-        "annotations": {
-            name: re.sub(r"\$value\b", "$values.A.Value", text) for name, text in rule["annotations"].items()
-        },
-    } | ({"keepFiringFor": rule["keep_firing_for"]} if "keep_firing_for" in rule else {})
+    """One alert. Grafana's `$value` is a text of all values, and `$` in labels is a variable of its environment."""
+    texts = {name: re.sub(r"\$value\b", "$values.A.Value", text) for name, text in rule["annotations"].items()}
+    made: dict[str, Any] = filled(
+        _SHAPES["alert"],
+        name=rule["alert"],
+        expr=rule["expr"],
+        unanswered="OK" if rule["alert"] == "MegatronWatchdog" else "KeepLast",
+        lasting=rule.get("for", "0s"),
+        labels={name: text.replace("$labels", ".Labels") for name, text in rule["labels"].items()},
+        annotations=texts,
+    )
+    return made | ({"keepFiringFor": rule["keep_firing_for"]} if "keep_firing_for" in rule else {})
 
 
 def kubernetes(settings: Settings) -> dict[str, str]:
     """File name -> text: a kustomize base, for `kubectl apply -k`, with deploy/kubernetes/ as it is."""
     made = {name: (_KUBERNETES / name).read_text() for name in ("monitor.yaml", "forwarder.yaml", "podmonitor.yaml")}
-    made["prometheusrule.yaml"] = _dump({
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": _NAME, "namespace": _NAME, "labels": {**_LABELS, "role": "alert-rules"}},
-        "spec": {"groups": groups(settings)},
-    })  # fmt: skip
+    made["prometheusrule.yaml"] = _dump(filled(_SHAPES["rules"], groups=groups(settings)))
     for name, board in dashboards(settings).items():
-        made[f"dashboard-{name}.yaml"] = _dump({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": f"megatron-dashboard-{name}",
-                "namespace": _NAME,
-                "labels": {**_LABELS, "grafana_dashboard": "1"},  # what Grafana's sidecar looks for
-                "annotations": {"grafana_folder": _FOLDER},  # with its folderAnnotation
-            },
-            "data": {f"megatron-{name}.json": _compact(board)},
-        })  # fmt: skip
-    base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
-    return made | {"kustomization.yaml": _dump(base)}
+        data = {f"megatron-{name}.json": _compact(board)}
+        made[f"dashboard-{name}.yaml"] = _dump(
+            filled(_SHAPES["dashboard"], name=f"megatron-dashboard-{name}", data=data)
+        )
+    return made | {"kustomization.yaml": _dump(filled(_SHAPES["base"], resources=sorted(made)))}
 
 
 def helm(settings: Settings) -> dict[str, str]:

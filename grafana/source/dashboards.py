@@ -5,7 +5,10 @@ from copy import deepcopy
 from itertools import count
 from typing import Any
 
+from msgspec.structs import asdict
+
 from deploy.source.selection import Settings
+from deploy.source.shapes import filled
 from grafana.source.panels import named, panel
 from grafana.source.queries import Queries
 from grafana.source.schema import Annotation, Board, Section, Sections, Variable, kinds, read, shared, within
@@ -20,7 +23,7 @@ def dashboard(name: str) -> dict[str, Any]:
     file and the panel that is wrong.
     """
     board = read(f"boards/{name}.yaml", Board)
-    made: dict[str, Any] = deepcopy(kinds().board) | {
+    made: dict[str, Any] = deepcopy(kinds()["board"]) | {
         "title": f"Megatron / {name}", "uid": f"megatron-{name}", "description": board.description,
         "links": [_link(name, other) for other in BOARDS if other != name],
     }  # fmt: skip
@@ -67,7 +70,7 @@ def _link(here: str, there: str) -> dict[str, Any]:
     if here in ("run", "fleet") and there == "compare":
         names.append("run")
     url = f"/d/megatron-{there}?" + "&".join(f"${{{name}:queryparam}}" for name in names)
-    return {**kinds().link, "title": there, "url": url, "icon": "dashboard", "keepTime": True}
+    return {**kinds()["link"], "title": there, "url": url, "icon": "dashboard", "keepTime": True}
 
 
 def _variable(wanted: str | Variable) -> dict[str, Any]:
@@ -76,29 +79,23 @@ def _variable(wanted: str | Variable) -> dict[str, Any]:
         address = Settings().runbook
         return {**_choices("runbook", {address: address}), "query": address, "hide": _HIDDEN}
     spec: Variable = named({one.name: one for one in shared().variables}, wanted, "variable")
-    told = {"label": spec.label, "description": spec.description}
     if spec.choices:
-        return _choices(spec.name, spec.choices) | told
-    query = {"query": spec.query, "refId": f"variable-{spec.name}", "qryType": 1}
-    made = {**kinds().query, **told, "name": spec.name, "query": query, "definition": spec.query}
+        return _choices(spec.name, spec.choices) | {"label": spec.label, "description": spec.description}
+    made: dict[str, Any] = filled(kinds()["query"], **asdict(spec), id=f"variable-{spec.name}")
     if spec.several:
-        made |= {"multi": True, "includeAll": True, "current": {"selected": True, "text": "All", "value": "$__all"}}
-        made |= {"allValue": ".*"} if spec.foreign else {}
+        made |= kinds()["several"] | ({"allValue": ".*"} if spec.foreign else {})
     return made
 
 
 def _choices(name: str, choices: dict[str, str]) -> dict[str, Any]:
     """The first of them is chosen."""
     text, value = next(iter(choices.items()))
-    query = ", ".join(f"{text} : {value}" for text, value in choices.items())
-    current = {"selected": True, "text": text, "value": value}
-    return {**kinds().variable, "type": "custom", "name": name, "query": query, "current": current}
+    told = ", ".join(f"{text} : {value}" for text, value in choices.items())
+    made: dict[str, Any] = filled(kinds()["choices"], name=name, choices=told, text=text, value=value)
+    return made
 
 
 def _annotation(spec: Annotation, queries: Queries) -> dict[str, Any]:
-    expression = queries.filled(spec.query)
-    return {
-        **kinds().annotation, "name": spec.name, "enable": spec.enabled, "hide": not spec.switch,
-        "iconColor": spec.colour, "expr": expression, "titleFormat": spec.title, "textFormat": spec.text,
-        "target": {"expr": expression, "refId": "Anno", "instant": False, "range": True},
-    }  # fmt: skip
+    told = {"hidden": not spec.switch, "expression": queries.filled(spec.query)}
+    made: dict[str, Any] = filled(kinds()["annotation"], **asdict(spec), **told)
+    return made

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
+from deploy.source.shapes import filled
 from grafana.source.queries import Queries
-from grafana.source.schema import BoardError, Column, Mapping, Panel, Setting, Steps, Table, kinds, shared
+from grafana.source.schema import BoardError, Column, Mapping, Panel, Steps, Table, kinds, shared
 
 GREY = "#8e8e8e"
 _SOME = 1e-9
@@ -13,16 +14,12 @@ _SOME = 1e-9
 
 def panel(spec: Panel, queries: Queries) -> dict[str, Any]:
     """Grafana's JSON of it, without id and place."""
-    common, kind = kinds(), kinds().kinds[type(spec).__name__.lower()]
-    made = joined(deepcopy(common.panel), kind.panel)
-    for setting in (*kind.keys, *common.keys):
-        value = getattr(spec, setting.key, None)
-        if _applies(setting, value):
-            joined(made, _filled(setting.makes, _MADE_BY[setting.by](spec) if setting.by else value))
-    at_end = kind.at_end or getattr(spec, "points", False)
+    common, kind = kinds(), kinds()["kinds"][type(spec).__name__.lower()]
+    made = _made(joined(deepcopy(common["panel"]), kind["panel"]), (*kind["keys"], *common["keys"]), spec)
+    at_end, form = "at_end" in kind or getattr(spec, "points", False), kind.get("form", "time_series")
     made["targets"] = [
         {
-            **common.target, "expr": queries.filled(query), "format": kind.form, "instant": at_end, "range": not at_end,
+            **common["target"], "expr": queries.filled(query), "format": form, "instant": at_end, "range": not at_end,
             "legendFormat": legend or "__auto", "refId": chr(ord("A") + place),
         }
         for place, (legend, query) in enumerate(spec.pairs())
@@ -30,11 +27,14 @@ def panel(spec: Panel, queries: Queries) -> dict[str, Any]:
     return made
 
 
-def _applies(setting: Setting, value: Any) -> bool:
-    """Whether a key of this value makes what the setting says. 0 is a value."""
-    if setting.value is not None:
-        return bool(value == setting.value)
-    return bool(value) or (value == 0 and value is not False)
+def _made(made: dict[str, Any], keys: Iterable[dict[str, Any]], spec: Any) -> dict[str, Any]:
+    """`made`, changed by each key that a panel or a column has."""
+    for setting in keys:
+        value = getattr(spec, setting["key"], None)
+        if value == setting["is"] if "is" in setting else value or (value == 0 and value is not False):
+            value = _MADE_BY[setting["by"]](spec) if "by" in setting else value
+            joined(made, filled(setting["makes"], value=value))
+    return made
 
 
 def joined(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -46,15 +46,6 @@ def joined(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
         else:
             into[key] = [*(known or ()), *value] if key in ("overrides", "mappings") else deepcopy(value)
     return into
-
-
-def _filled(words: Any, value: Any) -> Any:
-    """Grafana's words with the value where `{value}` stands."""
-    if isinstance(words, dict):
-        return {key: _filled(item, value) for key, item in words.items()}
-    if isinstance(words, list):
-        return [_filled(item, value) for item in words]
-    return value if words == "{value}" else words
 
 
 def named(known: dict[str, Any], value: Any, what: str) -> Any:
@@ -133,10 +124,11 @@ def _columns(spec: Table) -> dict[str, Any]:
         "renameByName": names,
     }
     usual: list[dict[str, dict[str, Any]]] = [{"merge": {}}] if several else []
+    properties = [(look.title, _made({}, kinds()["column"], look)) for look in looks.values()]
     steps = spec.transformations or [*usual, {"organize": shown}]
     return {
         "transformations": [{"id": name, "options": options} for step in steps for name, options in step.items()],
-        "fieldConfig": {"overrides": _overrides((look.title, _look(look)) for look in looks.values())},
+        "fieldConfig": {"overrides": _overrides(properties)},
     }
 
 
@@ -145,33 +137,18 @@ def _order(spec: Table) -> list[dict[str, Any]]:
     return [{"displayName": name, "desc": down} for name, down in order]
 
 
-def _look(column: Column) -> dict[str, Any]:
-    """Grafana's properties of a column, those that it has by default left out."""
-    look: dict[str, Any] = {
-        # A table's no-value text stands in every empty cell, so only the whole table may explain why it is empty.
-        "noValue": column.empty,
-        "mappings": _numbers(column.mapping) or _nothing("–"),
-    }
+def _cell(column: Column) -> list[dict[str, Any]]:
+    """The text of a cell. A table's no-value text stands in every empty one, so only the whole table may explain it."""
     if column.shown_as:
         result = {"text": column.shown_as, "index": 0}
-        look["mappings"] = [{"type": "regex", "options": {"pattern": ".+", "result": result}}]
-    if column.steps:
-        look |= {"thresholds": _limits(column.steps), "color": {"mode": "thresholds"}}
-        look["custom.cellOptions"] = {"type": "color-text"}
-    if column.mapping:
-        look["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
-    if column.wrapped:
-        look |= {"custom.cellOptions": {"type": "auto", "wrapText": True}, "custom.minWidth": 220}  # a phone scrolls
-    if column.centred:
-        look["custom.align"] = "center"
-    if column.link == "run":
-        look["links"] = [_run_link("__value.text", "__data.fields.Cluster")]
-    elif column.link:
-        look["links"] = [{"title": column.link.title, "url": column.link.url, "targetBlank": True}]
-    if column.hidden:
-        look["custom.hidden"] = True
-    settings = {"decimals": column.decimals, "unit": column.unit or None, "custom.width": column.width or None}
-    return look | {name: value for name, value in settings.items() if value is not None}
+        return [{"type": "regex", "options": {"pattern": ".+", "result": result}}]
+    return _numbers(column.mapping) or _nothing("–")
+
+
+def _cell_link(column: Column) -> dict[str, Any]:
+    if isinstance(column.link, str):
+        return _run_link("__value.text", "__data.fields.Cluster")
+    return {"title": column.link.title, "url": column.link.url, "targetBlank": True}
 
 
 _MADE_BY: dict[str, Callable[[Any], Any]] = {
@@ -181,8 +158,10 @@ _MADE_BY: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda spec: _nothing(spec.empty),
     "colours": lambda spec: _colours(spec.colours),
     "overrides": lambda spec: _overrides(spec.overrides.items()),
-    "links": lambda _spec: [kinds().link | _run_link("__field.labels.run", "__field.labels.cluster")],
+    "links": lambda _spec: [kinds()["link"] | _run_link("__field.labels.run", "__field.labels.cluster")],
     "columns": _columns,
     "order": _order,
+    "cell": _cell,
+    "cell_link": _cell_link,
 }
-"""What kinds.yaml calls by a name: a panel's spec -> a part of its JSON."""
+"""What kinds.yaml calls by a name: the spec of a panel or a column -> a part of its JSON."""

@@ -1,11 +1,14 @@
-"""What a board's YAML may say: one class a kind of panel, read strictly, errors with the file and the panel's title."""
+"""What a board's YAML may say, read strictly, errors with the file and the panel's title. The keys of each kind of
+series stand in kinds.yaml, beside what they make.
+"""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,9 +17,6 @@ from monitor.config.yaml_text import read_yaml
 FOLDER = Path(__file__).parent
 COLUMNS = 24
 """Of Grafana's grid."""
-NOT_PRINTED = "Not printed by this log"
-UNKNOWN = "unknown"
-"""The text of a figure without a value; longer words do not fit."""
 
 Number = int | float
 Steps = tuple[str | dict[float, str], ...]
@@ -38,6 +38,40 @@ def within(name: str) -> Iterator[None]:
         yield
     except BoardError as error:
         raise BoardError(f"{name}: {error}") from error
+
+
+T = TypeVar("T")
+
+
+def read(name: str, kind: type[T]) -> T:
+    """A YAML file of this folder. Raises BoardError with the file and the titles that lead to the fault."""
+    document = read_yaml((FOLDER / name).read_text())
+    if document.problems:
+        problem = document.problems[0]
+        raise BoardError(f"{name}:{problem.line}: {problem.message}")
+    try:
+        return msgspec.convert(document.value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        words, _, path = str(error).partition(" - at ")
+        raise BoardError(": ".join([name, *_titles(document.value, path), words])) from error
+
+
+def _titles(document: Any, path: str) -> list[str]:
+    """The titles along a path such as `$.sections[0].lines[2]`; a key that has none by its name."""
+    found = []
+    for key, place in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        if place == "..." or (key and key not in document):
+            break
+        document = document[key or int(place)]
+        if isinstance(document, dict) and "title" in document:
+            found.append(document["title"])
+    return found
+
+
+@cache
+def kinds() -> dict[str, Any]:
+    """kinds.yaml: Grafana's own words."""
+    return read("kinds.yaml", dict[str, Any])
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,73 +108,6 @@ class _Series(_Panel, frozen=True, kw_only=True):
         return [pair for one in self.queries for pair in one.items()] or [(self.legend, self.query)]
 
 
-class Figure(_Series, frozen=True, kw_only=True):
-    """A figure. Colour only where a threshold or a mapping means something."""
-
-    unit: str
-    steps: str | Steps = ("text",)
-    mapping: str | Mapping = {}
-    empty: str = UNKNOWN
-    background: bool = False
-    size: int = 28
-
-
-class Chart(_Series, frozen=True, kw_only=True):
-    """Lines over time. `alone`: the colour of a single series, which needs no legend; `steps` draws threshold lines;
-    `band`: the colour of the area between the series `lowest` and `highest`; `scale: chosen` obeys `$scale`, which must
-    be the end of the legends; `legend_values` are figures of each series in the legend.
-    """
-
-    unit: str
-    colour: str = ""
-    alone: str = ""
-    colours: str | dict[str, str] = {}
-    band: str = ""
-    steps: str | Steps = ()
-    stacked: bool = False
-    draw: Literal["lines", "steps", "intervals", "bars"] = "lines"
-    scale: Literal["linear", "log", "chosen"] = "linear"
-    legend_values: list[str] = []
-    fill_opacity: int | None = None
-    axis_soft_min: Number | None = None
-    axis_soft_max: Number | None = None
-    interval: str | None = None
-    empty: str = NOT_PRINTED
-
-
-class Bars(_Series, frozen=True, kw_only=True):
-    """Horizontal bars, one a series, with its value at the end of the shown range."""
-
-    unit: str
-    colours: str | dict[str, str] = {}
-    steps: str | Steps = ("blue",)
-    empty: str = NOT_PRINTED
-
-
-class Timeline(_Series, frozen=True, kw_only=True):
-    """A band a series, coloured by its value's mapping, with the text in it."""
-
-    mapping: str | Mapping | list[str | Mapping]
-    empty: str
-
-
-class Heatmap(_Series, frozen=True, kw_only=True):
-    """The buckets of a histogram over time."""
-
-    unit: str
-    empty: str
-
-
-class Trend(_Series, frozen=True, kw_only=True):
-    """Runs over something that is not time: the query is `by_x(values, x)`; `points` in place of lines."""
-
-    x: str
-    y: str
-    empty: str
-    points: bool = False
-    max_data_points: int | None = None
-
-
 class Link(_Strict, frozen=True, kw_only=True):
     """Where a click leads."""
 
@@ -153,7 +120,7 @@ class Column(_Strict, frozen=True, kw_only=True):
 
     title: str
     unit: str = ""
-    width: int = 0
+    width: int | None = None
     decimals: int | None = None
     steps: str | Steps = ()
     mapping: str | Mapping = {}
@@ -192,7 +159,29 @@ class Table(_Panel, frozen=True, kw_only=True):
             raise ValueError("call the queries A, B, C ... in this order")
 
 
-Panel = Figure | Chart | Bars | Timeline | Heatmap | Trend | Table
+_TYPES: dict[str, Any] = {
+    "text": str, "texts": list[str], "flag": bool, "number": Number | None, "steps": str | Steps,
+    "mapping": str | Mapping, "mappings": str | Mapping | list[str | Mapping], "colours": str | dict[str, str],
+}  # fmt: skip
+"""What kinds.yaml calls a type."""
+
+
+def _series(name: str, has: dict[str, Any]) -> type[msgspec.Struct]:
+    """The class of a kind of series, with the keys that it has: a type, or (type, default); words are a choice."""
+    keys: list[Any] = []
+    for key, told in has.items():
+        wanted, *default = told if isinstance(told, list) else [told]
+        known: Any = Literal[tuple(wanted)] if isinstance(wanted, list) else _TYPES[wanted]
+        keys.append((key, known, *(msgspec.convert(value, known) for value in default)))
+    strict: dict[str, Any] = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
+    return msgspec.defstruct(name.title(), keys, bases=(_Series,), tag_field="kind", tag=name, **strict)
+
+
+if TYPE_CHECKING:
+    Panel: TypeAlias = Any
+else:
+    of_series = (_series(name, kind["has"]) for name, kind in kinds()["kinds"].items() if "has" in kind)
+    Panel = reduce(or_, of_series, Table)
 
 
 class Line(_Strict, frozen=True, kw_only=True):
@@ -274,73 +263,7 @@ class Shared(_Strict, frozen=True, kw_only=True):
     variables: list[Variable]
 
 
-class Setting(_Strict, frozen=True, kw_only=True):
-    """What a key of a panel makes of its JSON."""
-
-    key: str
-    value: str | bool | None = msgspec.field(default=None, name="is")
-    by: str = ""
-    makes: str | dict[str, Any]
-
-
-class Kind(_Strict, frozen=True, kw_only=True):
-    """A kind of panel; `form` is that of its answers, `at_end` asks for the end of the shown range alone."""
-
-    form: str = "time_series"
-    at_end: bool = False
-    panel: dict[str, Any]
-    keys: list[Setting]
-
-
-class Kinds(_Strict, frozen=True, kw_only=True):
-    """Grafana's own words."""
-
-    board: dict[str, Any]
-    variable: dict[str, Any]
-    query: dict[str, Any]
-    link: dict[str, Any]
-    annotation: dict[str, Any]
-    target: dict[str, Any]
-    panel: dict[str, Any]
-    keys: list[Setting]
-    kinds: dict[str, Kind]
-
-
-T = TypeVar("T")
-
-
-def read(name: str, kind: type[T]) -> T:
-    """A YAML file of this folder. Raises BoardError with the file and the titles that lead to the fault."""
-    document = read_yaml((FOLDER / name).read_text())
-    if document.problems:
-        problem = document.problems[0]
-        raise BoardError(f"{name}:{problem.line}: {problem.message}")
-    try:
-        return msgspec.convert(document.value, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        words, _, path = str(error).partition(" - at ")
-        raise BoardError(": ".join([name, *_titles(document.value, path), words])) from error
-
-
-def _titles(document: Any, path: str) -> list[str]:
-    """The titles along a path such as `$.sections[0].lines[2]`; a key that has none by its name."""
-    found = []
-    for key, place in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
-        if place == "..." or (key and key not in document):
-            break
-        document = document[key or int(place)]
-        if isinstance(document, dict) and "title" in document:
-            found.append(document["title"])
-    return found
-
-
 @cache
 def shared() -> Shared:
     """shared.yaml."""
     return read("shared.yaml", Shared)
-
-
-@cache
-def kinds() -> Kinds:
-    """kinds.yaml."""
-    return read("kinds.yaml", Kinds)

@@ -12,7 +12,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -215,35 +215,28 @@ def read_tasks(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[Done
         return
     left = list(tasks)
     for _ in range(_TRIES):
-        with _pool(workers) as pool:
-            for task, reading in _ended(pool, read, left):
-                left.remove(task)
-                yield task, reading
-    yield from (_alone(task, read) for task in left)
+        for done in _ended(read, left, workers):
+            left.remove(done[0])
+            yield done
+    for task in left:
+        yield _alone(task, read)
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _ended(read: Read, tasks: Iterable[Task], workers: int) -> Iterator[Done]:
+    """What ends in a pool of processes before one of them is killed, which ends the pool."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["megatron_monitor.archive"])  # what a worker begins with is loaded once
-    return ProcessPoolExecutor(workers, context)
-
-
-def _ended(pool: Executor, read: Read, tasks: Iterable[Task]) -> Iterator[Done]:
-    """What ends before a worker is killed, which ends the pool."""
-    futures: dict[Future[Reading], Task] = {}
-    try:
-        futures |= {pool.submit(read, task): task for task in tasks}
+    with suppress(BrokenProcessPool), ProcessPoolExecutor(workers, context) as pool:
+        futures = {pool.submit(read, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
-    except BrokenProcessPool:
-        return
 
 
 def _alone(task: Task, read: Read) -> Done:
     """In a process of its own, twice, for it may not have begun before: whatever kills it ends nothing else."""
     for _ in range(_TRIES):
-        with _pool(1) as pool, suppress(BrokenProcessPool):
-            return task, pool.submit(read, task).result()
+        for done in _ended(read, [task], 1):
+            return done
     names = ", ".join(one.path for one in task.files)
     return task, Reading(problems=[f"{names}: the process that read it was killed, perhaps for want of memory"])
 

@@ -180,5 +180,12 @@ def count(value: object) -> int:
     return round(number)
 
 
+def pairs(_ctx: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE of an option that may stand several times."""
+    if bad := [text for text in given if text.find("=") < 1]:
+        raise click.UsageError(f"{option.opts[0]} {bad[0]}: expected NAME=VALUE")
+    return dict(text.split("=", 1) for text in given)
+
+
 POSITIVE = click.IntRange(1)
 ABOVE_ZERO = click.FloatRange(0, min_open=True)

@@ -32,9 +32,8 @@ def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
-    if form == "html":
-        click.echo(html.compared(found, one, other), output)
+    if form == "json":
+        shown = json.dumps(found, indent=2, ensure_ascii=False)
     else:
-        click.echo(
-            json.dumps(found, indent=2, ensure_ascii=False) if form == "json" else comparison.text(found), output
-        )
+        shown = html.compared(found, one, other) if form == "html" else comparison.text(found)
+    click.echo(shown, output)

@@ -8,6 +8,8 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from pkgutil import get_data
+from string import Template
 
 import click
 
@@ -45,18 +47,12 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
         log = Path(directory) / (f"slurm-{_JOB}.out" if slurm else "demo-1B3.log")
         log.touch()
-        config = load(
-            "",
-            [
-                f"listen={listen}",
-                f"state_dir={directory}/state",
-                # an iteration takes 0.25 s: a hang is reported after seconds
-                "detectors.hang={minimum: 3s, saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}",
-                "log_level=info",
-                f"runs=[{{name: demo-1B3, paths: ['{log}']}}]",
-                *(_policies(Path(directory)) if slurm else ("slurm.enabled=false",)),
-            ],
-        )
+        text = Template((get_data("monitor.commands", "demo.yaml") or b"").decode())
+        file = Path(directory) / "config.yaml"
+        file.write_text(text.substitute(listen=listen, directory=directory, log=log), "utf-8")
+        config = load(file, () if slurm else ("slurm.enabled=false", "policies=[]"))
+        if slurm:
+            _install_slurm(Path(directory))
         start_logging(config)
         daemon = Daemon(config)
         try:
@@ -76,8 +72,8 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
         daemon.run()
 
 
-def _policies(directory: Path) -> list[str]:
-    """A Slurm of its own below the directory, and what is done about a hang there."""
+def _install_slurm(directory: Path) -> None:
+    """A Slurm of its own below the directory, with the demo's job."""
     now = int(SystemClock().wall())
     user = f"{getpass.getuser()}({os.getuid()})"
     job = {
@@ -87,12 +83,6 @@ def _policies(directory: Path) -> list[str]:
         "NodeList": "nid00[6149-6150]", "WorkDir": str(directory), "StdOut": str(directory / f"slurm-{_JOB}.out"),
     }  # fmt: skip
     played.install(directory / "slurm", job)
-    dump = f"{{type: dump_stacks, command: [dump-stacks.sh], directory: '{directory}/stacks'}}"
-    policy = "name: start-anew, incidents: [hang, crash, crash_without_exit], lasting: 5s, dry_run: false"
-    return [
-        f"slurm={{directory: '{directory}/slurm', interval: 2s}}",
-        f"policies=[{{{policy}, actions: [{dump}, {{type: requeue}}]}}]",
-    ]
 
 
 def _play_requeued(scenario: Scenario, log: Path) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from monitor.commands.arguments import POSITIVE_DURATION, fail
+from monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
 from monitor.config.intake import Heartbeat
 from monitor.follow.patterns import Watch, absolute
 from monitor.follow.streams import STDIN
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     metavar="URL",
     help="A monitor's intake, http://monitor:9844, or a topic, kafka://broker:9092/topic.",
 )
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On every line, e.g. run=tr11.")
+@click.option("--label", "labels", multiple=True, callback=pairs, metavar="NAME=VALUE",
+              help="On every line, e.g. run=tr11.")  # fmt: skip
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
-@click.option("--kafka", "properties", multiple=True, metavar="NAME=VALUE", help="A property of librdkafka.")
+@click.option("--kafka", "properties", multiple=True, callback=pairs, metavar="NAME=VALUE",
+              help="A property of librdkafka.")  # fmt: skip
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
-    paths: tuple[str, ...], to: str, labels: tuple[str, ...], excludes: tuple[str, ...], carrier: str | None,
+    paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], carrier: str | None,
     heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
-    token_file: Path | None, properties: tuple[str, ...], state: Path | None,
+    token_file: Path | None, properties: dict[str, str], state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
@@ -59,7 +61,6 @@ def forward(
     from monitor.store import StateInUseError, StateUnreadableError
     from monitor.system.clock import SystemClock
 
-    told = _pairs("--label", labels)
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
@@ -72,19 +73,12 @@ def forward(
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        forwarder = Forwarder(watches, target, told, state, SystemClock(), beat, kubernetes=kubernetes)
+        forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat, kubernetes=kubernetes)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: forwarder.stop())
     forwarder.run()
-
-
-def _pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    if bad := [name + sign + value for name, sign, value in pairs if not (name and sign)]:
-        fail(f"{option} {bad[0]}: expected NAME=VALUE", code=2)
-    return {name: text for name, _, text in pairs}
 
 
 def _state_of(words: list[str]) -> Path:
@@ -105,17 +99,16 @@ def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) ->
     return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, secret_file)
 
 
-def _topic(to: str, properties: tuple[str, ...]) -> "Target":
+def _topic(to: str, properties: dict[str, str]) -> "Target":
     from monitor.config.intake import KafkaSettings
 
     brokers, _, topic = to.removeprefix("kafka://").partition("/")
     if not (brokers and topic):
         fail(f"--to {to}: expected kafka://HOST:PORT/TOPIC", code=2)
-    pairs = _pairs("--kafka", properties)
     try:
         from monitor.kafka.producing import Topic
 
-        return Topic(to, KafkaSettings(bootstrap=tuple(brokers.split(",")), topic=topic, client=pairs))
+        return Topic(to, KafkaSettings(bootstrap=tuple(brokers.split(",")), topic=topic, client=properties))
     except ImportError as error:
         fail(f"{error}; install megatron-monitor[kafka]")
     except Exception as error:  # noqa: BLE001 - librdkafka's own, of a property that it does not know

@@ -273,32 +273,25 @@ def prints_as(value: float, printed: float) -> bool:
     return printed - unit / 2 - near <= value <= printed + unit + near
 
 
-def model_flops_per_iteration(topology: Topology, batch: int, sequence: int) -> float | None:
-    """FLOPs that the model needs, nothing recomputed, the core not halved: for MFU as PaLM defines it."""
-    parts = _forward(topology, sequence)
-    return 3 * batch * sequence * sum(parts) if parts else None
-
-
-def hardware_flops_per_iteration(topology: Topology, batch: int, sequence: int) -> float | None:
-    """FLOPs with what is recomputed: all layers once more ("full", never the logits) or the core ("selective")."""
-    parts, recomputed = _forward(topology, sequence), topology.activation_checkpointing
-    if not parts or recomputed is None:
-        return None
+def per_iteration(topology: Topology, batch: int | None, sequence: int | None) -> tuple[int | None, int | None]:
+    """FLOPs of an iteration: those that the model needs, nothing recomputed, the core not halved, for MFU as PaLM
+    defines it; and with all layers once more ("full", never the logits) or the core ("selective").
+    """
+    parts = _forward(topology, sequence) if batch and sequence else None
+    if not parts or not batch or not sequence:
+        return None, None
     linear, core, _logits = parts
-    again = {"full": linear + core, "selective": core}.get(recomputed, 0)
-    return batch * sequence * (3 * sum(parts) + again)
+    again = {"full": linear + core, "selective": core, None: None}.get(topology.activation_checkpointing, 0)
+    model = 3 * batch * sequence * sum(parts)
+    return model, None if again is None else model + batch * sequence * again
 
 
 def utilisation(
     topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
 ) -> tuple[float | None, float | None]:
     """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
-    world = topology.world_size
-    if not (seconds and batch and sequence and peak and world):
-        return None, None
-    available = peak * 1e12 * world * seconds
-    model = model_flops_per_iteration(topology, batch, sequence)
-    hardware = hardware_flops_per_iteration(topology, batch, sequence)
+    available = (peak or 0.0) * 1e12 * (topology.world_size or 0) * (seconds or 0.0)
+    model, hardware = per_iteration(topology, batch, sequence) if available else (None, None)
     return model and model / available, hardware and hardware / available
 
 

@@ -188,15 +188,21 @@ def _first(values: dict[str, str], spellings: tuple[str, ...]) -> int:
     return next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), -1)
 
 
-def _from_line(event: events.TopologyLogged) -> dict[str, Any]:
-    names = ("world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
-             "context_parallel_size", "nodes", "processes_per_node")  # fmt: skip
-    return {name: getattr(event, name) for name in names}
-
-
 def _from_variable(event: events.EnvironmentVariableSeen) -> dict[str, Any]:
     billions = _decimal(event.value.rstrip("bB")) if event.name in NOMINAL_SIZES else None
     return {"nominal_parameters": round(billions * 1e9)} if billions and 0 < billions < _LARGEST_NOMINAL else {}
+
+
+_SETTINGS = frozenset(
+    {"padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
+     "gradient_accumulation_steps", "zero_stage", "engine_world_size"}
+)  # fmt: skip
+_TRAINER = {
+    "instantaneous batch size per device": "micro_batch_size", "total train batch size": "global_batch_size",
+    "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
+    "number of trainable parameters": "trainable_parameters",
+}  # fmt: skip
+"""What HF's Trainer calls a field of ours; of the batch size it adds how it counts it."""
 
 
 def _from_setting(event: events.ModelSettingLogged) -> dict[str, Any]:
@@ -207,18 +213,11 @@ def _from_setting(event: events.ModelSettingLogged) -> dict[str, Any]:
         return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
     if name in ("parameters_billions", "unique_parameters"):
         return {"parameters": whole(value * 1e9 if name == "parameters_billions" else value)}
-    sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
-             "gradient_accumulation_steps", "zero_stage", "engine_world_size")  # fmt: skip
-    return {name: whole(value)} if name in sizes else {}
+    return {name: whole(value)} if name in _SETTINGS else {}
 
 
 def _from_trainer(event: events.TrainerSetting) -> dict[str, Any]:
-    name = "total train batch size" if event.name.startswith("total train batch size") else event.name
-    field = {
-        "instantaneous batch size per device": "micro_batch_size", "total train batch size": "global_batch_size",
-        "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
-        "number of trainable parameters": "trainable_parameters",
-    }.get(name)  # fmt: skip
+    field = _TRAINER.get(event.name.partition(" (")[0])
     if field is None or not isinstance(event.value, int | float):
         return {}
     return {field: whole(event.value)} | ({} if field == "train_iterations" else {"trainer": True})
@@ -237,7 +236,9 @@ def _from_sizes(event: events.SizesTold) -> dict[str, Any]:
 
 _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
     events.ArgumentsDumped: lambda event: sizes_of(event.values),
-    events.TopologyLogged: _from_line,
+    events.TopologyLogged: lambda event: {
+        name: getattr(event, name) for name in event.__struct_fields__ if name in Topology.__struct_fields__
+    },
     events.ModelSettingLogged: _from_setting,
     events.BatchSizeRampupPlanned: lambda event: {
         "rampup": (event.start, event.increment, event.samples),
@@ -340,33 +341,23 @@ def _flag(values: dict[str, str], name: str) -> bool | None:
 
 
 def _dtype(values: dict[str, str]) -> str | None:
+    fp16 = values.get("fp16", "")
     if _flag(values, "bf16"):
         return "bf16"
-    fp16 = values.get("fp16", "")
     if fp16 == "True" or fp16.startswith("{'fp16': True") or "'enabled': True" in fp16:
         return "fp16"
     precision = values.get("precision") or values.get("params_dtype", "")
-    for word, name in _PRECISIONS:
-        if word in precision:
-            return name
-    return "fp32" if _flag(values, "bf16") is False and fp16 == "False" else None
+    named = next((name for word, name in _PRECISIONS if word in precision), None)
+    return named or ("fp32" if _flag(values, "bf16") is False and fp16 == "False" else None)
 
 
 def _checkpointing(values: dict[str, str]) -> str | None:
-    granularity = values.get("recompute_granularity")
+    granularity, all_of_it = values.get("recompute_granularity"), _flag(values, "checkpoint_activations")
     if granularity in ("full", "selective"):
         return granularity
-    if _flag(values, "checkpoint_activations"):
-        return "full"
-    if granularity == "None" or _flag(values, "checkpoint_activations") is False:
-        return "none"
-    return None
+    return "full" if all_of_it else "none" if granularity == "None" or all_of_it is False else None
 
 
 def _glu(values: dict[str, str]) -> bool | None:
-    if _flag(values, "swiglu"):
-        return True
-    glu = values.get("glu_activation")
-    if glu is not None:
-        return glu not in ("None", "False", "")
-    return False if _flag(values, "swiglu") is False else None
+    swiglu, glu = _flag(values, "swiglu"), values.get("glu_activation")
+    return swiglu if swiglu or glu is None else glu not in ("None", "False", "")

@@ -2,14 +2,17 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import permutations
+from typing import Any, TypeVar
 
 from monitor.reports import columns, tables
 from monitor.reports.columns import COLUMNS, size
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table
+
+T = TypeVar("T")
 
 # What keeps rows of one table from being compared, and repeats of one configuration that contradict each other.
 
@@ -28,19 +31,24 @@ _FACTS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
 _SHOWN = 4
 
 
+def _grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The rows of each value, in their order; those of which it is not known are in none."""
+    groups: dict[Any, list[T]] = {}
+    for row in rows:
+        if (value := key(row)) is not None:
+            groups.setdefault(value, []).append(row)
+    return groups
+
+
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
-    facts = [(text, [read(row) for row in rows]) for text, read in _FACTS]
     software = sorted({name for row in rows for name in row.software})
-    facts += [(f"{name} differs", [row.software.get(name) for row in rows]) for name in software]
+    facts = [*_FACTS, *((f"{name} differs", lambda row, name=name: row.software.get(name)) for name in software)]
     out = []
-    for text, values in facts:
-        found: dict[str, list[str]] = {}
-        for row, value in zip(rows, values, strict=True):
-            if value is not None:
-                found.setdefault(str(value), []).append(row.run)
+    for text, read in facts:
+        found = {value: _names([row.run for row in group]) for value, group in _grouped(rows, read).items()}
         if len(found) > 1:
-            out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
+            out.append(f"{text}: " + "; ".join(f"{value} ({names})" for value, names in found.items()))
     return [*out, *_contradictions(rows), *_fuller(rows)]
 
 
@@ -57,13 +65,8 @@ def configuration(row: Row) -> tuple[Any, ...] | None:
 
 def _contradictions(rows: Sequence[Row]) -> list[str]:
     """K13 and K14: repeats of one configuration that are far apart, or whose two figures look exchanged."""
-    repeats: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        key = configuration(row)
-        if key is not None:
-            repeats.setdefault(key, []).append(row)
     out = []
-    for group in repeats.values():
+    for group in _grouped(rows, configuration).values():
         if len(group) < 2:
             continue
         swapped = [(a, b) for place, a in enumerate(group) for b in group[place + 1 :] if _swapped(a, b)]
@@ -79,17 +82,16 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
 
 def _fuller(rows: Sequence[Row]) -> list[str]:
     """K16: memory that falls where the micro batch grows, all else equal."""
-    alike: dict[tuple[Any, ...], list[tuple[int, int, str]]] = {}
-    for row in rows:
-        key = configuration(replace(row, micro_batch_size=None))
-        if key is not None and row.micro_batch_size and row.memory_bytes:
-            alike.setdefault(key, []).append((row.micro_batch_size, row.memory_bytes, row.run))
+    alike = _grouped(
+        (row for row in rows if row.micro_batch_size and row.memory_bytes),
+        lambda row: configuration(replace(row, micro_batch_size=None)),
+    )
     return [
-        f"{run} takes more memory at micro batch {small} than {other} at {large}"
+        f"{row.run} takes more memory at micro batch {small} than {other.run} at {large}"
         for group in alike.values()
-        for small, more, run in group
-        for large, less, other in group
-        if small < large and more > (1 + _REPEATS) * less
+        for row, other in permutations(group, 2)
+        if (small := row.micro_batch_size or 0) < (large := other.micro_batch_size or 0)
+        and (row.memory_bytes or 0) > (1 + _REPEATS) * (other.memory_bytes or 0)
     ]
 
 
@@ -138,12 +140,11 @@ def benchmark(
     """Sort, group, and find the baseline by its run name; LookupError where it names no run, or several."""
     ordered = sorted(rows, key=lambda row: (_last(SORTS[sort](row)), row.run))
     base = _find(ordered, baseline) if baseline is not None else None
-    groups: dict[Any, list[Row]] = {}
-    for row in ordered:
-        groups.setdefault(GROUPS[group](row) if group else "", []).append(row)
-    named = [(str(value), groups[value]) for value in sorted(value for value in groups if value is not None)]
-    if None in groups:
-        named.append(("unknown", groups[None]))
+    by = GROUPS[group] if group else lambda _: ""
+    groups = _grouped(ordered, by)
+    named = [(str(value), groups[value]) for value in sorted(groups)]
+    if unknown := [row for row in ordered if by(row) is None]:
+        named.append(("unknown", unknown))
     measured = [row for row in ordered if row.seconds_per_iteration is not None]
     return Benchmark(ordered, named, base, warnings(measured))
 

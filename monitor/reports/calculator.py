@@ -36,6 +36,7 @@ def answer(
     sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
     micro = formulas.micro_batches(batch, topology.micro_batch_size, topology.data_parallel_size)
     at_once = batch * sequence if batch and sequence else None
+    works = flops.per_iteration(topology, batch, sequence)
     goal = {
         "days": formulas.days(iterations, tokens, seconds, batch, sequence),
         "tokens": iterations * at_once if iterations and at_once else None,
@@ -44,11 +45,13 @@ def answer(
         "inputs": sizes | stated(given),
         "formulas": list(_figures(topology, seconds, batch, sequence)),
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
-        **_work(topology, batch, sequence),
+        "model_flops_per_iteration": works[0],
+        "hardware_flops_per_iteration": works[1],
         "peak_tflops": peak,
         "mfu": mfu,
         "hfu": hfu,
-        **_rates(seconds, samples=batch, tokens=at_once),
+        "samples_per_second": batch / seconds if batch and seconds else None,
+        "tokens_per_second": at_once / seconds if at_once and seconds else None,
         **_time(breakdown, seconds, pure_compute, mfu, hfu),
         "micro_batches": micro,
         "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None,
@@ -57,19 +60,6 @@ def answer(
     if printed is not None:
         out["printed"] = _explained(printed, topology, seconds, batch, sequence)
     return out
-
-
-def _work(topology: Topology, batch: int | None, sequence: int | None) -> dict[str, float | None]:
-    """FLOPs of an iteration: the model's, and those that the GPUs do."""
-    works = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
-    return {
-        f"{name}_flops_per_iteration": count(topology, batch, sequence) if batch and sequence else None
-        for name, count in works.items()
-    }
-
-
-def _rates(seconds: float | None, **counts: int | None) -> dict[str, float | None]:
-    return {f"{name}_per_second": count / seconds if count and seconds else None for name, count in counts.items()}
 
 
 def _figures(
@@ -136,15 +126,12 @@ def text(found: dict[str, Any]) -> str:
     """The answer for people."""
     parts = ["Inputs", _pairs(found["inputs"]), "", "TFLOP/s per GPU"]
     rows = [
-        (
-            row["formula"],
-            f"{row['tflops']:.2f}" if row["tflops"] is not None else "",
-            row["counts"],
-            row["printed_by"] if row["tflops"] is not None else "needs " + ", ".join(row["lacks"]),
-        )
+        {**row, "figure": "" if row["tflops"] is None else f"{row['tflops']:.2f}",
+         "by": row["printed_by"] if row["tflops"] is not None else "needs " + ", ".join(row["lacks"])}
         for row in found["formulas"]
-    ]
-    parts.append(aligned(Table(("formula", "TFLOPs", "counts", "printed by"), tuple(rows)), "  "))
+    ]  # fmt: skip
+    columns = {"formula": "{formula}", "TFLOPs": "{figure}", "counts": "{counts}", "printed by": "{by}"}
+    parts.append(aligned(Table.of(columns, rows), "  "))
     told = found | {"billions": [count / 1e9 for count in (found["parameters"] or {}).values()] or None}
     figures = {label: form.format(told[name], **told) for name, label, form in _FOLLOWS if told.get(name) is not None}
     if figures:
@@ -158,31 +145,24 @@ def text(found: dict[str, Any]) -> str:
 
 def _time_text(time: dict[str, Any]) -> str:
     whole = sum(time["parts"].values())
-    rows = tuple(
-        (name, f"{seconds:.4g} s", f"{seconds / whole:.1%}" if whole else "") for name, seconds in time["parts"].items()
-    )
-    text = aligned(Table(("", "", ""), rows), "  ").partition("\n")[2]
+    rows = [(name, f"{took:.4g} s", f"{took / whole:.1%}" if whole else "") for name, took in time["parts"].items()]
+    lines = [aligned(Table(("", "", ""), tuple(rows)), "  ").partition("\n")[2]]
     if time["compute_share"] is None:
-        return (
-            text + "\n  compute holds waiting too: timers of the passes' parts tell them apart (--timing-log-level 2)"
-        )
+        lines.append("  compute holds waiting too: timers of the passes' parts tell them apart (--timing-log-level 2)")
     for name, label in (("mfu_of_compute", "MFU"), ("hfu_of_compute", "HFU")):
         if time[name] is not None:
-            text += f"\n  {label} while computing: {time[name]:.1%}, the most that hiding all the rest could give"
-    return text
+            lines.append(f"  {label} while computing: {time[name]:.1%}, the most that hiding all the rest could give")
+    return "\n".join(lines)
 
 
 def _printed_text(printed: dict[str, Any]) -> str:
+    figure, near = f"{printed['tflops']:g} TFLOPs as printed is", printed["nearest"]
     if printed["formula"]:
-        return f"{printed['tflops']:g} TFLOPs as printed is the formula {printed['formula']}"
+        return f"{figure} the formula {printed['formula']}"
     if printed["causes"]:
-        lines = "".join(f"\n  {cause}" for cause in printed["causes"])
-        return (
-            f"{printed['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
-        )
-    near = printed["nearest"]
+        return "\n  ".join((f"{figure} no formula's figure for these inputs; it would be with", *printed["causes"]))
     close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / printed['tflops'] - 1:+.1%})" if near else ""
-    return f"{printed['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
+    return f"{figure} no formula's figure, nor with one input changed{close}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

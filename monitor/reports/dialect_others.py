@@ -139,14 +139,20 @@ def _marks(text: str, word: int) -> Iterator[str]:
         yield mark.rstrip()
 
 
+def memo_of(dialect: Dialect, spec: LineSpec) -> Memo | None:
+    """What reads by this dialect, whose line it is; None where they are none."""
+    if any(dialect.problems()) or any(spec.problems()):
+        return None
+    try:
+        return Memo(Scanner(rules_of((dialect,))))
+    except ValueError:
+        return None
+
+
 def _reads(step: Dialect, spec: LineSpec, text: str) -> str:
     """The event that it gives of the line; empty where it gives none, or takes a step's line."""
-    if list(spec.problems()):
-        return ""
-    try:
-        dialect = Dialect(name=step.name, prefixes=step.prefixes, lines=(spec,), samples=step.samples)
-        memo = Memo(Scanner(rules_of((dialect,))))
-    except ValueError:
+    memo = memo_of(Dialect(name=step.name, prefixes=step.prefixes, lines=(spec,), samples=step.samples), spec)
+    if memo is None:
         return ""
     if any(list(read(sample, memo)) for sample in step.samples):
         return ""

@@ -11,14 +11,11 @@ from math import inf
 import yaml
 
 from monitor.model.tables import rows_of
-from monitor.reports.dialect_others import Other, others
+from monitor.reports.dialect_others import Other, memo_of, others
 from monitor.reports.dialect_steps import Count
-from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, LineSpec, Sample, built_in
 from parsers.engine.fields import clock
-from parsers.engine.memo import Memo
-from parsers.engine.scan import Scanner
-from parsers.events import IterationLogged, StepGuessed, to_fields
+from parsers.events import IterationLogged, LogEvent, StepGuessed, to_fields
 from parsers.reader import SourceReader
 from parsers.samples import read
 
@@ -133,12 +130,8 @@ class Proposal:
 
 def tried(name: str, proposal: Proposal) -> dict[str, object]:
     """What the sample gives when it is read so; nothing where that is no dialect, or not every line is read."""
-    try:
-        dialect = _dialect(name, proposal)
-        if [*dialect.problems(), *proposal.line.problems()]:
-            return {}
-        memo = Memo(Scanner(rules_of((dialect,))))
-    except ValueError:
+    memo = memo_of(_dialect(name, proposal), proposal.line)
+    if memo is None:
         return {}
     gives: dict[str, object] = {}
     for text in (*(() if proposal.below else proposal.texts[-3:-1]), proposal.sample):
@@ -179,13 +172,17 @@ def _dialect(name: str, proposal: Proposal) -> Dialect:
 
 def is_read(sample: str) -> bool:
     """Whether the monitor takes anything from it as it is."""
-    return any(type(one.event) is not StepGuessed for one in SourceReader().feed(sample.encode() + b"\n.\n"))
+    return any(type(one.event) is not StepGuessed for one in _as_it_is(sample))
 
 
 def _known(sample: str) -> str:
     """The dialect that reads the sample as it is."""
-    found = SourceReader().feed(sample.encode() + b"\n.\n")
-    return next((entry.rule.partition(".")[0] for entry in found if isinstance(entry.event, IterationLogged)), "")
+    rules = (one.rule for one in _as_it_is(sample) if isinstance(one.event, IterationLogged))
+    return next((rule.partition(".")[0] for rule in rules), "")
+
+
+def _as_it_is(sample: str) -> list[LogEvent]:
+    return SourceReader().feed(sample.encode() + b"\n.\n")
 
 
 def _lines(

@@ -78,11 +78,9 @@ def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
 
 
 def _hang(state: RunState, tally: Tally) -> str:
-    launch = state.launch
-    failure = launch.failure
+    launch, failure, silence = state.launch, state.launch.failure, silent_before_end(state, tally)
     if launch.watchdog_ranks:
         return f": {failure.message if failure else 'NCCL watchdog'}, {len(launch.watchdog_ranks)} ranks"
-    silence = silent_before_end(state, tally)
     ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
     return f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}"
 

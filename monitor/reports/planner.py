@@ -42,15 +42,15 @@ class Ramp:
         """MBS x DP must divide this: gcd(start, increment, batch)."""
         return gcd(self.start, self.batch, self.increment if self.start < self.batch else 0)
 
-    def stages(self) -> Iterator[tuple[int, int, int]]:
-        """(batch size, iterations, samples) of each step of the ramp but the last, which lasts to the end."""
+    def stages(self) -> Iterator[dict[str, int]]:
+        """Batch size, iterations and samples of each step of the ramp but the last, which lasts to the end."""
         sizes, consumed = self.sizes(), 0
         step = self.samples / max(1, len(sizes) - 1)
         for number, size in enumerate(sizes[:-1], start=1):
             iterations = max(0, ceil((number * step - consumed) / size))
             consumed += iterations * size
             if iterations:
-                yield size, iterations, iterations * size
+                yield {"batch_size": size, "iterations": iterations, "samples": iterations * size}
 
 
 def largest(batch: int, micro_batch: int, tensor: int, pipeline: int, per_node: int) -> dict[str, float] | None:
@@ -113,12 +113,9 @@ def answer(
     data_parallel: int | None = None, layers: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain data: `problems` is empty where the ramp can be run, with the layout asked for if one was."""
-    problems = list(_problems_of_model(tensor, pipeline, per_node, layers))
-    if micro_batch is not None and data_parallel is not None:
-        problems += _problems_of(ramp, micro_batch, data_parallel, data_parallel * tensor * pipeline, gpus)
+    problems = list(_problems(ramp, tensor, pipeline, per_node, gpus, micro_batch, data_parallel, layers))
     found = layouts(ramp, tensor, pipeline, per_node, gpus, micro_batch)
-    if data_parallel is not None:
-        found = [layout for layout in found if layout["data_parallel"] == data_parallel]
+    found = [layout for layout in found if data_parallel in (None, layout["data_parallel"])]
     if not found and not problems:
         problems.append("no layout runs the whole ramp" + (f" on {gpus} GPUs" if gpus else ""))
     ways = [micro_batch] if micro_batch else [1, 2, 4, 8]
@@ -126,9 +123,7 @@ def answer(
         "replica_gpus": tensor * pipeline,
         "divisor": ramp.divisor,
         "sizes": {"first": ramp.start, "last": ramp.batch, "steps": len(ramp.sizes())},
-        "stages": [
-            {"batch_size": size, "iterations": count, "samples": samples} for size, count, samples in ramp.stages()
-        ],
+        "stages": list(ramp.stages()),
         "largest": [
             fit
             for size in dict.fromkeys((ramp.start, ramp.batch))
@@ -140,52 +135,46 @@ def answer(
     }
 
 
-def _problems_of_model(tensor: int, pipeline: int, per_node: int, layers: int | None) -> Iterator[str]:
+def _problems(
+    ramp: Ramp, tensor: int, pipeline: int, per_node: int, gpus: int | None, micro: int | None, data: int | None,
+    layers: int | None,
+) -> Iterator[str]:  # fmt: skip
+    """Of the model, and of the layout that is asked for, if one is."""
     if layers and layers % pipeline:
         yield f"layers {layers} % PP {pipeline} = {layers % pipeline}"
     if tensor > per_node:
         yield f"TP {tensor} is larger than a node of {per_node} GPUs"
-
-
-def _problems_of(ramp: Ramp, micro_batch: int, data_parallel: int, wanted: int, gpus: int | None) -> Iterator[str]:
-    """Of a layout that is asked for, and `wanted` GPUs by that."""
-    if wrong := problem(ramp, micro_batch, data_parallel):
+    if micro is None or data is None:
+        return
+    if wrong := problem(ramp, micro, data):
         yield wrong
-    if gpus is not None and wanted > gpus:
+    if gpus is not None and (wanted := data * tensor * pipeline) > gpus:
         yield f"TP x PP x DP = {wanted} GPUs, and there are {gpus}"
+
+
+_TABLES = (
+    ("Ramp", "stages", {"GBS": "{batch_size}", "iterations": "{iterations}", "samples": "{samples}"}),
+    ("Most that a batch size can feed", "largest",
+     {"GBS": "{batch}", "MBS": "{micro_batch}", "DP": "{replicas}", "GPUs": "{gpus}", "nodes": "{nodes:g}"}),
+    ("Layouts that run the whole ramp", "layouts",
+     {"DP": "{data_parallel}", "MBS": "{micro_batch}", "GPUs": "{gpus}", "nodes": "{nodes:g}", "idle": "{idle_gpus}",
+      "bubble at start": "{first_bubble:.1%}", "at end": "{last_bubble:.1%}"}),
+)  # fmt: skip
+"""Title, what of the answer, and its columns."""
 
 
 def text(found: dict[str, Any]) -> str:
     """The answer for people."""
-    sizes, parts = found["sizes"], []
-    parts.append(
+    sizes = found["sizes"]
+    parts = [
         f"A replica is {found['replica_gpus']} GPUs; batch sizes {sizes['first']} to {sizes['last']} "
         f"in {sizes['steps']} steps; MBS x DP must divide {found['divisor']}"
-    )
-    if found["stages"]:
-        rows = tuple((str(s["batch_size"]), str(s["iterations"]), str(s["samples"])) for s in found["stages"])
-        parts += ["", "Ramp", _shortened(Table(("GBS", "iterations", "samples"), rows))]
-    most = tuple(
-        (str(f["batch"]), str(f["micro_batch"]), str(f["replicas"]), str(f["gpus"]), f"{f['nodes']:g}")
-        for f in found["largest"]
-    )
-    parts += ["", "Most that a batch size can feed", aligned(Table(("GBS", "MBS", "DP", "GPUs", "nodes"), most), "  ")]
-    if found["layouts"]:
-        listed = tuple(
-            (
-                str(x["data_parallel"]), str(x["micro_batch"]), str(x["gpus"]), f"{x['nodes']:g}", str(x["idle_gpus"]),
-                f"{x['first_bubble']:.1%}", f"{x['last_bubble']:.1%}",
-            )
-            for x in found["layouts"]
-        )  # fmt: skip
-        headers = ("DP", "MBS", "GPUs", "nodes", "idle", "bubble at start", "at end")
-        parts += ["", "Layouts that run the whole ramp", _shortened(Table(headers, listed))]
-    for text in found["problems"]:
-        parts += ["", f"Not valid: {text}"]
+    ]
+    for title, name, columns in _TABLES:
+        if found[name] or name == "largest":
+            parts += ["", title, aligned(Table.of(columns, found[name][:_SHOWN]), "  ")]
+        if (more := len(found[name]) - _SHOWN) > 0:
+            parts.append(f"  ... and {more} more (--json gives all)")
+    for wrong in found["problems"]:
+        parts += ["", f"Not valid: {wrong}"]
     return "\n".join(parts)
-
-
-def _shortened(table: Table) -> str:
-    kept = aligned(Table(table.headers, table.rows[:_SHOWN]), "  ")
-    more = len(table.rows) - _SHOWN
-    return kept + (f"\n  ... and {more} more (--json gives all)" if more > 0 else "")

@@ -4,7 +4,6 @@ How they are shown, and what follows from them, stands in columns.py. Units: sec
 ratios from 0 to 1. `None` is what is not in the log.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -171,21 +170,16 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     wrong = _rates(row, state, steady, options)
     _memory(row, state)
     _breakdown(row, state)
-    notes += _remarks(row, vocabulary)
+    if row.tflops_source == "computed" and row.tflops_formula:
+        notes.append(f"TFLOPs computed by {row.tflops_formula}")
+    if vocabulary is not None:
+        notes.append(f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out")
+    if row.restarts:
+        notes.append(f"{row.restarts} restart{'s' if row.restarts > 1 else ''}")
     found = findings(state, wrong)
     row.findings = [{"check": one.check, "text": one.message, "severity": one.severity} for one in found]
     row.notes = notes + [one.message for one in found if noted(one)]
     return row
-
-
-def _remarks(row: Row, vocabulary: int | None) -> Iterator[str]:
-    """What a reader should know of the row's figures."""
-    if row.tflops_source == "computed" and row.tflops_formula:
-        yield f"TFLOPs computed by {row.tflops_formula}"
-    if vocabulary is not None:
-        yield f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out"
-    if row.restarts:
-        yield f"{row.restarts} restart{'s' if row.restarts > 1 else ''}"
 
 
 def _breakdown(row: Row, state: RunState) -> None:
@@ -243,22 +237,17 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
         if planned and row.global_batch_size and row.global_batch_size != planned and launch.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
-    row.seconds_per_iteration = launch.pure_seconds
+    row.seconds_per_iteration, many = launch.pure_seconds, state.iterations_total
+    if row.seconds_per_iteration is not None and steady is not None and steady.seconds.seen:
+        return [f"no steady time in {many} iterations: the second one's is shown"]
     if row.seconds_per_iteration is not None:
-        return [_unsteady(state, steady)]
+        first = "line alone, the mean of its iterations" if many > 1 else "iteration alone"
+        return [f"from the first {first}"]
     rate = tally.summary_rate
     if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
         row.seconds_per_iteration = row.global_batch_size / rate
         return [f"from the Trainer's summary of {rate:g} samples per second"]
     return []
-
-
-def _unsteady(state: RunState, steady: AtSize | None) -> str:
-    """What the figure of a run that was never steady is."""
-    if steady is None or not steady.seconds.seen:
-        many = state.iterations_total
-        return "from the first line alone, the mean of its iterations" if many > 1 else "from the first iteration alone"
-    return f"no steady time in {state.iterations_total} iterations: the second one's is shown"
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Finding | None:
@@ -306,9 +295,8 @@ def _rounding(values: list[float]) -> float:
 
 def _memory(row: Row, state: RunState) -> None:
     """The largest; and where ranks of every kind print it, the first and last pipeline stage against the others."""
-    launch = state.launch
-    memory, topology = launch.memory, launch.topology
+    memory = state.launch.memory
     row.memory_bytes = memory.max_reserved or memory.max_allocated
-    ends, others = topology.of_stages(memory.by_rank)
+    ends, others = state.launch.topology.of_stages(memory.by_rank)
     if ends and others and abs(max(ends) - max(others)) > _ENDS_APART * max(others):
         row.memory_ends_bytes, row.memory_others_bytes = max(ends), max(others)

@@ -3,8 +3,9 @@
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
 _FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
@@ -19,6 +20,11 @@ class Table:
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @staticmethod
+    def of(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> "Table":
+        """Figures by their names; a column is a header and how it is written, as format() takes it."""
+        return Table(tuple(columns), tuple(tuple(form.format_map(row) for form in columns.values()) for row in rows))
 
     def numeric(self) -> list[bool]:
         """Which columns hold figures alone."""

@@ -30,33 +30,29 @@ class Step(NamedTuple):
 _SIZES = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
 
 
+_TOPOLOGY = {
+    **{name: name for name in ("world_size", "micro_batch_size", "global_batch_size", "layers", "sequence_length",
+                               "parameters", "log_interval")},
+    "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "hidden": "hidden_size",
+    "heads": "attention_heads", "vocab": "padded_vocab_size",
+}  # fmt: skip
+
+
 def topology_of(scenario: Scenario) -> Topology:
     """The scenario's sizes as the monitor names them."""
-    return Topology(
-        world_size=scenario.world_size,
-        tensor_parallel_size=scenario.tp,
-        pipeline_parallel_size=scenario.pp,
-        data_parallel_size=scenario.dp,
-        micro_batch_size=scenario.micro_batch_size,
-        global_batch_size=scenario.global_batch_size,
-        layers=scenario.layers,
-        hidden_size=scenario.hidden,
-        ffn_hidden_size=4 * scenario.hidden,
-        attention_heads=scenario.heads,
-        sequence_length=scenario.sequence_length,
-        padded_vocab_size=scenario.vocab,
-        dtype="fp16" if scenario.fp16 else "bf16",
-        activation_checkpointing="full" if scenario.checkpointing else "none",
-        glu=False,
-        parameters=scenario.parameters,
-        log_interval=scenario.log_interval,
-    )
+    sizes = {name: getattr(scenario, ours) for ours, name in _TOPOLOGY.items()}
+    checkpointing, dtype = "full" if scenario.checkpointing else "none", "fp16" if scenario.fp16 else "bf16"
+    traits: dict[str, Any] = {
+        "ffn_hidden_size": 4 * scenario.hidden,
+        "dtype": dtype,
+        "activation_checkpointing": checkpointing,
+    }
+    return Topology(**sizes, **traits, glu=False)
 
 
 def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:
     """The text of this name, as the scenario's program or everybody prints it `at` seconds after the start."""
-    template = scenario.program.says.get(name) or WORDS["texts"].get(name, "")
-    return _filled(template, scenario, at, **others)
+    return _filled(scenario.program.says.get(name) or WORDS["texts"].get(name, ""), scenario, at, **others)
 
 
 def _filled(template: str, scenario: Scenario, at: float, **others: Any) -> str:
@@ -209,21 +205,18 @@ _OF_STEP: dict[str, Callable[[Scenario, Step], Any]] = {
 
 def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
     """Reports of the first ranks of each pipeline stage; two of them glued, as happens when ranks print at once."""
+    stages, known = min(scenario.pp, scenario.world_size), scenario.memory_mib
+    ranks = range(min(scenario.world_size, 8))
+    if known is not None:
+        ranks = range(0, stages * (scenario.world_size // stages), scenario.world_size // stages)
     reports = []
-    stages = min(scenario.pp, scenario.world_size)
-    ranks = range(min(scenario.world_size, 8)) if scenario.memory_mib is None else [
-        stage * (scenario.world_size // stages) for stage in range(stages)
-    ]  # fmt: skip
     for rank in ranks:
         used, extra, kept = (21633.0859375 + 97 * rank) * grown, 2799.0, 7683.0
-        if scenario.memory_mib is not None:
-            end = rank in (ranks[0], ranks[-1]) and scenario.end_memory_mib
-            whole = (end or scenario.memory_mib) * grown
+        if known is not None:
+            whole = (((rank in (ranks[0], ranks[-1])) and scenario.end_memory_mib) or known) * grown
             used, extra, kept = 0.75 * whole, 0.125 * whole, 0.25 * whole
-        most, reserved = used + extra, used + kept
-        reports.append(
-            say("memory", scenario, 0.0, rank=rank, iteration=iteration, used=used, most=most, kept=reserved)
-        )
+        figures = {"rank": rank, "iteration": iteration, "used": used, "most": used + extra, "kept": used + kept}
+        reports.append(say("memory", scenario, 0.0, **figures))
     return "".join(reports[:2]) + "\n\n" + "".join(report + "\n" for report in reports[2:])
 
 

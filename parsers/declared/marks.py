@@ -84,14 +84,13 @@ class Mark:
             before, following = self._literals[index], self._literals[index + 1]
             taken = _pattern(name, following)
             if name == "text":
-                stop = (
-                    _literal(following)
-                    if following or index + 1 == len(self._names)
-                    else _pattern(self._names[index + 1], self._literals[index + 2])
-                )
-                taken = rf"(?:(?!{stop}).){{0,200}}" if stop else ".{0,200}"
+                follows = _literal(following)
+                if not following and index + 1 < len(self._names):
+                    follows = _taken(self._names[index + 1], self._literals[index + 2])
+                taken = rf"(?:(?!{follows}).){{0,200}}" if follows else ".{0,200}"
             # in a column: `[  5/100]`; two blanks in the mark take them already
-            aligned = "[ ]{0,12}" if _is_number(name) and not before.endswith("  ") else ""
+            aligned = "" if taken or before.endswith("  ") else "[ ]{0,12}"
+            taken = taken or _number(following[:2])
             out += [aligned, f"((?>{taken}))" if name not in HELPERS else f"(?>{taken})", _literal(following)]
         return re.compile("".join(out))
 
@@ -121,7 +120,12 @@ def _literal(text: str) -> str:
     return re.sub(r"(?:\\ ){2,}", "[ \\t]{1,40}", re.escape(text))
 
 
+def _taken(name: str, following: str) -> str:
+    return _pattern(name, following) or _number(following[:2])
+
+
 def _pattern(name: str, following: str) -> str:
+    """What a placeholder takes; nothing: a number."""
     kind = name.partition(" ")[0]
     stop = re.escape(following[0]) if following.strip() else ""
     if kind in ("bar", "time"):
@@ -132,12 +136,7 @@ def _pattern(name: str, following: str) -> str:
         return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
     if "clock" in name or "words" in name:
         return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
-    return _number(following[:2])
-
-
-def _is_number(name: str) -> bool:
-    kind = name.partition(" ")[0]
-    return kind not in ("bar", "time", "clock", "word", "path", "text") and "clock" not in name and "words" not in name
+    return ""
 
 
 def _number(following: str) -> str:

@@ -5,56 +5,37 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
+from parsers import events
 from parsers.declared.marks import Mark
 from parsers.declared.schema import Dialect, LineSpec
 from parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
 from parsers.engine.fields import LEADING_NUMBER, number
 from parsers.engine.scan import Line
-from parsers.events import (
-    CheckpointLoaded,
-    CheckpointLoadStarted,
-    CheckpointSaved,
-    CheckpointSaveStarted,
-    CustomProgressLogged,
-    EvaluationProgressed,
-    Event,
-    FailureSeen,
-    GenerationMoved,
-    IterationLogged,
-    MemoryReported,
-    MilestoneReached,
-    Part,
-    PartBegan,
-    ProgramExited,
-    SizesTold,
-    ThroughputReported,
-    TimersReported,
-    ValidationLogged,
-)
+from parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's event small
 _MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
 _MAX_SECONDS = 1e9
-_STEP_VALUES: Final = frozenset(IterationLogged.__struct_fields__)
+_STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
 _TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
-    "launch": (MilestoneReached, {"milestone": "launched"}),
-    "begin": (MilestoneReached, {"milestone": "training_started"}),
-    "done": (MilestoneReached, {"milestone": "training_done"}),
-    "evaluated": (EvaluationProgressed, {"done": 0, "total": 0, "finished": True}),
-    "saving": (CheckpointSaveStarted, _OF_STEP),
-    "loading": (CheckpointLoadStarted, _OF_STEP),
-    "loaded": (CheckpointLoaded, _OF_STEP),
-    "end": (ProgramExited, {"reason": "finished", "iteration": None}),
-    "generating": (GenerationMoved, {}),
-    "evaluating": (EvaluationProgressed, {"done": 0, "total": 0}),
-    "saved": (CheckpointSaved, {**_OF_STEP, "seconds": None}),
-    "evaluation": (ValidationLogged, {"iteration": None, "dataset": "validation", "losses": {}}),
-    "failure": (FailureSeen, {"failure": "unknown", "message": "", "pattern": None}),
-    "progress": (CustomProgressLogged, {"name": ""}),
-    **{part: (PartBegan, {"part": part}) for part in get_args(Part)},
+    "launch": (events.MilestoneReached, {"milestone": "launched"}),
+    "begin": (events.MilestoneReached, {"milestone": "training_started"}),
+    "done": (events.MilestoneReached, {"milestone": "training_done"}),
+    "evaluated": (events.EvaluationProgressed, {"done": 0, "total": 0, "finished": True}),
+    "saving": (events.CheckpointSaveStarted, _OF_STEP),
+    "loading": (events.CheckpointLoadStarted, _OF_STEP),
+    "loaded": (events.CheckpointLoaded, _OF_STEP),
+    "end": (events.ProgramExited, {"reason": "finished", "iteration": None}),
+    "generating": (events.GenerationMoved, {}),
+    "evaluating": (events.EvaluationProgressed, {"done": 0, "total": 0}),
+    "saved": (events.CheckpointSaved, {**_OF_STEP, "seconds": None}),
+    "evaluation": (events.ValidationLogged, {"iteration": None, "dataset": "validation", "losses": {}}),
+    "failure": (events.FailureSeen, {"failure": "unknown", "message": "", "pattern": None}),
+    "progress": (events.CustomProgressLogged, {"name": ""}),
+    **{part: (events.PartBegan, {"part": part}) for part in get_args(Part)},
 }
 """What a line means -> its event, and the event's fields: the line's own where it has them."""
 _REPEATED: Final = "x across cluster]"
@@ -173,7 +154,7 @@ class Reading:
             yield from self._step(values, losses, extra, origin)
             if self.spec.then:
                 kind, fields = _TELLS[self.spec.then]
-                implied = {"implied": True} if kind is PartBegan else {}
+                implied = {"implied": True} if kind is events.PartBegan else {}
                 yield kind(**fields, **implied, **origin)
         else:
             yield from self._other(values, losses, line, origin)
@@ -188,14 +169,14 @@ class Reading:
         if step is None:
             # a step of a later epoch, and not how many an epoch has: which one nobody knows
             if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
-                yield CustomProgressLogged(name=self.spec.name or self._dialect, **origin)
+                yield events.CustomProgressLogged(name=self.spec.name or self._dialect, **origin)
             return
         yield from _memory(values, step, origin)
         total = _total_of(values)
         _time(values)
         yield from _parts(values, origin, of_next=True)
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
-        yield IterationLogged(
+        yield events.IterationLogged(
             iteration=step,
             train_iterations=total,
             losses=losses,
@@ -213,7 +194,7 @@ class Reading:
         spec, step, means = self.spec, _step_of(values), self.spec.means
         if means in _TELLS:
             kind, fields = _TELLS[means]
-            if kind is PartBegan and _REPEATED in line.text:
+            if kind is events.PartBegan and _REPEATED in line.text:
                 return
             given: dict[str, Any] = {
                 "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
@@ -226,13 +207,13 @@ class Reading:
         elif means == "settings":
             sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
             if sizes:
-                yield SizesTold(values=sizes, **origin)
+                yield events.SizesTold(values=sizes, **origin)
         else:
             yield from _memory(values, step, origin)
             yield from _parts(values, origin)
             rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
             if rates:
-                yield ThroughputReported(**rates, **origin)
+                yield events.ThroughputReported(**rates, **origin)
 
 
 def _time(values: dict[str, Any]) -> None:
@@ -278,13 +259,13 @@ def _total_of(values: Mapping[str, Any]) -> int | None:
 def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
     reported = {MEMORY[name]: values[name] for name in MEMORY if name in values}
     if reported:
-        yield MemoryReported(iteration=step, occasion="step", **reported, **origin)
+        yield events.MemoryReported(iteration=step, occasion="step", **reported, **origin)
 
 
 def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool | None = None) -> Iterator[Event]:
     parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
     if parts:
-        yield TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
+        yield events.TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
 
 
 def _positive(text: str | None) -> bool:

@@ -9,24 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from parsers.engine.fields import (
-    LEADING_NUMBER,
-    amount,
-    amount_of_milliseconds,
-    byte_size,
-    clock,
-    finite,
-    finite_amount,
-    gibibytes,
-    mebibytes,
-    per_second,
-    ratio,
-    seconds,
-    teraflops,
-    whole,
-    whole_amount,
-    words_of_time,
-)
+from parsers.engine import fields
 from parsers.engine.prefixes import iso_time
 from parsers.wrappers import date_after
 
@@ -62,12 +45,12 @@ _MICRO = re.compile(r"\d")
 
 
 def _times(unit: str) -> Convert:
-    return lambda text: seconds(finite_amount(text), unit)
+    return lambda text: fields.seconds(fields.finite_amount(text), unit)
 
 
 def _share(text: str) -> float | None:
     """NanoGPT prints -100 % before it knows."""
-    value = ratio(text)
+    value = fields.ratio(text)
     return value if value is not None and value >= 0 else None
 
 
@@ -76,26 +59,26 @@ def _percent(text: str) -> float | None:
 
 
 def _over(divisor: float) -> Convert:
-    return lambda text: None if (value := finite_amount(text)) is None else value / divisor
+    return lambda text: None if (value := fields.finite_amount(text)) is None else value / divisor
 
 
 def _from_zero(text: str) -> int | None:
     """Of a count whose first is 1."""
-    value = whole_amount(text)
+    value = fields.whole_amount(text)
     return None if value is None else value - 1
 
 
 def _lossless_index(text: str) -> int | None:
     """Of `1.23e+3` the last digits are lost: it names no step."""
-    value = whole_amount(text) if "e" not in text else None
+    value = fields.whole_amount(text) if "e" not in text else None
     return None if value is None else value + 1
 
 
 def _unix(divisor: int) -> Convert:
     def convert(text: str) -> str | None:
-        match = LEADING_NUMBER.match(text)
-        value = finite(match[1]) if match else None
-        milliseconds_ = None if value is None else whole(value * 1000 / divisor)
+        match = fields.LEADING_NUMBER.match(text)
+        value = fields.finite(match[1]) if match else None
+        milliseconds_ = None if value is None else fields.whole(value * 1000 / divisor)
         return None if milliseconds_ is None else unix_time(milliseconds_)
 
     return convert
@@ -120,27 +103,29 @@ def _text(text: str) -> str | None:
 
 
 UNITS: Final[dict[str, dict[str, Convert]]] = {
-    **{name: {"": whole_amount} for name in _EXACT},
-    "step": {"": whole_amount, "index": _lossless_index},
-    "epoch": {"": whole_amount, "number": _from_zero},
+    **{name: {"": fields.whole_amount} for name in _EXACT},
+    "step": {"": fields.whole_amount, "index": _lossless_index},
+    "epoch": {"": fields.whole_amount, "number": _from_zero},
     # of a mean: fairseq prints `wpb=60411.3`
-    "tokens_per_iteration": {"": finite_amount},
-    **{name: {"": amount} for name in _NUMBERS},
-    **{name: {"": finite_amount} for name in _RATES},
+    "tokens_per_iteration": {"": fields.finite_amount},
+    **{name: {"": fields.amount} for name in _NUMBERS},
+    **{name: {"": fields.finite_amount} for name in _RATES},
     **{name: {"": _share, "%": _percent} for name in _RATIOS},
     **{
         name: {
-            "": finite_amount, "s": finite_amount, "ms": amount_of_milliseconds, "us": _times("us"),
-            "min": _times("min"), "h": _times("h"), "it/s": per_second, "clock": clock, "words": words_of_time,
+            "": fields.finite_amount, "s": fields.finite_amount, "ms": fields.amount_of_milliseconds,
+            **{unit: _times(unit) for unit in ("us", "min", "h")},
+            "it/s": fields.per_second, "clock": fields.clock, "words": fields.words_of_time,
         }
         for name in _SECONDS
     },
     **{
-        name: {"": byte_size, "B": byte_size, "MiB": mebibytes, "GiB": gibibytes, "printed": byte_size}
+        name: {"": fields.byte_size, "B": fields.byte_size, "MiB": fields.mebibytes, "GiB": fields.gibibytes,
+               "printed": fields.byte_size}
         for name in MEMORY
     },
-    "tflops": {"": finite_amount, "TFLOP/s": finite_amount, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
-               "printed": teraflops},
+    "tflops": {"": fields.finite_amount, "TFLOP/s": fields.finite_amount, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
+               "printed": fields.teraflops},
     "time": {"": _iso, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},
 }  # fmt: skip

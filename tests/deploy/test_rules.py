@@ -95,84 +95,11 @@ def test_promtool_takes_what_is_shipped(arguments: tuple[str | Path, ...]) -> No
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+WRONG = yaml.safe_load((Path(__file__).parent / "wrong_rules.yaml").read_text())
+
+
 @pytest.mark.prometheus
-@pytest.mark.parametrize(
-    ("tests", "case", "right", "wrong"),
-    [
-        ("monitor", "stuck", "loop_timestamp_seconds > 60", "loop_timestamp_seconds > 600"),
-        ("runs", "a late run", 'incident="hang", severity="critical"} == 1', 'incident="hang"} == 1'),
-        ("day", "", "> time() - 86400", "> 0"),
-        (
-            "away-6h",
-            "a hang",
-            "last_over_time(run:megatron_incident:remembered[1d])",
-            "run:megatron_incident:remembered",
-        ),
-        (
-            "away-6m",
-            "a hang",
-            "last_over_time(run:megatron_hang_deadline_timestamp_seconds:remembered[1d]) and",
-            "run:megatron_hang_deadline_timestamp_seconds:remembered and",
-        ),
-        ("away-6m", "stays ended", '{state="finished"}) + Inf)', '{state="finished"}) + 1e9)'),
-        ("away-6h", "ended meanwhile", "rules_paused_timestamp_seconds - 60)", "rules_paused_timestamp_seconds * 1e3)"),
-        ("runs", "taken from the configuration", "unless ignoring (run, scope) (megatron_monitor_ready == 1)", ""),
-        ("runs", "ended with its job", 'seconds{runs="over"}', 'seconds{runs="never"}'),
-        (
-            "runs",
-            "stopped in order",
-            "stopped_timestamp_seconds[1d]))\n          )\n          < 60",
-            "stopped_timestamp_seconds[1d]))\n          )\n          < -1e9",
-        ),
-        (
-            "node",
-            "ends",
-            "ignoring (run, scope) (megatron_monitor_ready",
-            "on (job, instance) (megatron_monitor_ready",
-        ),
-        ("node", "ends", "- ignoring (run, scope) group_left", "- on (job) group_left"),
-        ("node", "no run left", "unless ignoring (state)", "unless on (job, instance)"),
-        ("incidents", "MegatronOverflowStorm", 'incident="overflow_storm"} == 1', 'incident="hang"} == 1'),
-        (
-            "goodput",
-            "half of the time is lost",
-            "(1 - cluster:megatron_goodput:ratio6h) > 0.5",
-            "(1 - cluster:megatron_goodput:ratio6h) > 0.9",
-        ),
-        ("goodput", "computes again", "unless on (cluster, run, cause)", "and on (cluster, run, cause)"),
-        ("runs", "what the daemon keeps back", "(megatron_incident_told or megatron_incident)", "(megatron_incident)"),
-        (
-            "runs",
-            "what the daemon keeps back",
-            "  megatron_incident{incident=~",
-            "  run:megatron_incident:held{incident=~",
-        ),
-        (
-            "runs",
-            "told first",
-            ' == 1 unless on (cluster, run) ALERTS{alertname="MegatronHangDeadlinePassed"',
-            ' == 1 unless ALERTS{x=""',
-        ),
-        (
-            "runs",
-            "told first",
-            '  unless on (cluster, run) ALERTS{alertname="MegatronHangDeadlinePassed"',
-            '  unless ALERTS{x=""',
-        ),
-        ("hour", "ended with its node", " > time() - 3600 unless ", " unless "),
-        ("hour", "ended with its node", "or run:megatron_hang_deadline_timestamp_seconds:held\n", "\n"),
-        ("hour", "ended with its node", "run_retention_seconds[1d]) > time()", "run_retention_seconds[1d]) > 0"),
-        ("young", "", "timestamp_seconds:held > on () group_left ()", "timestamp_seconds:held < on () group_left ()"),
-        ("monitor", "down - not by", "unless ignoring (runs) (", "and ignoring (runs) ("),
-        (
-            "monitor",
-            "down - not by",
-            "stopped_timestamp_seconds[1d])\n          < 60",
-            "stopped_timestamp_seconds[1d])\n          < 1e9",
-        ),
-        ("incidents", "MegatronCrash", "megatron_incident_lost_seconds", "megatron_incident_kept_seconds"),
-    ],
-)
+@pytest.mark.parametrize(("tests", "case", "right", "wrong"), WRONG)
 def test_the_unit_tests_can_fail(tests: str, case: str, right: str, wrong: str, tmp_path: Path) -> None:
     """A rule made wrong is found, by the cases with `case` in their name: all of them take ten times as long. Of each
     case the questions that the rule reaches, with the rules that they are answered by: no other has a part in it.

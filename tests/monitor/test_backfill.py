@@ -11,8 +11,8 @@ from click.testing import Result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from monitor.metrics import CATALOGUE
-from monitor.simulate import Fault, Scenario, timeline, write
-from tests.commands import command
+from monitor.simulate import Fault, Scenario, timeline
+from tests.commands import command, log_of
 
 START = 1_767_225_600.0  # the scenario's own
 LINE = " iteration {:8d}/     100 | elapsed time per iteration (ms): 30000.0 | lm loss: {:.6E} | \n"
@@ -51,9 +51,7 @@ def points_of(text: str) -> dict[str, list[Point]]:
 def simulated(path: Path, **change: object) -> Path:
     """A log of Megatron-LM, which prints the time of each iteration."""
     scenario = Scenario(dialect="megatron-lm", iterations=40, noise=0.0, save_interval=1000, **change)  # type: ignore[arg-type]
-    with path.open("wb") as stream:
-        write(scenario, stream)
-    return path
+    return log_of(path, scenario)
 
 
 def test_values_stand_at_the_logs_times(tmp_path: Path) -> None:

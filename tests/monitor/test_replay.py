@@ -6,21 +6,14 @@ from typing import Any
 
 import pytest
 
-from monitor.simulate import Fault, Scenario, write
+from monitor.simulate import Fault, Scenario
 from monitor.source_clock import clocked
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
-from tests.commands import command
+from tests.commands import command, log_of
 from tests.conftest import REAL_LOGS
 from tests.monitor.core.following import arguments
 
 SAID = {"run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence"}
-
-
-def written(path: Path, scenario: Scenario) -> Path:
-    """A log of the scenario."""
-    with path.open("wb") as stream:
-        write(scenario, stream)
-    return path
 
 
 def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -34,7 +27,7 @@ def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, An
 def test_a_slow_node_is_said_with_all_that_the_interface_names(tmp_path: Path) -> None:
     """One object a transition, its time in ISO 8601 where the log prints times; the summary last."""
     fault = Fault("slowdown_recovered", 300, factor=1.06, length=60)
-    log = written(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=500, faults=(fault,)))
+    log = log_of(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=500, faults=(fault,)))
     said, summary = replayed(log)
     assert [(item["incident"], item["status"]) for item in said] == [("slowdown", "firing"), ("slowdown", "resolved")]
     assert set(said[0]) == SAID
@@ -47,7 +40,7 @@ def test_a_slow_node_is_said_with_all_that_the_interface_names(tmp_path: Path) -
 
 def test_without_times_seconds_since_the_first_line_count(tmp_path: Path) -> None:
     """BigScience's lines carry none: the sum of the iterations, evaluation and saving in it."""
-    log = written(tmp_path / "a.log", Scenario(iterations=500, faults=(Fault("slowdown", 300, factor=1.06),)))
+    log = log_of(tmp_path / "a.log", Scenario(iterations=500, faults=(Fault("slowdown", 300, factor=1.06),)))
     log.write_text("".join(line for line in log.read_text().splitlines(True) if "datetime" not in line))
     said, _ = replayed(log)
     assert said[0]["time"] == pytest.approx(304 * 106, rel=0.02)
@@ -56,7 +49,7 @@ def test_without_times_seconds_since_the_first_line_count(tmp_path: Path) -> Non
 def test_a_hang_is_said_at_its_own_instant(tmp_path: Path) -> None:
     """Three iterations after the last line, although nothing was written for ten minutes."""
     fault = Fault("hang_then_resume", 300, seconds=600.0)
-    log = written(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=350, faults=(fault,)))
+    log = log_of(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=350, faults=(fault,)))
     said, _ = replayed(log)
     assert [(item["incident"], item["severity"], item["status"]) for item in said] == [
         ("hang", "critical", "firing"), ("hang", "critical", "resolved"),
@@ -97,14 +90,14 @@ def test_a_crash_is_told_though_its_last_lines_follow_each_other_closely(spread:
 
 def test_a_log_that_ends_is_no_hang_unless_it_is_watched_on(tmp_path: Path) -> None:
     """Nobody knows what became of the run; `--after` supposes that the daemon went on watching."""
-    log = written(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("hang", 300),)))
+    log = log_of(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("hang", 300),)))
     assert replayed(log)[0] == []
     assert [item["incident"] for item in replayed(log, "--after", "1h")[0]] == ["hang"]
 
 
 def test_files_of_one_run_are_one_story(tmp_path: Path) -> None:
     """`.out` and `.err` by their clocks: the crash comes after the last iteration, once."""
-    written(tmp_path / "j.out", Scenario(dialect="megatron-lm", iterations=50))
+    log_of(tmp_path / "j.out", Scenario(dialect="megatron-lm", iterations=50))
     text = (tmp_path / "j.out").read_text().splitlines(True)
     (tmp_path / "j.out").write_text("".join(line for line in text if "exiting" not in line and "done" not in line))
     (tmp_path / "j.err").write_text(
@@ -119,7 +112,7 @@ def test_files_of_one_run_are_one_story(tmp_path: Path) -> None:
 
 def test_lost_work_is_summed_by_cause(tmp_path: Path) -> None:
     """Back to the last checkpoint: 99 iterations were computed twice."""
-    log = written(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("crash_and_restart", 300),)))
+    log = log_of(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("crash_and_restart", 300),)))
     _, summary = replayed(log)
     assert summary["lost_iterations"] == 99
     assert summary["lost_seconds"]["ecc"] == pytest.approx(99 * 105.2, rel=0.02)

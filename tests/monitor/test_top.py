@@ -9,8 +9,8 @@ from rich.console import Console
 
 from monitor.commands.top import Choice
 from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
-from monitor.simulate import Fault, Scenario, write
-from tests.commands import command
+from monitor.simulate import Fault, Scenario
+from tests.commands import command, log_of
 
 NOW = 1_700_000_000.0
 HOSTILE = "\x1b[2J[bold]name\x07\n[/]"
@@ -110,9 +110,7 @@ def test_no_text_of_a_log_commands_the_terminal() -> None:
 
 def test_from_files_once(tmp_path: Path) -> None:
     """Without a daemon: the logs themselves; exit 1 where there is no training."""
-    log = tmp_path / "crashed.log"
-    with log.open("wb") as stream:
-        write(Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)), stream)
+    log = log_of(tmp_path / "crashed.log", Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)))
     done = command("top", log)
     row = dict(zip(*(line.split() for line in done.stdout.splitlines()), strict=True))
     assert (row["RUN"], row["STATE"], row["ITERATION"], row["TOTAL"]) == ("crashed", "crashed", "29", "40")

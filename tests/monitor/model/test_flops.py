@@ -269,8 +269,8 @@ def test_prints_as(exact: float, printed: float, expected: bool) -> None:
 
 def test_model_and_hardware_flops_of_bloom() -> None:
     """BLOOM's HFU is the log's 149.02 of 312; its MFU, with a quarter less but for the logits, is 36.0 %."""
-    model = flops.model_flops_per_iteration(BLOOM, 2048, 2048)
-    hardware = flops.hardware_flops_per_iteration(BLOOM, 2048, 2048)
+    model = flops.per_iteration(BLOOM, 2048, 2048)[0]
+    hardware = flops.per_iteration(BLOOM, 2048, 2048)[1]
     assert model is not None
     assert hardware is not None
     available = 312e12 * 384 * 105.22
@@ -289,27 +289,27 @@ def test_hardware_flops_of_a_narrow_mlp() -> None:
     found = [
         hardware / (seconds * world * 1e12)
         for batch, seconds, world in rows
-        if (hardware := flops.hardware_flops_per_iteration(topology, batch, 2048))
+        if (hardware := flops.per_iteration(topology, batch, 2048)[1])
     ]
     assert found == pytest.approx([30.0, 24.8, 26.2, 25.5], abs=0.06)
 
 
 def test_hardware_flops_by_checkpointing() -> None:
     """None is the model's, selective adds the core once, and unknown is unknown while the model's stay known."""
-    model = flops.model_flops_per_iteration(LLAMA_1B, 80, 2048)
+    model = flops.per_iteration(LLAMA_1B, 80, 2048)[0]
     kinds = {
-        kind: flops.hardware_flops_per_iteration(replace(LLAMA_1B, activation_checkpointing=kind), 80, 2048)
+        kind: flops.per_iteration(replace(LLAMA_1B, activation_checkpointing=kind), 80, 2048)[1]
         for kind in ("none", "selective", None)
     }
     assert model is not None
     core = 80 * 2048 * 16 * 4 * 2048 * 2048
     assert kinds == {"none": model, "selective": model + core, None: None}
-    assert flops.model_flops_per_iteration(replace(LLAMA_1B, activation_checkpointing=None), 80, 2048) == model
+    assert flops.per_iteration(replace(LLAMA_1B, activation_checkpointing=None), 80, 2048)[0] == model
 
 
 def test_model_flops_follow_megatron_lm() -> None:
     """Model FLOPs are Megatron-LM's of 2024: same matrices, core not halved."""
-    model = flops.model_flops_per_iteration(LLAMA_1B, 80, 2048)
+    model = flops.per_iteration(LLAMA_1B, 80, 2048)[0]
     assert model is not None
     assert model / 3e12 == pytest.approx(value("megatron_lm_2024", LLAMA_1B, 3, 80, 2048))
 

@@ -10,15 +10,13 @@ import pytest
 from monitor.reports import comparison
 from monitor.reports.comparison import difference, student
 from monitor.reports.rows import Curve, Row
-from monitor.simulate import Fault, Scenario, write
-from tests.commands import command
+from monitor.simulate import Fault, Scenario
+from tests.commands import command, log_of
 
 
 def log(path: Path, **change: Any) -> str:
     """A simulated log."""
-    with path.open("wb") as stream:
-        write(Scenario(**{"iterations": 120, "save_interval": 1000, **change}), stream)
-    return str(path)
+    return str(log_of(path, Scenario(**{"iterations": 120, "save_interval": 1000, **change})))
 
 
 def compare(a: str, b: str, *more: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from monitor.model.misprints import wrong_input
 from monitor.model.topology import Topology
 from monitor.reports import columns, formulas
 from monitor.reports.rows import Row
-from monitor.simulate import Scenario, write
-from tests.commands import command
+from monitor.simulate import Scenario
+from tests.commands import command, log_of
 
 A181B = (
     "--layers", "72", "--hidden", "14336", "--padded-vocab", "250880", "--seq", "2048", "--gbs", "2048", "--gpus",
@@ -82,9 +82,7 @@ def test_needs_are_exactly_what_a_formula_cannot_do_without(name: str) -> None:
 
 def test_inputs_from_a_log(tmp_path: Path) -> None:
     """What is not given comes from the log: sizes, the median time, the figure that it prints."""
-    path = tmp_path / "a.log"
-    with path.open("wb") as stream:
-        write(Scenario(iterations=20, noise=0.0), stream)
+    path = log_of(tmp_path / "a.log", Scenario(iterations=20, noise=0.0))
     found = answer("--log", str(path))
     assert found["inputs"]["layers"] == 70
     assert found["inputs"]["seconds"] == pytest.approx(105.22)
@@ -105,9 +103,8 @@ def test_what_utilisation_compute_alone_has(tmp_path: Path) -> None:
     """By the log's timers; only where they tell compute from waiting, and for the log's own time."""
     texts = {}
     for timers in ("range", "passes", ""):
-        path = tmp_path / f"{timers}.log"
-        with path.open("wb") as stream:
-            write(Scenario(dialect="megatron-lm", iterations=60, timers=timers, seed=2), stream)
+        scenario = Scenario(dialect="megatron-lm", iterations=60, timers=timers, seed=2)
+        path = log_of(tmp_path / f"{timers}.log", scenario)
         texts[timers] = answer("--log", str(path), "--gpu", "A100-SXM4-80GB")
     told = texts["range"]
     parts, compute = told["time"]["parts"], told["time"]["parts"]["compute"]

@@ -81,8 +81,8 @@ def test_stages_are_what_counting_iteration_by_iteration_gives() -> None:
     while (size := simulated.batch_size_at(consumed)) < ramp.batch:
         walked[size] = walked.get(size, 0) + 1
         consumed += size
-    assert {size: count for size, count, _ in ramp.stages()} == walked
-    assert sum(samples for _, _, samples in ramp.stages()) == consumed
+    assert {stage["batch_size"]: stage["iterations"] for stage in ramp.stages()} == walked
+    assert sum(stage["samples"] for stage in ramp.stages()) == consumed
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 40), st.integers(1, 16), st.integers(1, 16))

@@ -17,8 +17,8 @@ from click.testing import Result
 
 from monitor.reports.benchmark import warnings
 from monitor.reports.rows import Row
-from monitor.simulate import Fault, Scenario, timeline, write
-from tests.commands import command
+from monitor.simulate import Fault, Scenario, timeline
+from tests.commands import command, log_of
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 
@@ -27,8 +27,7 @@ def log(path: Path, **change: Any) -> Scenario:
     """A simulated log at the path."""
     scenario = Scenario(**{"iterations": 120, "save_interval": 1000, **change})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as stream:
-        write(scenario, stream)
+    log_of(path, scenario)
     return scenario
 
 
@@ -294,15 +293,6 @@ def test_what_is_trained_is_the_model_where_it_is_no_adapter(tmp_path: Path, tra
         "{'train_runtime': 273.0, 'train_samples_per_second': 3.67, 'train_steps_per_second': 0.007, 'epoch': 1.0}\n"
     )
     assert rows(str(tmp_path))["hf"].get("parameters") == size
-
-
-def test_standard_input(tmp_path: Path) -> None:
-    """`-` is a run named stdin."""
-    log(tmp_path / "a.log", noise=0.0)
-    text = (tmp_path / "a.log").read_bytes()
-    result = command("report", "-", "--format", "json", stdin=text)
-    (row,) = json.loads(result.stdout)["rows"]
-    assert (row["run"], row["seconds_per_iteration"]) == ("stdin", 105.22)
 
 
 @pytest.mark.real_logs

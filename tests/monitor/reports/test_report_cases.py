@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from monitor.model.flops import FORMULAS
 from monitor.model.topology import Topology
 from tests.commands import command
-from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
+from tests.conftest import SHARED
 from tests.lines import dump, line
 
 Report = Callable[[str], dict[str, Any]]
@@ -398,48 +399,16 @@ def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
 # --- logs that others wrote -----------------------------------------------------------------------------------------
 
 
+REAL = yaml.safe_load((Path(__file__).parent / "real-logs.yaml").read_text())
+
+
 @pytest.mark.real_logs
-@pytest.mark.parametrize(
-    ("path", "want"),
-    [
-        (SHARED / "cases" / "18_output_gate_flops", {"tflops_formula": "megatron_lm_2026", "tflops": 298.6}),
-        (SHARED / "cases" / "19_effective_tflops_ignored", {"tflops": 40.01, "tflops_source": "log", "gpus": 64}),
-        (
-            SHARED / "cases" / "20_hf_world_size_missing",
-            {"gpus": 64, "layers": 64, "hidden_size": 11264, "micro_batch_size": 4, "global_batch_size": 256,
-             "gradient_accumulation_steps": 1, "sequence_length": 1024, "tflops_formula": "seed", "tflops": 13.87},
-        ),
-        (REAL_LOGS / "bigscience" / "meg_gpt2_base_n4_dp1_tp4_pp4-1809579.out", {"tflops": 26.69, "gpus": 16}),
-        (
-            REAL_LOGS / "bigscience" / "hf_ds_gpt2_perf_n16_bs4-mbs8.out",
-            {"gpus": 64, "micro_batch_size": 8, "global_batch_size": 512, "gradient_accumulation_steps": 1},
-        ),
-        (REAL_LOGS / "deepspeed" / "opt-1.3b-globalBatchSize128.log", {"samples_per_second": 171.6}),
-        (
-            FIELD_LOGS / "hf_swift_39.log",
-            {"gpus": 8, "nodes": 1, "micro_batch_size": 1, "gradient_accumulation_steps": 1, "layers": 30,
-             "hidden_size": 2816, "data_parallel_size": 4, "context_parallel_size": 2, "iterations": 2353},
-        ),
-        (FIELD_LOGS / "megatron_bridge.log", {"global_batch_size": 8, "iterations": 20, "outcome": "ok"}),
-        (
-            FIELD_LOGS / "nemo2_llama3_70b.log",
-            {"iterations": 20, "last_iteration": 20, "restarts": 0, "seconds_per_iteration": 4.7, "dialect": "nemo"},
-        ),
-        (
-            FIELD_LOGS / "maxtext.log",
-            {"iterations": 30, "last_iteration": 29, "restarts": 0, "dialect": "maxtext"},
-        ),
-        (FIELD_LOGS / "mlperf_hang_at_exit.log", {"iterations": 384, "restarts": 0, "dialect": "mlperf"}),
-        (FIELD_LOGS / "verl.log", {"iterations": 1, "last_iteration": 1, "dialect": "verl"}),
-        (FIELD_LOGS / "microsoft_polaris_10143687.output", {"iterations": 2, "steady_iterations": 0}),
-    ],
-    ids=lambda value: value.name if isinstance(value, Path) else "",
-)  # fmt: skip
-def test_what_is_true_of_real_logs(path: Path, want: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("path", "want"), REAL.items(), ids=REAL)
+def test_what_is_true_of_real_logs(path: str, want: dict[str, Any]) -> None:
     """Figures that stand in the logs, or follow from what does."""
-    if not path.exists():
+    if not (SHARED / path).exists():
         pytest.skip("no such log beside the project")
-    row = row_of(path)
+    row = row_of(SHARED / path)
     for name, value in want.items():
         assert row.get(name) == (pytest.approx(value, rel=1e-3) if isinstance(value, float) else value), name
     assert "reproduce" not in notes(row)

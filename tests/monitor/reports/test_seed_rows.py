@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from monitor.model.flops import FORMULAS, prints_as
-from monitor.simulate import Fault, Scenario, write
+from monitor.simulate import Fault, Scenario
 from monitor.simulate.lines import topology_of
-from tests.commands import command
+from tests.commands import command, log_of
 
 FILE = Path(__file__).with_name("seed-rows.csv")
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "data" / "seed-benchmarks.json"
@@ -60,8 +60,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     faults = {"OOM": "crash_oom", "fail": "crash_python", "hang": "crash_nccl"}
     for name, row in ROWS.items():
         kind = faults.get(row["outcome"]) if row["verdict"] == "unmeasured" else None
-        with (folder / f"{name}.log").open("wb") as stream:
-            write(scenario_of(row, faults=(Fault(kind, 1),) if kind else ()), stream)
+        log_of(folder / f"{name}.log", scenario_of(row, faults=(Fault(kind, 1),) if kind else ()))
     result = command("report", folder, "--format", "json")
     document: dict[str, Any] = json.loads(result.stdout)
     return document
