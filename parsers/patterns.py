@@ -3,6 +3,7 @@ compiling all of them took a fifth of a start.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, AnyStr, cast
 
 
@@ -25,3 +26,12 @@ class Lazy:
 def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """`re.compile` at the first use."""
     return cast("re.Pattern[AnyStr]", Lazy(pattern, flags))
+
+
+def patterned(table: dict[str, Any], rows: str) -> Iterator[tuple[dict[str, Any], re.Pattern[str]]]:
+    """Each of a table's `rows` and its pattern, which may stand in pieces; `{NAME}` is its part of that name."""
+    for row in table[rows]:
+        pattern = "".join(row["pattern"])
+        for name, part in table["parts"].items():
+            pattern = pattern.replace(f"{{{name}}}", part)
+        yield row, lazy(pattern)

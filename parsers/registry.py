@@ -6,17 +6,21 @@ from pkgutil import get_data
 
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, built_in
-from parsers.engine.forms import rules_in
 from parsers.engine.scan import Rule
 from parsers.formats import stamps
+from parsers.formats.forms import rules_in
 
 SPEAKERS: tuple[str, ...] = (
     "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
-    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers",
+    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch",
+    "torchrun", "launchers",
     "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
-_FILES_ALONE = ("neox", "megatron_checkpoint", "megatron_launch", "system", "deepspeed_report", "gpu")
+_FILES_ALONE = (
+    "neox", "megatron_checkpoint", "megatron_launch", "nccl", "failures", "pytorch", "system", "deepspeed_report",
+    "gpu",
+)  # fmt: skip
 """... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
 MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}

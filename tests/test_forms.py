@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parsers.engine.forms import RuleSpec
 from parsers.events import to_fields
+from parsers.formats.forms import RuleSpec
 from tests.conftest import loaded
 
 FILES = Path(__file__).parents[1] / "parsers" / "formats"

@@ -13,7 +13,7 @@ from typing import Any
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats import TABLES
-from parsers.formats.launchers import by_signal, ended_by, failed
+from parsers.formats.exits import ended_by, failed, signal_in
 from parsers.formats.stamps import date_of
 from parsers.patterns import lazy
 
@@ -72,7 +72,7 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
     elif match := _LSF_EXIT.match(text):
         number = match[2] or match[3]
         code = int(match[1]) if match[1] else -int(number) if number else None
-        if code is not None and by_signal(code):
+        if code is not None and signal_in(code):
             message = f"LSF: the job ended with {f'exit code {code}' if code > 0 else f'signal {-code}'}"
             yield failed(code, message, origin, consequence=True, by="lsf")
         elif match[4]:

@@ -5,19 +5,18 @@ What they kill because something else failed is a consequence: 256 lines of `Kil
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
-    Failure,
     FailureSeen,
     MilestoneReached,
     ProcessExited,
 )
-from parsers.formats import TABLES
+from parsers.formats.exits import SIGNALS, ended_by, failed, signal_in
 from parsers.patterns import lazy
 from parsers.wrappers import MONTHS
 
@@ -51,8 +50,6 @@ _SHELL = lazy(
     r"|Alarm clock|CPU time limit exceeded|File size limit exceeded)\b"
     r"(?:[ ]{0,20}\(core dumped\))?(.*)$"  # behind it the whole command, with all its arguments
 )
-SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {name: tuple(told) for name, told in TABLES["signals"].items()}
-"""How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 # A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
 # with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`
 _SCRIPT = lazy(
@@ -71,39 +68,6 @@ _LAUNCHES = lazy(
     r"|\b(?:pre|fine)?train\w{0,20}\.(?:py|sh)\b|\blast_step=",
     re.IGNORECASE,
 )
-
-_BY_SIGNAL: dict[int, Failure] = {
-    2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",
-}  # fmt: skip
-
-
-def failure_of(exit_code: int) -> Failure:
-    """The failure that an exit status tells: negative or above 128 is a signal."""
-    signal = -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else 0
-    if signal:
-        return _BY_SIGNAL.get(signal, "unknown")
-    return "python_exception" if exit_code == 1 else "unknown"
-
-
-def ended_by(signal: str) -> tuple[Failure, bool] | None:
-    """What the name of a signal tells, whatever stands behind it; None if it is none."""
-    return next((ends for name, ends in SIGNAL_ENDS.items() if signal.startswith(name)), None)
-
-
-def is_victim(exit_code: int) -> bool:
-    """SIGTERM is what launchers send to the others."""
-    return exit_code in (-15, 143)
-
-
-def by_signal(exit_code: int) -> bool:
-    """Whether a signal ended the process; what a bare exit code 1 is of stands elsewhere."""
-    return exit_code < 0 or exit_code > 128
-
-
-def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
-    """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
-    told = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
-    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **told)
 
 
 def read_deepspeed(line: Line) -> Iterator[Event]:
@@ -133,7 +97,7 @@ class HydraGatherer(Gatherer):
             return [], True, False
         if match := _HYDRA_HOW.match(line.text):
             number = int(match[2])
-            code = -number if match[1] == "KILLED BY SIGNAL" or number in _BY_SIGNAL else number
+            code = -number if match[1] == "KILLED BY SIGNAL" or number in SIGNALS else number
             return _ended("mpiexec", code, {**line.origin, "rank": self.rank, "node": self.node}), True, True
         return [], False, self.lines > _FRAME_LINES
 
@@ -145,9 +109,8 @@ class HydraGatherer(Gatherer):
 def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False) -> list[Event]:
     """A process, or the launch, ended with this code."""
     exited = ProcessExited(exit_code=code, launch=launch, **origin)
-    if not by_signal(code):
+    if not (signal := signal_in(code)):
         return [exited]
-    signal = -code if code < 0 else code - 128
     return [failed(code, f"{who}: a process ended by signal {signal}", origin), exited]
 
 

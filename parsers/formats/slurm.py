@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import ended_by, failed
+from parsers.formats.exits import ended_by, failed
 from parsers.patterns import lazy
 
 # `slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***`

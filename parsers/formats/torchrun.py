@@ -18,7 +18,7 @@ from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure, signal_name
-from parsers.formats.launchers import failed, failure_of, is_victim
+from parsers.formats.exits import failed, failure_of, is_victim
 from parsers.formats.tracebacks import HEADER, WRAPPER
 from parsers.patterns import lazy
 

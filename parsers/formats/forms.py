@@ -6,18 +6,32 @@ is made of these files (`python -m tests.test_forms`). What decides by more than
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from parsers.engine.fields import clock, finite, mebibytes, milliseconds, number, seconds, teraflops
+from parsers.engine.fields import (
+    clock,
+    finite,
+    gibibytes,
+    integer,
+    mebibytes,
+    milliseconds,
+    number,
+    ratio,
+    seconds,
+    teraflops,
+)
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
-from parsers.events import EVENT_TYPES, Event
+from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
+from parsers.formats.exceptions import memory_told, named
+from parsers.formats.exits import SIGNAL_ENDS, failed, signal_in
 
 _Convert: TypeAlias = Callable[[str], Any]
 _STEP = re.compile(r"global_step(\d{1,12})")
+_NAMED = re.compile(r"([A-Za-z][\w ]{0,40}?): ([-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf))")
 
 
 def _rate_of_flops(text: str) -> float | None:
@@ -29,13 +43,40 @@ def _step_in(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def _numbers(text: str) -> dict[str, float]:
+    return {name.strip(): value for name, digits in _NAMED.findall(text) if (value := number(digits)) is not None}
+
+
 CONVERTERS: dict[str, _Convert] = {
-    "finite": finite, "MiB": mebibytes, "time": iso_time, "without dots behind": lambda text: text.rstrip("."),
-    "without blanks": str.strip, "step in a path": _step_in, "true": bool, "clock": clock, "small letters": str.lower,
-    "ms": milliseconds, "us": lambda text: seconds(finite(text), "us"), "FLOPS": _rate_of_flops,
-    "with separators": lambda text: finite(re.sub("[,_]", "", text)),
+    "finite": finite, "MiB": mebibytes, "GiB": gibibytes, "ms": milliseconds, "FLOPS": _rate_of_flops,
+    "us": lambda text: seconds(finite(text), "us"), "percent": lambda text: ratio(f"{text}%"), "clock": clock,
+    "with separators": lambda text: finite(re.sub("[,_]", "", text)), "time": iso_time, "true": bool,
+    "truth or number": lambda text: text if text in ("True", "False") else integer(text),
+    "numbers by name": _numbers, "of a signal": lambda text: -int(text), "step in a path": _step_in,
+    "without dots behind": lambda text: text.rstrip("."), "without blanks": str.strip, "small letters": str.lower,
+    **{
+        f"failure of {what}": partial(named, kinds=(kind,))
+        for what, kind in {"a GPU": "gpu", "a worker": "worker", "a disk": "disk", "NCCL": "nccl"}.items()
+    },
+    "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
+    "bytes that were asked for": lambda text: memory_told(text)["requested_bytes"],
+    "bytes of the device": lambda text: memory_told(text)["device_bytes"],
 }  # fmt: skip
 """By their names in a file."""
+
+
+class EndSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The failure that is told before a `process_exit`, where a signal has ended it: by the exit code, or by what the C
+    library calls the signal, in the group `signal`.
+    """
+
+    message: str
+    """`{name}` is what the group holds, `{number}` that of the signal."""
+    by: Teller = "launcher"
+    any_code: bool = False
+    """Whatever code it is."""
+    signals: Mapping[str, tuple[Failure, bool]] = {}
+    """What this program means by a signal's name, where that is something else."""
 
 
 class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,17 +88,22 @@ class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     event: str
     """The kind of the event."""
+    where: str = ""
+    """A pattern that the place in the source, which a logger prints before the line, must have."""
     beside: tuple[str, ...] = ()
     """Further patterns: each is searched in the whole line by itself, and its groups fill fields where it is found."""
     also: tuple[str, ...] = ()
     """Kinds of further events of the same line, of which nothing more is told."""
     fields: Mapping[str, Any] = {}
     """Values that the event always has; in a text `{name}` is what the group holds."""
-    reads: Mapping[str, str] = {}
-    """Field -> how its group is read (CONVERTERS), where that is another way; of no such group the whole line is read.
+    reads: Mapping[str, str | Mapping[str, str]] = {}
+    """Group -> how it is read (CONVERTERS), where that is another way, or what each of its words means; of no such
+    group the whole line is read.
     """
     words: int = 0
     """So many characters of the line are the event's `message`."""
+    failed: EndSpec | None = None
+    """Of a process that ended, what is told of its failure."""
 
 
 class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,37 +122,57 @@ class _Form:
 
     def __init__(self, spec: FormSpec) -> None:
         self.pattern = re.compile(spec.pattern)
+        self._where = re.compile(spec.where)
         self._beside = [re.compile(pattern) for pattern in spec.beside]
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
         self._also = [EVENT_TYPES[kind] for kind in spec.also]
         known = msgspec.structs.fields(self._event)
         self._needs = [field.name for field in known if field.required]
-        self._reads = {name: CONVERTERS[how] for name, how in spec.reads.items()}
-        self._groups = {field.name: _usual(field.type) for field in known} | self._reads
+        self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
+        self._fields = {field.name: _usual(field.type) for field in known}
         self._of_line = self._reads.keys() - {
             name for pattern in (self.pattern, *self._beside) for name in pattern.groupindex
         }
 
     def read(self, match: re.Match[str], line: Line) -> Iterator[Event]:
         """What it says there."""
+        if not self._where.search(line.prefix.location or ""):
+            return
         found = [match, *(pattern.search(line.text) for pattern in self._beside)]
         groups = {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
-        told = {name: self._groups[name](groups[name]) for name in groups.keys() & self._groups.keys()}
+        words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}
+        told = {
+            name: words[name] if name in self._reads else self._fields[name](text)
+            for name, text in groups.items()
+            if name in self._fields
+        }
         if told and all(value is None for value in told.values()):
             return
-        values = line.origin | self._of_rule(groups, line) | told
+        values = line.origin | self._of_rule(words, line) | told
         if all(values.get(name) is not None for name in self._needs):
+            yield from self._failure(words, values)
             yield self._event(**values)
             yield from (event(**line.origin) for event in self._also)
 
-    def _of_rule(self, groups: dict[str, str], line: Line) -> dict[str, Any]:
+    def _of_rule(self, words: dict[str, Any], line: Line) -> dict[str, Any]:
         """What the rule says of each such line, and what it reads of all its words."""
         given = self._spec.fields.items()
-        values = {name: value.format_map(groups) if isinstance(value, str) else value for name, value in given}
+        values = {name: value.format_map(words) if isinstance(value, str) else value for name, value in given}
         if self._spec.words:
             values["message"] = line.text.strip()[: self._spec.words]
         return values | {name: self._reads[name](line.text) for name in self._of_line}
+
+    def _failure(self, words: dict[str, Any], values: dict[str, Any]) -> Iterator[Event]:
+        """What the end of a process tells."""
+        spec, code, signal = self._spec.failed, values.get("exit_code"), words.get("signal")
+        origin = {name: values[name] for name in ("rank", "node", "logged_at")}
+        if spec and signal is not None:
+            failure, consequence = spec.signals.get(signal) or SIGNAL_ENDS[signal]
+            message = spec.message.format_map(words)
+            yield FailureSeen(failure=failure, message=message, consequence=consequence, by=spec.by, **origin)
+        elif spec and code is not None and (spec.any_code or signal_in(code)):
+            yield failed(code, spec.message.format_map(words | {"number": signal_in(code)}), origin, by=spec.by)
 
 
 def _usual(kind: Any) -> _Convert:
