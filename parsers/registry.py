@@ -13,13 +13,12 @@ from parsers.formats.forms import rules_in
 SPEAKERS: tuple[str, ...] = (
     "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
     "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch",
-    "torchrun", "launchers",
-    "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
+    "torchrun", "launchers", "scripts", "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
 _FILES_ALONE = (
-    "neox", "megatron_checkpoint", "megatron_launch", "nccl", "failures", "pytorch", "system", "deepspeed_report",
-    "gpu",
+    "neox", "megatron_checkpoint", "megatron_launch", "slurm", "nccl", "failures", "pytorch", "launchers", "system",
+    "deepspeed_report", "gpu",
 )  # fmt: skip
 """... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")

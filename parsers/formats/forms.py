@@ -26,7 +26,7 @@ from parsers.engine.fields import (
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
-from parsers.formats.exceptions import memory_told, named
+from parsers.formats.exceptions import memory_told, named, signal_name
 from parsers.formats.exits import SIGNAL_ENDS, failed, signal_in
 
 _Convert: TypeAlias = Callable[[str], Any]
@@ -59,6 +59,7 @@ CONVERTERS: dict[str, _Convert] = {
         for what, kind in {"a GPU": "gpu", "a worker": "worker", "a disk": "disk", "NCCL": "nccl"}.items()
     },
     "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
+    "name of a signal": lambda text: signal_name(int(text)) if text.isdecimal() else text,
     "bytes that were asked for": lambda text: memory_told(text)["requested_bytes"],
     "bytes of the device": lambda text: memory_told(text)["device_bytes"],
 }  # fmt: skip
