@@ -15,14 +15,13 @@ SPEAKERS: tuple[str, ...] = (
     "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch",
     "torchrun", "launchers", "scripts", "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
-"""Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
-_FILES_ALONE = (
-    "neox", "megatron_checkpoint", "megatron_launch", "slurm", "nccl", "failures", "pytorch", "launchers", "system",
-    "deepspeed_report", "gpu",
+"""Names of parsers/formats: a module, a file (`.yaml`), or the file behind the module of its name."""
+_CODE = (
+    "megatron", "hf_trainer", "megatron_setup", "megatron_reports", "arguments", "batch", "tracebacks", "torchrun",
+    "scripts", "environment", "hf_settings", "unread",
 )  # fmt: skip
-"""... or of these the file alone."""
 _FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
-MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}
+MODULES = {name: import_module(f"parsers.formats.{name}") for name in _CODE}
 """Those that are code, by name."""
 _OWN: tuple[Rule, ...] = tuple(
     rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *_FILES.get(name, ()))

@@ -31,7 +31,7 @@ from parsers.formats.exits import SIGNAL_ENDS, failed, signal_in
 
 _Convert: TypeAlias = Callable[[str], Any]
 _STEP = re.compile(r"global_step(\d{1,12})")
-_NAMED = re.compile(r"([A-Za-z][\w ]{0,40}?): ([-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf))")
+_N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 
 
 def _rate_of_flops(text: str) -> float | None:
@@ -44,15 +44,21 @@ def _step_in(path: str) -> int | None:
 
 
 def _numbers(text: str) -> dict[str, float]:
-    return {name.strip(): value for name, digits in _NAMED.findall(text) if (value := number(digits)) is not None}
+    found = re.findall(rf"([A-Za-z][\w ]{{0,40}}?): ({_N})", text)
+    return {name.strip(): value for name, digits in found if (value := number(digits)) is not None}
+
+
+def _most_gibibytes(text: str) -> int | None:
+    return max((size for digits in re.findall(_N, text) if (size := gibibytes(digits)) is not None), default=None)
 
 
 CONVERTERS: dict[str, _Convert] = {
     "finite": finite, "MiB": mebibytes, "GiB": gibibytes, "ms": milliseconds, "FLOPS": _rate_of_flops,
     "us": lambda text: seconds(finite(text), "us"), "percent": lambda text: ratio(f"{text}%"), "clock": clock,
     "with separators": lambda text: finite(re.sub("[,_]", "", text)), "time": iso_time, "true": bool,
-    "truth or number": lambda text: text if text in ("True", "False") else integer(text),
-    "numbers by name": _numbers, "of a signal": lambda text: -int(text), "step in a path": _step_in,
+    "truth or number": lambda text: text.strip() if text.strip() in ("True", "False") else integer(text),
+    "the most GiB": _most_gibibytes, "numbers by name": _numbers, "step in a path": _step_in,
+    "of a signal": lambda text: -int(text),
     "without dots behind": lambda text: text.rstrip("."), "without blanks": str.strip, "small letters": str.lower,
     **{
         f"failure of {what}": partial(named, kinds=(kind,))
@@ -84,8 +90,8 @@ class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One form of a line."""
 
     pattern: str
-    """A regular expression. A group fills the field of its name, as the field's type says. Where none of those that are
-    found can be read, it is no such line.
+    """A regular expression, `{N}` in it is a printed number. A group fills the field of its name, as the field's type
+    says. Where none of those that are found can be read, it is no such line.
     """
     event: str
     """The kind of the event."""
@@ -122,9 +128,9 @@ class _Form:
     """One form, ready to read."""
 
     def __init__(self, spec: FormSpec) -> None:
-        self.pattern = re.compile(spec.pattern)
-        self._where = re.compile(spec.where)
-        self._beside = [re.compile(pattern) for pattern in spec.beside]
+        self.pattern, self._where, *self._beside = (
+            re.compile(pattern.replace("{N}", _N)) for pattern in (spec.pattern, spec.where, *spec.beside)
+        )
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
         self._also = [EVENT_TYPES[kind] for kind in spec.also]
