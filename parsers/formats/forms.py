@@ -146,14 +146,9 @@ class _Form:
         """What it says there."""
         if not self._where.search(line.prefix.location or ""):
             return
-        found = [match, *(pattern.search(line.text) for pattern in self._beside)]
-        groups = {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
+        groups = self._groups(match, line)
         words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}
-        told = {
-            name: words[name] if name in self._reads else self._fields[name](text)
-            for name, text in groups.items()
-            if name in self._fields
-        }
+        told = {name: self._value(name, words) for name in words.keys() & self._fields.keys()}
         if told and all(value is None for value in told.values()):
             return
         values = line.origin | self._of_rule(words, line) | told
@@ -161,6 +156,14 @@ class _Form:
             yield from self._failure(words, values)
             yield self._event(**values)
             yield from (event(**line.origin) for event in self._also)
+
+    def _groups(self, match: re.Match[str], line: Line) -> dict[str, str]:
+        """The groups that are found, by name."""
+        found = [match, *(pattern.search(line.text) for pattern in self._beside)]
+        return {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
+
+    def _value(self, name: str, words: dict[str, Any]) -> Any:
+        return words[name] if name in self._reads else self._fields[name](words[name])
 
     def _of_rule(self, words: dict[str, Any], line: Line) -> dict[str, Any]:
         """What the rule says of each such line, and what it reads of all its words."""

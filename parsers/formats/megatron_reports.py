@@ -1,6 +1,6 @@
-"""Megatron's reports: memory, timers, stragglers; and DeepSpeed's timers, in the same form. MB are MiB, the power labelled
-W is milliwatts.
+"""Megatron's reports (memory, timers, stragglers), and DeepSpeed's timers, which have their form.
 
+MB are MiB, the power labelled W is milliwatts.
 Timers come in four forms (`--timing-log-option`): one rank's in a line, and blocks of several lines with each timer's
 least and most over the ranks, its most alone, or each rank's.
 """
