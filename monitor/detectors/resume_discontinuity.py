@@ -53,16 +53,8 @@ class Past(Struct):
         after = min(max(1, bisect.bisect_left(self.iterations, iteration)), len(self.iterations) - 1)
         return max(0, after - 1), after
 
-    def rate_at(self, iteration: int) -> tuple[float, float] | None:
-        """(learning rate, its change per iteration) at an iteration, as the lines around it say."""
-        return self._line(self.rates, iteration)
-
-    def samples_at(self, iteration: int) -> float | None:
-        """Consumed samples at an iteration."""
-        found = self._line(self.samples, iteration)
-        return found[0] if found else None
-
-    def _line(self, values: list[float | None] | list[int | None], iteration: int) -> tuple[float, float] | None:
+    def at(self, values: list[float | None] | list[int | None], iteration: int) -> tuple[float, float] | None:
+        """(value, its change per iteration) of a column at an iteration, as the lines around it say."""
         places = self._around(iteration)
         if places is None:
             return None
@@ -249,9 +241,10 @@ def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str
 
 
 def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    samples, expected, before = step.samples, past.samples_at(step.iteration), past.batches_at(step.iteration)
-    if samples is None or expected is None:
+    samples, found, before = step.samples, past.at(past.samples, step.iteration), past.batches_at(step.iteration)
+    if samples is None or found is None:
         return
+    expected, _ = found
     room = settings.samples * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
     if abs(samples - expected) > room:
         text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
@@ -259,7 +252,7 @@ def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[
 
 
 def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    expected, rate = past.rate_at(step.iteration), step.learning_rate
+    expected, rate = past.at(past.rates, step.iteration), step.learning_rate
     if expected is None or rate is None or expected[0] <= 0:
         return
     value, slope = expected
