@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from pkgutil import get_data
 
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, built_in
 from parsers.engine.scan import Rule
 from parsers.formats import stamps
-from parsers.formats.forms import rules_in
+from parsers.formats.forms import FORMS
 
 SPEAKERS: tuple[str, ...] = (
     "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
@@ -20,11 +19,10 @@ _CODE = (
     "megatron", "hf_trainer", "megatron_setup", "megatron_reports", "arguments", "batch", "tracebacks", "torchrun",
     "scripts", "environment", "hf_settings", "unread",
 )  # fmt: skip
-_FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
 MODULES = {name: import_module(f"parsers.formats.{name}") for name in _CODE}
 """Those that are code, by name."""
 _OWN: tuple[Rule, ...] = tuple(
-    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *_FILES.get(name, ()))
+    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *FORMS.get(name, ()))
 )
 
 

@@ -6,8 +6,6 @@ from typing import Any
 from parsers.events import Failure, FailureSeen
 from parsers.formats import TABLES
 
-SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {name: tuple(told) for name, told in TABLES["signals"].items()}
-"""How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 _BY_SIGNAL: dict[int, Failure] = {
     2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",
 }  # fmt: skip
@@ -30,8 +28,10 @@ def failure_of(exit_code: int) -> Failure:
 
 
 def ended_by(signal: str) -> tuple[Failure, bool] | None:
-    """What the name of a signal tells, whatever stands behind it; None if it is none."""
-    return next((ends for name, ends in SIGNAL_ENDS.items() if signal.startswith(name)), None)
+    """What the C library's name of a signal (strsignal) tells, whatever stands behind it, and whether another line says
+    why; None if it is none.
+    """
+    return next((tuple(ends) for name, ends in TABLES["signals"].items() if signal.startswith(name)), None)
 
 
 def is_victim(exit_code: int) -> bool:

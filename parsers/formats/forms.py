@@ -7,6 +7,7 @@ is made of these files (`python -m tests.test_forms`). What decides by more than
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from pkgutil import get_data
 from typing import Any, TypeAlias, get_args
 
 import msgspec
@@ -26,8 +27,9 @@ from parsers.engine.fields import (
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
+from parsers.formats import TABLES
 from parsers.formats.exceptions import memory_told, named, signal_name
-from parsers.formats.exits import SIGNAL_ENDS, failed, signal_in
+from parsers.formats.exits import ended_by, failed, signal_in
 
 _Convert: TypeAlias = Callable[[str], Any]
 _STEP = re.compile(r"global_step(\d{1,12})")
@@ -66,6 +68,7 @@ CONVERTERS: dict[str, _Convert] = {
     },
     "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
     "name of a signal": lambda text: signal_name(int(text)) if text.isdecimal() else text,
+    "reason of LSF": lambda text: TABLES["lsf"].get(text, "killed"),
     "bytes that were asked for": lambda text: memory_told(text)["requested_bytes"],
     "bytes of the device": lambda text: memory_told(text)["device_bytes"],
 }  # fmt: skip
@@ -82,8 +85,25 @@ class EndSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: Teller = "launcher"
     any_code: bool = False
     """Whatever code it is."""
+    failure: Failure | None = None
+    """What it is, where neither code nor signal is told."""
+    consequence: bool | None = None
+    """Whether another line says why, where the code or the signal does not tell it."""
     signals: Mapping[str, tuple[Failure, bool]] = {}
     """What this program means by a signal's name, where that is something else."""
+
+    def event(self, code: int | None, words: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[Event]:
+        """The failure, if there is one."""
+        others: dict[str, Any] = {"by": self.by}
+        if self.consequence is not None:
+            others["consequence"] = self.consequence
+        if code is not None and (self.any_code or signal_in(code)):
+            yield failed(code, self.message.format_map({**words, "number": signal_in(code)}), origin, **others)
+        elif self.failure or "signal" in words:
+            name = words.get("signal", "")
+            failure, consequence = self.signals.get(name) or ended_by(name) or (self.failure or "unknown", False)
+            told = {"consequence": consequence, **others, **origin}
+            yield FailureSeen(failure=failure, message=self.message.format_map(words), **told)
 
 
 class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -153,7 +173,9 @@ class _Form:
             return
         values = line.origin | self._of_rule(words, line) | told
         if all(values.get(name) is not None for name in self._needs):
-            yield from self._failure(words, values)
+            if self._spec.failed:
+                origin = {name: values[name] for name in line.origin}
+                yield from self._spec.failed.event(values.get("exit_code"), words, origin)
             yield self._event(**values)
             yield from (event(**line.origin) for event in self._also)
 
@@ -172,17 +194,6 @@ class _Form:
         if self._spec.words:
             values["message"] = line.text.strip()[: self._spec.words]
         return values | {name: self._reads[name](line.text) for name in self._of_line}
-
-    def _failure(self, words: dict[str, Any], values: dict[str, Any]) -> Iterator[Event]:
-        """What the end of a process tells."""
-        spec, code, signal = self._spec.failed, values.get("exit_code"), words.get("signal")
-        origin = {name: values[name] for name in ("rank", "node", "logged_at")}
-        if spec and signal is not None:
-            failure, consequence = spec.signals.get(signal) or SIGNAL_ENDS[signal]
-            message = spec.message.format_map(words)
-            yield FailureSeen(failure=failure, message=message, consequence=consequence, by=spec.by, **origin)
-        elif spec and code is not None and (spec.any_code or signal_in(code)):
-            yield failed(code, spec.message.format_map(words | {"number": signal_in(code)}), origin, by=spec.by)
 
 
 def _usual(kind: Any) -> _Convert:
@@ -208,7 +219,6 @@ def _rule(spec: RuleSpec) -> Rule:
     return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.templated)
 
 
-def rules_in(data: bytes) -> dict[str, tuple[Rule, ...]]:
-    """The rules of each file, by its name, from their JSON."""
-    specs = msgspec.json.decode(data, type=dict[str, tuple[RuleSpec, ...]])
-    return {name: tuple(map(_rule, rules)) for name, rules in specs.items()}
+_SPECS = msgspec.json.decode(get_data("parsers.formats", "forms.json") or b"{}", type=dict[str, tuple[RuleSpec, ...]])
+FORMS: dict[str, tuple[Rule, ...]] = {name: tuple(map(_rule, rules)) for name, rules in _SPECS.items()}
+"""The rules of each file, by its name."""
