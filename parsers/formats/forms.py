@@ -30,9 +30,11 @@ from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
 from parsers.formats import TABLES
 from parsers.formats.exceptions import memory_told, named, signal_name
 from parsers.formats.exits import ended_by, failed, signal_in
+from parsers.patterns import lazy
 
 _Convert: TypeAlias = Callable[[str], Any]
-_STEP = re.compile(r"global_step(\d{1,12})")
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+_STEP = lazy(r"global_step(\d{1,12})")
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 
 
@@ -149,7 +151,7 @@ class _Form:
 
     def __init__(self, spec: FormSpec) -> None:
         self.pattern, self._where, *self._beside = (
-            re.compile(pattern.replace("{N}", _N)) for pattern in (spec.pattern, spec.where, *spec.beside)
+            lazy(pattern.replace("{N}", _N)) for pattern in (spec.pattern, spec.where, *spec.beside)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
@@ -158,13 +160,11 @@ class _Form:
         self._needs = [field.name for field in known if field.required]
         self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
         self._fields = {field.name: _usual(field.type) for field in known}
-        self._of_line = self._reads.keys() - {
-            name for pattern in (self.pattern, *self._beside) for name in pattern.groupindex
-        }
+        self._of_line = self._reads.keys() - set(_GROUP.findall(" ".join((spec.pattern, *spec.beside))))
 
     def read(self, match: re.Match[str], line: Line) -> Iterator[Event]:
         """What it says there."""
-        if not self._where.search(line.prefix.location or ""):
+        if self._spec.where and not self._where.search(line.prefix.location or ""):
             return
         groups = self._groups(match, line)
         words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}

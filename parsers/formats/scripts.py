@@ -9,7 +9,8 @@ from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, MilestoneReached, ProcessExited
-from parsers.formats.exits import SIGNALS, failed, signal_in
+from parsers.formats.exits import SIGNALS
+from parsers.formats.forms import EndSpec
 from parsers.patterns import lazy
 from parsers.wrappers import MONTHS
 
@@ -67,10 +68,8 @@ class HydraGatherer(Gatherer):
 
 def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False) -> list[Event]:
     """A process, or the launch, ended with this code."""
-    exited = ProcessExited(exit_code=code, launch=launch, **origin)
-    if not (signal := signal_in(code)):
-        return [exited]
-    return [failed(code, f"{who}: a process ended by signal {signal}", origin), exited]
+    end = EndSpec(message=f"{who}: a process ended by signal {{number}}")
+    return [*end.event(code, {}, origin), ProcessExited(exit_code=code, launch=launch, **origin)]
 
 
 def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
