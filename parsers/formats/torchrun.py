@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from msgspec import field
 
 from parsers.engine.fields import integer
-from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, FailureSeen, ProcessExited
 from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
@@ -29,6 +28,7 @@ _NO_OTHERS = "<NO_OTHER_FAILURES>"
 _INDENT = "  "
 # `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
 _FIELD = lazy(r"^[ ]{1,8}(time|host|rank|exitcode|error_file|traceback)[ ]{0,8}:[ ](.{0,1100})$")
+_WHEN = lazy(r"(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)$")
 _INDEX = lazy(r"^\[\d{1,7}\]:$")
 _BORDER = lazy(r"^[=-]{4,200}$")
 
@@ -120,7 +120,7 @@ class RootCauseGatherer(Gatherer):
         code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
         if code is None:
             return []
-        rank, when = self.fields.get("rank", "").split(" ", 1)[0], self.fields.get("time")
+        rank, when = self.fields.get("rank", "").split(" ", 1)[0], _WHEN.match(self.fields.get("time", ""))
         raised = exception_of(self.exception)
         if raised:
             failure, message = named_failure(*raised) or "python_exception", ": ".join(filter(None, raised))
@@ -138,7 +138,7 @@ class RootCauseGatherer(Gatherer):
             **memory_told(self.exception),
             rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),
-            logged_at=iso_time(when.replace("_", " ")) if when else None,
+            logged_at=f"{when[1]}T{when[2]}" if when else None,
         )
         return [event, ProcessExited(exit_code=code, rank=event.rank, node=event.node, logged_at=event.logged_at)]
 
