@@ -30,12 +30,13 @@ from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
 from parsers.formats import TABLES
 from parsers.formats.exceptions import memory_told, named, signal_name
 from parsers.formats.exits import ended_by, failed, signal_in
-from parsers.patterns import lazy
+from parsers.patterns import filled, lazy
 
 _Convert: TypeAlias = Callable[[str], Any]
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _STEP = lazy(r"global_step(\d{1,12})")
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+_PARTS = {"N": _N, "SIGNAL": "|".join(TABLES["signals"])}
 
 
 def _rate_of_flops(text: str) -> float | None:
@@ -112,8 +113,8 @@ class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One form of a line."""
 
     pattern: str
-    """A regular expression, `{N}` in it is a printed number. A group fills the field of its name, as the field's type
-    says. Where none of those that are found can be read, it is no such line.
+    """A regular expression; `{N}` in it is a printed number, `{SIGNAL}` the C library's name of a signal. A group fills
+    the field of its name, as the field's type says. Where none of those that are found can be read, it is no such line.
     """
     event: str
     """The kind of the event."""
@@ -151,7 +152,7 @@ class _Form:
 
     def __init__(self, spec: FormSpec) -> None:
         self.pattern, self._where, *self._beside = (
-            lazy(pattern.replace("{N}", _N)) for pattern in (spec.pattern, spec.where, *spec.beside)
+            lazy(filled(pattern, _PARTS)) for pattern in (spec.pattern, spec.where, *spec.beside)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
