@@ -130,6 +130,8 @@ class FormSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Group -> how it is read (CONVERTERS), where that is another way, or what each of its words means; of no such
     group the whole line is read.
     """
+    into: str = ""
+    """The field, sizes by their names, that all groups fill."""
     words: int = 0
     """So many characters of the line are the event's `message`."""
     failed: EndSpec | None = None
@@ -170,6 +172,8 @@ class _Form:
         groups = self._groups(match, line)
         words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}
         told = {name: self._value(name, words) for name in words.keys() & self._fields.keys()}
+        if self._spec.into:
+            told[self._spec.into] = {name: int(size) for name, size in groups.items()}
         if told and all(value is None for value in told.values()):
             return
         values = line.origin | self._of_rule(words, line) | told
