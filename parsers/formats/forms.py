@@ -36,7 +36,8 @@ _Convert: TypeAlias = Callable[[str], Any]
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _STEP = lazy(r"global_step(\d{1,12})")
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
-_PARTS = {"N": _N, "SIGNAL": "|".join(TABLES["signals"])}
+PARTS = {"N": _N, "SIGNAL": "|".join(TABLES["signals"])}
+"""What stands for `{NAME}` in a pattern."""
 
 
 def _rate_of_flops(text: str) -> float | None:
@@ -154,7 +155,7 @@ class _Form:
 
     def __init__(self, spec: FormSpec) -> None:
         self.pattern, self._where, *self._beside = (
-            lazy(filled(pattern, _PARTS)) for pattern in (spec.pattern, spec.where, *spec.beside)
+            lazy(filled(pattern, PARTS)) for pattern in (spec.pattern, spec.where, *spec.beside)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.event]
