@@ -172,26 +172,35 @@ class _Form:
             return
         groups = self._groups(match, line)
         words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}
-        told = {name: self._value(name, words) for name in words.keys() & self._fields.keys()}
-        if self._spec.into:
-            told[self._spec.into] = {name: int(size) for name, size in groups.items()}
+        told = self._told(groups, words)
         if told and all(value is None for value in told.values()):
             return
         values = line.origin | self._of_rule(words, line) | told
         if all(values.get(name) is not None for name in self._needs):
-            if self._spec.failed:
-                origin = {name: values[name] for name in line.origin}
-                yield from self._spec.failed.event(values.get("exit_code"), words, origin)
-            yield self._event(**values)
-            yield from (event(**line.origin) for event in self._also)
+            yield from self._events(words, values, line)
 
     def _groups(self, match: re.Match[str], line: Line) -> dict[str, str]:
         """The groups that are found, by name."""
         found = [match, *(pattern.search(line.text) for pattern in self._beside)]
         return {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
 
-    def _value(self, name: str, words: dict[str, Any]) -> Any:
-        return words[name] if name in self._reads else self._fields[name](words[name])
+    def _told(self, groups: dict[str, str], words: dict[str, Any]) -> dict[str, Any]:
+        """The fields that groups fill."""
+        if self._spec.into:
+            return {self._spec.into: {name: int(size) for name, size in groups.items()}}
+        return {
+            name: words[name] if name in self._reads else convert(words[name])
+            for name, convert in self._fields.items()
+            if name in words
+        }
+
+    def _events(self, words: dict[str, Any], values: dict[str, Any], line: Line) -> Iterator[Event]:
+        """What it says, with what comes before and after it."""
+        if self._spec.failed:
+            origin = {name: values[name] for name in line.origin}
+            yield from self._spec.failed.event(values.get("exit_code"), words, origin)
+        yield self._event(**values)
+        yield from (event(**line.origin) for event in self._also)
 
     def _of_rule(self, words: dict[str, Any], line: Line) -> dict[str, Any]:
         """What the rule says of each such line, and what it reads of all its words."""
