@@ -2,27 +2,27 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from pkgutil import get_data
 
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, built_in
-from parsers.engine.forms import rules_in
 from parsers.engine.scan import Rule
 from parsers.formats import stamps
+from parsers.formats.forms import FORMS
 
 SPEAKERS: tuple[str, ...] = (
     "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
-    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "pytorch", "torchrun", "launchers",
-    "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
+    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch",
+    "torchrun", "launchers", "scripts", "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
 )  # fmt: skip
-"""Names of parsers/formats: a module, with the file of its name (`.yaml`) behind it, ..."""
-_FILES_ALONE = ("neox", "megatron_checkpoint", "megatron_launch", "system", "deepspeed_report", "gpu")
-"""... or of these the file alone."""
-_FILES = rules_in(get_data("parsers.formats", "forms.json") or b"{}")
-MODULES = {name: import_module(f"parsers.formats.{name}") for name in SPEAKERS if name not in _FILES_ALONE}
+"""Names of parsers/formats: a module, a file (`.yaml`), or the file behind the module of its name."""
+_CODE = (
+    "megatron", "hf_trainer", "megatron_setup", "megatron_reports", "arguments", "batch", "tracebacks", "torchrun",
+    "scripts", "environment", "hf_settings", "unread",
+)  # fmt: skip
+MODULES = {name: import_module(f"parsers.formats.{name}") for name in _CODE}
 """Those that are code, by name."""
 _OWN: tuple[Rule, ...] = tuple(
-    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *_FILES.get(name, ()))
+    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *FORMS.get(name, ()))
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parsers.engine.forms import RuleSpec
 from parsers.events import to_fields
+from parsers.formats.forms import RuleSpec
 from tests.conftest import loaded
 
 FILES = Path(__file__).parents[1] / "parsers" / "formats"
@@ -38,9 +38,12 @@ def test_samples(rule: str, form: dict[str, Any]) -> None:
     for line, gives in form["samples"].items():
         reader = SourceReader()
         found = [*reader.feed(f"{line}\n".encode()), *reader.flush()]
-        assert [entry.rule for entry in found] == [rule] * (1 + len(form.get("also", ()))), line
-        assert [entry.event.kind for entry in found] == [form["event"], *form.get("also", ())]
-        expected = {**{name: value for name, value in form.get("fields", {}).items() if "{" not in str(value)}, **gives}
+        kinds = [*(["failure"] if "failed" in gives else []), form["event"], *form.get("also", ())]
+        assert [(entry.rule, entry.event.kind) for entry in found] == [(rule, kind) for kind in kinds], line
+        if "failed" in gives:  # the failure that is told before the end of a process
+            assert getattr(found.pop(0).event, "failure", None) == gives["failed"], line
+        expected = {name: value for name, value in form.get("fields", {}).items() if "{" not in str(value)} | gives
+        expected.pop("failed", None)
         told = {name: getattr(found[0].event, name) for name in expected}
         assert told == expected, to_fields(found[0].event)
 

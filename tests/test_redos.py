@@ -18,8 +18,8 @@ import pytest
 import parsers
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
-from parsers.formats import nccl, pytorch, torchrun
-from parsers.patterns import Lazy
+from parsers.formats import forms, torchrun, tracebacks
+from parsers.patterns import Lazy, filled
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 from tests.test_forms import FORMS
@@ -57,7 +57,8 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
     for name, form in FORMS:
-        found.setdefault(name, []).extend(map(re.compile, (form["pattern"], *form.get("beside", ()))))
+        texts = (form["pattern"], *form.get("beside", ()))
+        found.setdefault(name, []).extend(re.compile(filled(text, forms.PARTS)) for text in texts)
     return found
 
 
@@ -182,8 +183,12 @@ def check(text_of: Callable[[int], str], rules: Sequence[Rule]) -> None:
 
 
 PATTERNS = patterns()
-_FAILURES = (*pytorch.RULES, *torchrun.RULES, *nccl.RULES)
-_USED_BY = {"parsers.formats.exceptions": _FAILURES, "parsers.formats.tracebacks": _FAILURES}
+_NAMING = ("nccl", "failures", "pytorch", "megatron_checkpoint")
+_FORMS = tuple(rule for name in _NAMING for rule in forms.FORMS[name])
+_USED_BY = {
+    "parsers.formats.exceptions": (*tracebacks.RULES, *torchrun.RULES, *_FORMS),
+    "parsers.formats.forms": _FORMS,
+}
 """Their expressions read what the rules of several modules have found."""
 _TRIED: set[tuple[str, str]] = set()
 """Rules and the texts that they were tried on: the expressions of several modules suggest the same."""

@@ -49,7 +49,7 @@ def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
             fields = encode(event).decode()
             if "null" not in fields:
                 told = "" if '"dialect"' in fields else f',"dialect":{usual}'
-                return f"{head},{fields[1:-1]}{told}}}\n"
+                return f"{head},{fields.partition(',')[2][:-1]}{told}}}\n"  # its name stands first
         fields = _json({name: value for name, value in to_fields(event).items() if name != "event"})
         return f"{head},{fields[1:]}\n" if len(fields) > 2 else head + "}\n"
 

@@ -4,6 +4,7 @@ A run that saves every so many iterations is measured in iterations; one that sa
 run that never saved is not known to want to: that is shown at most.
 """
 
+import math
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -39,8 +40,12 @@ class Limit(Struct):
     notified: bool
     """False: shown only."""
     words: str
-    iterations: float | None = None
-    seconds: float | None = None
+    iterations: float = math.inf
+    seconds: float = math.inf
+
+    def passed(self, memory: "Memory", iteration: int) -> bool:
+        """Whether the run is beyond it."""
+        return iteration - (memory.last or 0) > self.iterations or memory.seconds > self.seconds
 
 
 class Memory(Struct):
@@ -57,10 +62,6 @@ class Memory(Struct):
     over: bool = False
     quiet_until: int = 0
     """Iteration before which nothing can be overdue."""
-    limit: Limit | None = None
-    """What must not be passed,"""
-    limit_known: tuple[int, int, int | None, bool | None, str | None] | None = None
-    """and what it was computed from."""
 
 
 def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
@@ -82,7 +83,8 @@ def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings:
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointOverdueSettings) -> bool:
     """Count; True where the line is crossed."""
-    launch, top, changed, told = state.launch, state.launch.topology, False, 0
+    launch, changed, told = state.launch, False, 0
+    limit: Limit | None = None
     for step in steps:
         if not step.counted:
             continue
@@ -92,15 +94,13 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
             if memory.last is None or not 0 <= iteration - memory.last <= interval:
                 memory.last = iteration
             memory.attempt, memory.seconds = launch.number, 0.0
-            memory.quiet_until = memory.last + (top.save_interval or 0)
+            memory.quiet_until = memory.last + (launch.topology.save_interval or 0)
         memory.seconds += (step.printed_seconds or 0.0) * interval
         if iteration < memory.quiet_until:
             continue
         if interval != told:  # of what the limit comes from this alone may change within a batch
-            told, known = interval, (interval, memory.saves, top.save_interval, top.saves, launch.dialect)
-            if known != memory.limit_known:
-                memory.limit_known, memory.limit = known, _limit(launch, memory, interval, settings)
-        over = memory.limit is not None and _passed(memory.limit, memory, iteration)
+            told, limit = interval, _limit(launch, memory, interval, settings)
+        over = limit is not None and limit.passed(memory, iteration)
         if over != memory.over:
             memory.over, changed = over, True
     return changed
@@ -124,13 +124,6 @@ def _limit(launch: Launch, memory: Memory, line: int, settings: CheckpointOverdu
     return Limit(True, words, seconds=settings.irregular_factor * longest)
 
 
-def _passed(limit: Limit, memory: Memory, iteration: int) -> bool:
-    """Whether the run is beyond its limit."""
-    if limit.iterations is not None and iteration - (memory.last or 0) > limit.iterations:
-        return True
-    return limit.seconds is not None and memory.seconds > limit.seconds
-
-
 def _usual(memory: Memory) -> int | None:
     """The interval of a run that saves every so many iterations. A save on a signal makes a short span: left out."""
     if len(memory.spans) < 2:
@@ -148,7 +141,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
     limit, iteration = _limit(launch, memory, launch.log_interval or 1, settings), launch.latest.iteration
     if limit is None or memory.last is None or iteration is None or launch.phase in ENDED:
         return CLEAR
-    if not _passed(limit, memory, iteration):
+    if not limit.passed(memory, iteration):
         return CLEAR
     since, risk = iteration - memory.last, at_risk_seconds(state) or 0.0
     saved = f"since iteration {memory.last}" if memory.saves else "at all"

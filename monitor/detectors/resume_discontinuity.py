@@ -53,16 +53,8 @@ class Past(Struct):
         after = min(max(1, bisect.bisect_left(self.iterations, iteration)), len(self.iterations) - 1)
         return max(0, after - 1), after
 
-    def rate_at(self, iteration: int) -> tuple[float, float] | None:
-        """(learning rate, its change per iteration) at an iteration, as the lines around it say."""
-        return self._line(self.rates, iteration)
-
-    def samples_at(self, iteration: int) -> float | None:
-        """Consumed samples at an iteration."""
-        found = self._line(self.samples, iteration)
-        return found[0] if found else None
-
-    def _line(self, values: list[float | None] | list[int | None], iteration: int) -> tuple[float, float] | None:
+    def at(self, values: list[float | None] | list[int | None], iteration: int) -> tuple[float, float] | None:
+        """(value, its change per iteration) of a column at an iteration, as the lines around it say."""
         places = self._around(iteration)
         if places is None:
             return None
@@ -97,8 +89,9 @@ class ResumeSettings(Struct, frozen=True):
     """How long it is shown: what nobody mended in six hours was meant."""
 
 
-_Found = tuple[str, Severity, str, dict[str, Any]]
-"""What does not go on: (what, severity, text, evidence)."""
+def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[str, Any]:
+    """One thing that does not go on."""
+    return {"what": what, "severity": severity, "text": text, **evidence}
 
 
 _IN_TIME = ("duration", "signal", "kill_switch")
@@ -206,16 +199,15 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
     return had or bool(found)
 
 
-def _take(memory: Memory, step: Step, found: list[_Found]) -> None:
-    for what, severity, text, evidence in found:
-        level = "info" if memory.deliberate else severity
-        memory.found.append({"what": what, "severity": level, "text": text, **evidence})
+def _take(memory: Memory, step: Step, found: list[dict[str, Any]]) -> None:
+    for item in found:
+        memory.found.append(item | {"severity": "info"} if memory.deliberate else item)
         memory.found_at, memory.found_iteration = step.at, step.iteration
-        if what == "learning rate":
-            memory.expected_rate = float(evidence["expected_learning_rate"])
+        if item["what"] == "learning rate":
+            memory.expected_rate = float(item["expected_learning_rate"])
 
 
-def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[_Found]:
+def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[dict[str, Any]]:
     """All that does not go on from this past."""
     launch = state.launch
     iteration = step.iteration
@@ -225,13 +217,13 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         if memory.skipped_to is not None or not _ahead(past, step, jump, settings):
             return []
         text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
-        return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
-    found: list[_Found] = []
+        return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
+    found: list[dict[str, Any]] = []
     saved = state.past.checkpoints.last_iteration
     resumes = memory.left_early or not state.after_finish
     if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
-        found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
+        found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
     if launch.whole_lines:
         found += _rate(past, step, max(every, jump), settings)
     # a ramp may grow, and who begins from the beginning does so at whatever size
@@ -240,32 +232,33 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
     return found
 
 
-def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[_Found]:
+def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
     batch, before = step.batch_size, past.batches_at(step.iteration)
     if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
         return
     text = f"batch size {batch} where it was {before[1]}"
-    yield "batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}
+    yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
 
 
-def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[_Found]:
-    samples, expected, before = step.samples, past.samples_at(step.iteration), past.batches_at(step.iteration)
-    if samples is None or expected is None:
+def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
+    samples, found, before = step.samples, past.at(past.samples, step.iteration), past.batches_at(step.iteration)
+    if samples is None or found is None:
         return
+    expected, _ = found
     room = settings.samples * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
     if abs(samples - expected) > room:
         text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
-        yield "samples", "critical", text, {"consumed_samples": samples, "expected_samples": round(expected)}
+        yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
 
 
-def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[_Found]:
-    expected, rate = past.rate_at(step.iteration), step.learning_rate
+def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
+    expected, rate = past.at(past.rates, step.iteration), step.learning_rate
     if expected is None or rate is None or expected[0] <= 0:
         return
     value, slope = expected
     if abs(rate - value) > settings.learning_rate * value + _SLOPES * slope * steps:
         text = f"learning rate {rate:.4g} where the schedule had {value:.4g} ({rate / value:.3g} x)"
-        yield "learning rate", "critical", text, {"learning_rate": rate, "expected_learning_rate": value}
+        yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
 
 
 def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:

@@ -14,8 +14,13 @@ from parsers.events.reports import *
 from parsers.events.setup import *
 
 EVENT_TYPES: dict[str, type[Event]] = {
-    cls.kind: cls for cls in list(globals().values()) if isinstance(cls, type) and issubclass(cls, Event) and cls.kind
+    str(cls.__struct_config__.tag): cls
+    for cls in list(globals().values())
+    if isinstance(cls, type) and issubclass(cls, Event) and cls.__struct_config__.tag != cls.__name__
 }
+"""Public name -> class: those that have one as their tag."""
+for kind, event_type in EVENT_TYPES.items():
+    event_type.kind = kind
 
 
 def to_fields(event: Event) -> dict[str, Any]:

@@ -14,10 +14,11 @@ MAX_TEXT = 2000
 """Characters of a line that are kept as evidence."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="event"):
     """One fact. `rank` is global where the log tells it; `logged_at` is ISO 8601 as printed, zone only if printed."""
 
     kind: ClassVar[str] = ""
+    """Its public name, the class's tag (parsers/events/__init__.py)."""
     proves_training: ClassVar[bool] = True
     redrawn: ClassVar[bool] = False
     """True where the same line once more says nothing new: who judges does not read it again."""

@@ -1,6 +1,6 @@
 """How processes, launches and collectives end or fail."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from parsers.events.base import Event, Remark
 
@@ -41,19 +41,15 @@ Role = Literal["trainer", "helper", "bystander", "launcher"]
 ExitReason = Literal["finished", "iterations", "duration", "signal", "kill_switch", "unknown"]
 
 
-class ProgramExited(Event, frozen=True, kw_only=True, gc=False):
+class ProgramExited(Event, frozen=True, kw_only=True, gc=False, tag="exit"):
     """The training loop ended by itself: a clean end."""
-
-    kind: ClassVar[str] = "exit"
 
     reason: ExitReason
     iteration: int | None = None
 
 
-class ProcessExited(Remark, frozen=True, kw_only=True, gc=False):
+class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_exit"):
     """A launcher saw one process end. A negative code is the signal."""
-
-    kind: ClassVar[str] = "process_exit"
 
     exit_code: int | None = None
     pid: int | None = None
@@ -64,20 +60,16 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False):
     """The whole launch has ended: the script or the program that started it says so."""
 
 
-class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False):
+class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False, tag="process_terminated"):
     """Processes were ended because something else had failed, or take their leave: a consequence, never the cause."""
-
-    kind: ClassVar[str] = "process_terminated"
 
     pid: int | None = None
     by_itself: bool = False
     """It takes its leave, well or not; nobody had to end it."""
 
 
-class FailureSeen(Remark, frozen=True, kw_only=True, gc=False):
+class FailureSeen(Remark, frozen=True, kw_only=True, gc=False, tag="failure"):
     """A line that names a failure. `consequence` marks a victim (SIGTERM by torchrun): not the cause."""
-
-    kind: ClassVar[str] = "failure"
 
     failure: Failure
     message: str
@@ -95,10 +87,8 @@ class FailureSeen(Remark, frozen=True, kw_only=True, gc=False):
     """It holds an exception's own words, where its teller mostly has an exit code alone."""
 
 
-class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
+class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False, tag="nccl_watchdog"):
     """PyTorch's NCCL watchdog gave up on a collective. `group_rank` counts within the process group."""
-
-    kind: ClassVar[str] = "nccl_watchdog"
 
     group_rank: int | None = None
     group: str | None = None
@@ -108,12 +98,10 @@ class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
     waited_seconds: float | None = None
 
 
-class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False):
+class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False, tag="nccl_status"):
     """How far a rank had come in a process group as a collective timed out, there or on another rank. `work` is the one
     that it gave up waiting for; all are counted within the group, `group` is the name that its ranks share.
     """
-
-    kind: ClassVar[str] = "nccl_status"
 
     group: str | None = None
     group_name: str | None = None
@@ -123,10 +111,8 @@ class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False):
     completed: int
 
 
-class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False):
+class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False, tag="traceback"):
     """The last line of a Python traceback. One of a chain is told each; the one that came out is the last."""
-
-    kind: ClassVar[str] = "traceback"
 
     exception: str
     message: str

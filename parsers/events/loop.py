@@ -13,10 +13,8 @@ probabilities (and values), learned from, and the new weights handed to the gene
 """
 
 
-class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
+class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration"):
     """The training loop's own line (Megatron and its forks, gpt-neox)."""
-
-    kind: ClassVar[str] = "iteration"
 
     iteration: int
     train_iterations: int | None = None
@@ -51,10 +49,8 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     dialect: str = MEGATRON_LM.name
 
 
-class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
+class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False, tag="engine_step"):
     """A DeepSpeed engine's report of one step, or the bar of NeMo. `form`: which line it was."""
-
-    kind: ClassVar[str] = "engine_step"
 
     form: Literal["steps", "step", "throughput"]
     step: int
@@ -75,10 +71,8 @@ class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
     max_allocated_bytes: int | None = None
 
 
-class TrainerLogged(Event, frozen=True, kw_only=True, gc=False):
+class TrainerLogged(Event, frozen=True, kw_only=True, gc=False, tag="trainer_log"):
     """A metric dict of HF Trainer (transformers.trainer, `log`)."""
-
-    kind: ClassVar[str] = "trainer_log"
 
     step: int | None = None
     max_steps: int | None = None
@@ -92,10 +86,9 @@ class TrainerLogged(Event, frozen=True, kw_only=True, gc=False):
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
-class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False):
+class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="trainer_progress"):
     """A tqdm bar in iterations. Many programs draw bars: the run decides which one is the training."""
 
-    kind: ClassVar[str] = "trainer_progress"
     redrawn: ClassVar[bool] = True
 
     step: int
@@ -106,19 +99,15 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False):
     description: str = ""
 
 
-class StepGuessed(Remark, frozen=True, kw_only=True, gc=False):
+class StepGuessed(Remark, frozen=True, kw_only=True, gc=False, tag="step_guessed"):
     """A line of a loop that no rule reads: the numbers of its step and epoch, and its losses that are finite."""
-
-    kind: ClassVar[str] = "step_guessed"
 
     counts: tuple[int, ...]
     losses: tuple[float, ...]
 
 
-class TrainerSummary(Event, frozen=True, kw_only=True, gc=False):
+class TrainerSummary(Event, frozen=True, kw_only=True, gc=False, tag="trainer_summary"):
     """HF Trainer's final dict or its `***** train metrics *****` block. Each node may print its own."""
-
-    kind: ClassVar[str] = "trainer_summary"
 
     train_runtime_seconds: float | None = None
     samples_per_second: float | None = None
@@ -127,19 +116,15 @@ class TrainerSummary(Event, frozen=True, kw_only=True, gc=False):
     epoch: float | None = None
 
 
-class TrainerSetting(Event, frozen=True, kw_only=True, gc=False):
+class TrainerSetting(Event, frozen=True, kw_only=True, gc=False, tag="trainer_setting"):
     """One line under `***** Running training *****`, and that heading itself with an empty name."""
-
-    kind: ClassVar[str] = "trainer_setting"
 
     name: str
     value: float | str | None = None
 
 
-class ValidationLogged(Event, frozen=True, kw_only=True, gc=False):
+class ValidationLogged(Event, frozen=True, kw_only=True, gc=False, tag="validation"):
     """A validation or test result. `iteration` is None for the one at the end of training."""
-
-    kind: ClassVar[str] = "validation"
 
     iteration: int | None = None
     dataset: str = "validation"
@@ -148,10 +133,8 @@ class ValidationLogged(Event, frozen=True, kw_only=True, gc=False):
     samples: int | None = None
 
 
-class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
+class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False, tag="evaluation_progress"):
     """`Evaluating iter 3/10`."""
-
-    kind: ClassVar[str] = "evaluation_progress"
 
     done: int
     total: int
@@ -159,17 +142,13 @@ class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
     """True: the line says that the evaluation is over."""
 
 
-class PartBegan(Remark, frozen=True, kw_only=True, gc=False):
+class PartBegan(Remark, frozen=True, kw_only=True, gc=False, tag="part"):
     """A part of a step begins or goes on. Bars of other programs may look the same: it proves no training."""
-
-    kind: ClassVar[str] = "part"
 
     part: Part
     implied: bool | None = None
     """True: no line says so. The part before it is over, and this one comes next."""
 
 
-class GenerationMoved(Remark, frozen=True, kw_only=True, gc=False):
+class GenerationMoved(Remark, frozen=True, kw_only=True, gc=False, tag="generation"):
     """A generation engine (vLLM, SGLang) has made tokens since its last line: in a rollout, or an evaluation."""
-
-    kind: ClassVar[str] = "generation"

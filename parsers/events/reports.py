@@ -2,17 +2,15 @@
 loads; a site's own lines, and lines that did not parse.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from msgspec import field
 
 from parsers.events.base import Event, Remark
 
 
-class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
+class MemoryReported(Event, frozen=True, kw_only=True, gc=False, tag="memory"):
     """Device or host memory. What the programs call MB and GB are MiB and GiB."""
-
-    kind: ClassVar[str] = "memory"
 
     iteration: int | None = None
     occasion: str | None = None
@@ -25,14 +23,12 @@ class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
     host_used_ratio: float | None = None
 
 
-class TimersReported(Event, frozen=True, kw_only=True, gc=False):
+class TimersReported(Event, frozen=True, kw_only=True, gc=False, tag="timers"):
     """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice (parsers/timers.py).
 
     `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (of one step, or summed over
     the steps since its last report).
     """
-
-    kind: ClassVar[str] = "timers"
 
     speaker: Literal["megatron", "deepspeed"]
     timers: dict[str, tuple[float, float]]
@@ -45,18 +41,14 @@ class TimersReported(Event, frozen=True, kw_only=True, gc=False):
     """
 
 
-class StragglerReported(Event, frozen=True, kw_only=True, gc=False):
+class StragglerReported(Event, frozen=True, kw_only=True, gc=False, tag="straggler"):
     """Megatron's StragglerDetector: name -> (value, rank). Power is milliwatts although labelled W."""
-
-    kind: ClassVar[str] = "straggler"
 
     values: dict[str, tuple[float, int]]
 
 
-class ThroughputReported(Event, frozen=True, kw_only=True, gc=False):
+class ThroughputReported(Event, frozen=True, kw_only=True, gc=False, tag="throughput"):
     """TFLOPs or like figures that stand on a line of their own."""
-
-    kind: ClassVar[str] = "throughput"
 
     tflops: float | None = None
     parameters_billions: float | None = None
@@ -64,20 +56,16 @@ class ThroughputReported(Event, frozen=True, kw_only=True, gc=False):
     seconds_per_step: float | None = None
 
 
-class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False):
+class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False, tag="overflow"):
     """A step was skipped because gradients overflowed. `new_loss_scale` equals the old while hysteresis is used up."""
-
-    kind: ClassVar[str] = "overflow"
 
     loss_scale: float | None = None
     new_loss_scale: float | None = None
     hysteresis: int | None = None
 
 
-class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False):
+class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False, tag="loss_scale_exhausted"):
     """`Current loss scale already at minimum - cannot decrease scale anymore.` The program stops."""
-
-    kind: ClassVar[str] = "loss_scale_exhausted"
 
 
 class _Checkpoint(Event, frozen=True, kw_only=True, gc=False):
@@ -85,71 +73,57 @@ class _Checkpoint(Event, frozen=True, kw_only=True, gc=False):
     path: str | None = None
 
 
-class CheckpointSaveStarted(_Checkpoint, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "checkpoint_save_started"
+class CheckpointSaveStarted(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_save_started"):
+    """A save has begun."""
 
 
-class CheckpointSaved(_Checkpoint, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "checkpoint_saved"
+class CheckpointSaved(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_saved"):
+    """A save is whole."""
 
     seconds: float | None = None
 
 
-class CheckpointSaveScheduled(_Checkpoint, frozen=True, kw_only=True, gc=False):
+class CheckpointSaveScheduled(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_save_scheduled"):
     """An asynchronous save was handed over: its success may come many iterations later."""
 
-    kind: ClassVar[str] = "checkpoint_save_scheduled"
 
-
-class CheckpointFileWritten(_Checkpoint, frozen=True, kw_only=True, gc=False):
+class CheckpointFileWritten(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_file"):
     """DeepSpeed writing or having written one file of a checkpoint: progress while saving."""
-
-    kind: ClassVar[str] = "checkpoint_file"
 
     finished: bool = False
 
 
-class CheckpointLoadStarted(_Checkpoint, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "checkpoint_load_started"
+class CheckpointLoadStarted(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_load_started"):
+    """A load has begun."""
 
 
-class CheckpointLoaded(_Checkpoint, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "checkpoint_loaded"
+class CheckpointLoaded(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_loaded"):
+    """A load is done."""
 
 
-class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False):
+class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False, tag="checkpoint_not_found"):
     """The run starts from random weights."""
-
-    kind: ClassVar[str] = "checkpoint_not_found"
 
     path: str | None = None
 
 
-class CustomValueLogged(Remark, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "custom_value"
-
+class CustomValueLogged(Remark, frozen=True, kw_only=True, gc=False, tag="custom_value"):
     name: str
     value: float
 
 
-class CustomProgressLogged(Remark, frozen=True, kw_only=True, gc=False):
-    kind: ClassVar[str] = "custom_progress"
-
+class CustomProgressLogged(Remark, frozen=True, kw_only=True, gc=False, tag="custom_progress"):
     name: str
 
 
-class Malformed(Remark, frozen=True, kw_only=True, gc=False):
+class Malformed(Remark, frozen=True, kw_only=True, gc=False, tag="malformed"):
     """A line that begins like a known one and does not parse: how we learn that upstream changed its format."""
-
-    kind: ClassVar[str] = "malformed"
 
     rule: str
     text: str
 
 
-class LineDiscarded(Remark, frozen=True, kw_only=True, gc=False):
+class LineDiscarded(Remark, frozen=True, kw_only=True, gc=False, tag="line_discarded"):
     """A line longer than the bound was thrown away up to its end."""
-
-    kind: ClassVar[str] = "line_discarded"
 
     bytes: int

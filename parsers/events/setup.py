@@ -1,6 +1,6 @@
 """Set-up, before and between the iterations: arguments, layout, versions, milestones."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from parsers.events.base import Event, Remark
 
@@ -17,19 +17,15 @@ Milestone = Literal[
 """Set-up steps that the training loop announces, in their usual order."""
 
 
-class ArgumentsDumped(Event, frozen=True, kw_only=True, gc=False):
+class ArgumentsDumped(Event, frozen=True, kw_only=True, gc=False, tag="arguments"):
     """The whole arguments dump, once it has ended. Values stand as printed, gpt-neox's origin word cut off."""
-
-    kind: ClassVar[str] = "arguments"
 
     values: dict[str, str]
     complete: bool = True
 
 
-class TopologyLogged(Event, frozen=True, kw_only=True, gc=False):
+class TopologyLogged(Event, frozen=True, kw_only=True, gc=False, tag="topology"):
     """`using world size: 64, data-parallel-size: 1, ...`, DeepSpeed's and the launchers' forms of it."""
-
-    kind: ClassVar[str] = "topology"
 
     world_size: int | None = None
     data_parallel_size: int | None = None
@@ -40,41 +36,33 @@ class TopologyLogged(Event, frozen=True, kw_only=True, gc=False):
     processes_per_node: int | None = None
 
 
-class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
+class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False, tag="model_setting"):
     """One more input of the model told outside the arguments dump, e.g. `padded_vocab_size`, `micro_batches`,
     `parameters_billions`, `zero_stage`; `name` is Megatron's argument name where there is one.
     """
-
-    kind: ClassVar[str] = "model_setting"
 
     name: str
     value: float | str
 
 
-class SizesTold(Remark, frozen=True, kw_only=True, gc=False):
+class SizesTold(Remark, frozen=True, kw_only=True, gc=False, tag="sizes"):
     """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
-
-    kind: ClassVar[str] = "sizes"
 
     values: dict[str, int]
     default: bool = False
     """Holds only where nothing else tells."""
 
 
-class ParametersCounted(Event, frozen=True, kw_only=True, gc=False):
+class ParametersCounted(Event, frozen=True, kw_only=True, gc=False, tag="parameters"):
     """` > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1236`."""
-
-    kind: ClassVar[str] = "parameters"
 
     parameters: int
     tensor_rank: int | None = None
     pipeline_rank: int | None = None
 
 
-class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False):
+class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False, tag="batch_size_rampup"):
     """The global batch size will grow during the run: a legal slowdown."""
-
-    kind: ClassVar[str] = "batch_size_rampup"
 
     start: int
     end: int
@@ -82,42 +70,32 @@ class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False):
     samples: int
 
 
-class MilestoneReached(Event, frozen=True, kw_only=True, gc=False):
+class MilestoneReached(Event, frozen=True, kw_only=True, gc=False, tag="milestone"):
     """A set-up step was announced."""
-
-    kind: ClassVar[str] = "milestone"
 
     milestone: Milestone
 
 
-class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False):
+class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False, tag="iterations_skipped"):
     """BigScience's `--skip-train-iteration-range`: the iteration jumps forward legally."""
-
-    kind: ClassVar[str] = "iterations_skipped"
 
     first: int
     last: int
 
 
-class TimeShown(Remark, frozen=True, kw_only=True, gc=False):
+class TimeShown(Remark, frozen=True, kw_only=True, gc=False, tag="time"):
     """A line that says nothing that is known here, but when it was written: a site's status line, a library's note."""
 
-    kind: ClassVar[str] = "time"
 
-
-class SoftwareSeen(Remark, frozen=True, kw_only=True, gc=False):
+class SoftwareSeen(Remark, frozen=True, kw_only=True, gc=False, tag="software"):
     """A version that ds_report or a banner tells."""
-
-    kind: ClassVar[str] = "software"
 
     name: str
     version: str
 
 
-class EnvironmentVariableSeen(Remark, frozen=True, kw_only=True, gc=False):
+class EnvironmentVariableSeen(Remark, frozen=True, kw_only=True, gc=False, tag="environment"):
     """One variable of the allow-list (environment.py). Secrets stand in the same dumps: never by wildcard."""
-
-    kind: ClassVar[str] = "environment"
 
     name: str
     value: str
@@ -127,10 +105,8 @@ CLOCK = "GPU_CLOCK_MHZ"
 """Not a variable of the system: shown among them, as it is none of the training's own settings either (gpu.yaml)."""
 
 
-class HostSeen(Remark, frozen=True, kw_only=True, gc=False):
+class HostSeen(Remark, frozen=True, kw_only=True, gc=False, tag="host"):
     """A host as the program knows it: its own, or the one that all of its launch meet at."""
-
-    kind: ClassVar[str] = "host"
 
     host: str
     """Without the domain."""

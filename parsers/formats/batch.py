@@ -8,28 +8,15 @@ ends in `The output (if any) follows:`.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
+from parsers.engine.prefixes import Prefix
 from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats import TABLES
-from parsers.formats.launchers import by_signal, ended_by, failed
+from parsers.events import Event, ProcessExited
+from parsers.formats.forms import FORMS
 from parsers.formats.stamps import date_of
 from parsers.patterns import lazy
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
-
-# `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`
-_LSF = lazy(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
-_LSF_REASONS: dict[str, Failure] = TABLES["lsf"]
-# `Exited with exit code 140.`, `Exited by signal 9. The CPU time used is 1 seconds.`, `Exited with signal termination:
-# Killed, and core dumped.`, `Exited with signal termination: 12.`, `Exited with unknown status 0400`
-_LSF_EXIT = lazy(
-    r"^Exited (?:with exit code (\d{1,3})\.|by signal (\d{1,2})\.|with unknown status \d"
-    r"|with signal termination: (?:(\d{1,2})|([\w/ ]{3,40}))[.,])"
-)
-_REQUEUED = "Job was killed by user or admin, and will be re-queued with the same jobid."
-_COMPLETED = "Successfully completed."
 # `Subject: Job 4242: <gpt3> in cluster <summit> Exited`
 _SUBJECT = lazy(r"^Subject: Job \d{1,12}(?:\[\d{1,9}\])?: <.{0,400}> (?:in cluster <[^>]{0,80}> )?(Exited|Done)$")
 _SENDER = "Sender: LSF System <"
@@ -44,42 +31,17 @@ _KNOWN = lazy(
 )
 
 
+def _told(text: str, ended_at: str | None) -> list[Event]:
+    """What a line says that tells why or how a job ended (batch.yaml)."""
+    line = Line(text, Prefix(logged_at=ended_at))
+    return [event for rule in FORMS["batch"] for event in rule.read(line) if isinstance(event, Event)]
+
+
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
-    """LSF ended the job, or saw it end."""
+    """A report begins."""
     text = line.text.strip()
     if _SUBJECT.match(text):
         yield LsfReportGatherer(writer=str(line.prefix.key), subject=text)
-    else:
-        yield from _reason(text, line.origin)
-        yield from _end(text, line.origin)
-
-
-def _reason(text: str, origin: dict[str, Any]) -> Iterator[Event]:
-    """LSF's word for why it ended the job."""
-    if match := _LSF.match(text):
-        failure: Failure = _LSF_REASONS.get(match[1], "killed")
-        yield FailureSeen(failure=failure, message=f"LSF: {match[2]}"[:200], by="lsf", **origin)
-        yield ProcessTerminated(**origin)
-
-
-def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
-    """How the job ended. What a signal is of stands elsewhere."""
-    if text == _COMPLETED:
-        yield ProcessExited(exit_code=0, launch=True, **origin)
-    elif text == _REQUEUED:
-        yield FailureSeen(failure="stopped", message="LSF: killed by user or admin, queued again", by="lsf", **origin)
-        yield ProcessExited(launch=True, **origin)
-    elif match := _LSF_EXIT.match(text):
-        number = match[2] or match[3]
-        code = int(match[1]) if match[1] else -int(number) if number else None
-        if code is not None and by_signal(code):
-            message = f"LSF: the job ended with {f'exit code {code}' if code > 0 else f'signal {-code}'}"
-            yield failed(code, message, origin, consequence=True, by="lsf")
-        elif match[4]:
-            failure = (ended_by(match[4]) or ("unknown", True))[0]
-            message = f"LSF: the job ended by signal: {match[4]}"
-            yield FailureSeen(failure=failure, message=message, consequence=True, by="lsf", **origin)
-        yield ProcessExited(exit_code=code, launch=True, **origin)
 
 
 class LsfReportGatherer(Gatherer):
@@ -125,27 +87,17 @@ class LsfReportGatherer(Gatherer):
             self.script = True
         elif bare.startswith(_ENDED_AT):
             self.ended_at = date_of(bare)
-        elif _LSF.match(bare):
-            self.reason = bare
-        elif bare in (_COMPLETED, _REQUEUED) or _LSF_EXIT.match(bare):
-            self.end = bare
+        elif _told(bare, None):
+            self.reason, self.end = (bare, self.end) if bare.startswith("TERM_") else (self.reason, bare)
         elif bare and not _KNOWN.match(text):
             return self.close(), False, True
         return [], True, False
 
     def close(self) -> list[Event]:
         """The job is over, whatever of the report was written."""
-        origin: dict[str, Any] = {"logged_at": self.ended_at}
         code = 0 if self.subject.endswith("Done") else None
-        end = list(_end(self.end, origin)) or [ProcessExited(exit_code=code, launch=True, **origin)]
-        return [*_reason(self.reason, origin), *end]
+        end = _told(self.end, self.ended_at) or [ProcessExited(exit_code=code, launch=True, logged_at=self.ended_at)]
+        return [*_told(self.reason, self.ended_at), *end]
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "batch.lsf",
-        (b"TERM_", b"Exited with ", b"Exited by signal ", b"Successfully completed.", b"Subject: Job "),
-        read_lsf,
-        opens=LsfReportGatherer,
-    ),
-)
+RULES: tuple[Rule, ...] = (Rule("batch.lsf", (b"Subject: Job ",), read_lsf, opens=LsfReportGatherer),)

@@ -5,11 +5,13 @@ Decided here, where lines are read: whoever judges a run reads fields and no tex
 
 import re
 import signal
+from collections.abc import Collection
 from typing import Any
 
 from parsers.engine.fields import byte_size
 from parsers.events import Failure, Role
-from parsers.patterns import lazy
+from parsers.patterns import lazy, patterned
+from parsers.tables import table_in
 
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
 _EXCEPTION = lazy(
@@ -23,45 +25,11 @@ _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
 _TRIED = lazy(r"Tried to allocate " + _SIZE)
 _CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
-# Paddle's `ResourceExhaustedError:`, two lines above `Out of memory error on GPU 0. Cannot allocate 1.5GB memory on`
-_OOM = lazy(
-    r"(?:CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b"
-    r"|Out of memory error on \w{2,12} \d"
-)
-# JAX's `XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.`,
-# `... Attempting to reserve 17.46G at the bottom of memory.`; a line of XLA's log alike may be of a try
-_XLA_OOM = lazy(r"RESOURCE_EXHAUSTED: .{0,300}(?:[Oo]ut of memory|\bof memory\b|memory space)")
-# `CUDA error: uncorrectable ECC error encountered`, `cudaErrorECCUncorrectable`
-_ECC = lazy(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
-# `CUDA error: an illegal memory access was encountered`, `HIP error: ...`, `cudaErrorLaunchFailure`
-_CUDA = lazy(r"\b(?:CUDA|HIP) error: [^\n]{3,200}|\bcudaError[A-Z]\w{3,60}|CUBLAS_STATUS_(?!SUCCESS)\w{3,40}")
-# The driver's words in another program's: NCCL's `Cuda failure 2 'out of memory'`, `Triton Error [CUDA]: device-side
-# assert triggered`
-_INSIDE = lazy(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'|\bTriton Error \[\w{2,8}\]: (.{3,200})")
-# `[Errno 12] Cannot allocate memory`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate 8 GiB for an
-# array`, Ray's `OutOfMemoryError: Task was killed due to the node running low on memory.`
-_HOST_OOM = lazy(
-    r"^MemoryError\b|^_ArrayMemoryError\b|[Cc]an(?:no|')t allocate memory|std::bad_alloc|node running low on memory"
-)
-# `OSError: [Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`
-# `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
-# `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
-# disk or quota it is in nearly all reports
-DISK = lazy(
-    r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
-    r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
-)
-# NCCL's own words for what went wrong
-NCCL = lazy(
-    r"NCCL error in: |\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|\bncclRemoteError\b"
-    r"|\bncclInvalidUsage\b|DistBackendError: NCCL"
-)
-# `DataLoader worker (pid 30882) is killed by signal: Bus error.`
-_WORKER = lazy(
-    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) "
-    r"(?:is killed by signal|exited unexpectedly)(?:: ([A-Za-z ]{3,40}))?"
-)
-_WORKER_ENDS: tuple[tuple[str, Failure], ...] = (("bus", "bus_error"), ("seg", "segfault"), ("kill", "killed"))
+_FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
+    (row["of"], row["failure"], pattern)
+    for row, pattern in patterned(table_in("parsers.formats", "failures.toml"), "failures")
+]
+_KINDS = frozenset(kind for kind, _, _ in _FAILURES)
 
 # Exceptions of ranks that lost another one
 _LOST = lazy(
@@ -89,16 +57,9 @@ def exception_of(text: str) -> tuple[str, str] | None:
     return (match[1], (match[2] or "").strip()[:_MESSAGE]) if match else None
 
 
-def cuda_failure(text: str) -> Failure | None:
-    """Out of memory, ECC, and every other CUDA error that a text tells of; Ray calls the host's memory alike."""
-    if inside := _INSIDE.search(text):
-        said = inside[1] or inside[2]
-        return "cuda_oom" if "out of memory" in said else "ecc" if "ECC" in said else "cuda_error"
-    if _OOM.search(text):
-        return "host_oom" if "node running low on memory" in text else "cuda_oom"
-    if _ECC.search(text):
-        return "ecc"
-    return "cuda_error" if _CUDA.search(text) else None
+def named(text: str, kinds: Collection[str] = _KINDS) -> Failure | None:
+    """The failure that a text names, of these kinds (failures.toml)."""
+    return next((failure for kind, failure, pattern in _FAILURES if kind in kinds and pattern.search(text)), None)
 
 
 def memory_told(text: str) -> dict[str, Any]:
@@ -110,31 +71,13 @@ def memory_told(text: str) -> dict[str, Any]:
     }
 
 
-def worker_failure(text: str) -> Failure | None:
-    """How a DataLoader worker died."""
-    match = _WORKER.search(text)
-    if not match:
-        return None
-    how = (match[1] or "").strip().lower()
-    return next((name for word, name in _WORKER_ENDS if word in how), "unknown")
-
-
 def named_failure(exception: str, message: str) -> Failure | None:
     """What an exception is of, where its class or its text says so; None for one of Python's own."""
     if exception == "KeyboardInterrupt":
         return "stopped"
     if exception == "SignalException":
         return "stopped" if signal_of(message) in (2, 15) else "killed"
-    text = f"{exception}: {message}"
-    if failure := cuda_failure(text) or worker_failure(text):
-        return failure
-    if _XLA_OOM.search(text):
-        return "cuda_oom"
-    if _HOST_OOM.search(text):
-        return "host_oom"
-    if DISK.search(text):
-        return "disk_full"
-    return "nccl" if NCCL.search(text) else None
+    return named(f"{exception}: {message}")
 
 
 def signal_of(message: str) -> int | None:

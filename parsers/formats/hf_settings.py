@@ -1,8 +1,7 @@
-"""What programs around HF's Trainer print of a launch and its model: world size, batch, accumulation, sizes.
+"""What programs around HF's Trainer print of a launch and its model: batch, accumulation, sizes (the world's is data).
 
-In: the Trainer's arguments (one a line, all in one line, or a command line), the line with which ms-swift,
-LLaMA-Factory and accelerate name the world size, and the model's configuration as JSON. Out: `SizesTold`. Programs that
-do not train print the same, so that none of it makes a run.
+In: the Trainer's arguments (one a line, all in one line, or a command line) and the model's configuration as JSON. Out:
+`SizesTold`. Programs that do not train print the same, so that none of it makes a run.
 """
 
 from collections.abc import Iterator
@@ -18,12 +17,6 @@ from parsers.patterns import lazy
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
 _MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between
 
-# `[INFO:swift] rank: 0, local_rank: 0, world_size: 8, local_world_size: 8`
-_SWIFT = lazy(r"\bworld_size: (?P<world_size>\d{1,7}), local_world_size: (?P<processes_per_node>\d{1,5})\b")
-# `Process rank: 0, world size: 8, device: cuda:0, distributed training: True`
-_PROCESS = lazy(r"\b[Pp]rocess rank: \d{1,7}, world size: (?P<world_size>\d{1,7})\b")
-# `Num processes: 8`, under accelerate's `Distributed environment:`
-_ACCELERATE = lazy(r"^[ ]{0,4}Num processes: (?P<world_size>\d{1,7})\s*$")
 # `per_device_train_batch_size=4,`, `--gradient_accumulation_steps 8`, `'gradient_accumulation_steps': 8`
 _ARGUMENT = lazy(
     r"(?<![\w.])(per_device_train_batch_size|gradient_accumulation_steps|sequence_parallel_size)"
@@ -40,15 +33,6 @@ _MODEL = lazy(r"(?:\bModel config |\bconfig=)\w{1,80}Config \{\s*$")
 _PAIR = lazy(r'^([ ]{2}|[ ]{4})"(\w{1,80})": (.{1,200}?),?\s*$')
 _SECTIONS = frozenset({"text_config", "llm_config", "language_config"})
 _KEYS: dict[str, str] = TABLES["hf_configuration"]
-
-
-def read_world(line: Line) -> Iterator[Event]:
-    """How many processes train."""
-    text = line.text[:_MAX_TEXT]
-    if match := _SWIFT.search(text) or _PROCESS.search(text) or _ACCELERATE.match(text):
-        values = {name: int(size) for name, size in match.groupdict().items()}
-        if all(values.values()):
-            yield SizesTold(values=values, **line.origin)
 
 
 def read_arguments(line: Line) -> Iterator[Event]:
@@ -123,7 +107,6 @@ def open_configuration(line: Line) -> Iterator[Event | Gatherer]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("hf.world", (b"local_world_size: ", b"rocess rank: ", b"Num processes: "), read_world),
     Rule("hf.model_config", (b"Config {",), open_configuration, opens=ConfigurationGatherer),
     Rule(
         "hf.arguments",

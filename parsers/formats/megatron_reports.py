@@ -1,5 +1,6 @@
-"""Megatron's reports: memory, timers, stragglers, throughput. MB are MiB, the power labelled W is milliwatts.
+"""Megatron's reports (memory, timers, stragglers), and DeepSpeed's timers, which have their form.
 
+MB are MiB, the power labelled W is milliwatts.
 Timers come in four forms (`--timing-log-option`): one rank's in a line, and blocks of several lines with each timer's
 least and most over the ranks, its most alone, or each rank's.
 """
@@ -40,6 +41,8 @@ _MEMORY_NAMES = {
 }
 # `time (ms) | forward-compute: 306.62 | backward-compute: 527.58`
 _TIMER = lazy(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
+# `time (ms) | fwd_microstep: 101.92 | bwd_microstep: 107.56` of DeepSpeed's engine
+_ENGINE_TIMER = lazy(r"\|[ ]{0,4}(\w{1,80}):[ ]{0,4}([-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf))")
 # `    forward-backward ...............................: (4714.98, 4715.22)`
 _SPREAD = lazy(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
 # `    forward-backward ...............................: 4715.22` under `max time across ranks (ms):`
@@ -143,6 +146,7 @@ def read_straggler(line: Line) -> Iterator[Event]:
 
 RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
+    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _ENGINE_TIMER), templated=True),
     Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
     Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from msgspec import field
 
 from parsers.engine.fields import integer
-from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure, signal_name
-from parsers.formats.launchers import failed, failure_of, is_victim
+from parsers.events import Event, FailureSeen, ProcessExited
+from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
+from parsers.formats.exits import failure_of, is_victim
 from parsers.formats.tracebacks import HEADER, WRAPPER
 from parsers.patterns import lazy
 
@@ -29,36 +28,17 @@ _NO_OTHERS = "<NO_OTHER_FAILURES>"
 _INDENT = "  "
 # `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
 _FIELD = lazy(r"^[ ]{1,8}(time|host|rank|exitcode|error_file|traceback)[ ]{0,8}:[ ](.{0,1100})$")
+_WHEN = lazy(r"(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)$")
 _INDEX = lazy(r"^\[\d{1,7}\]:$")
 _BORDER = lazy(r"^[=-]{4,200}$")
-# `failed (exitcode: 1) local_rank: 1 (pid: 3677234) of binary: /usr/bin/python3`
-_FAILED = lazy(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
-# `Received 15 death signal, shutting down workers` of torchrun's agent: somebody or something told it to end
-_DEATH_SIGNAL = lazy(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
-_ASKED = frozenset({"2", "15", "SIGINT", "SIGTERM"})  # others come of a terminal that closed, or of the system
 
 
 def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
-    """Torchrun's agent: who failed, who was ended for it."""
-    text, origin = line.text, line.origin
-    if _ROOT_CAUSE in text:
+    """A report begins, or its last part where the rest was lost."""
+    if _ROOT_CAUSE in line.text:
         yield RootCauseGatherer(writer=str(line.prefix.key), root=True)
-    elif text.strip() == _FAILURES:
+    elif line.text.strip() == _FAILURES:
         yield RootCauseGatherer(writer=str(line.prefix.key))
-    elif match := _FAILED.search(text):
-        code = int(match[1])
-        yield failed(code, f"local rank {match[2]} failed with exit code {code}", origin)
-        yield ProcessExited(exit_code=code, local_rank=int(match[2]), pid=int(match[3]), **origin)
-    elif match := _DEATH_SIGNAL.search(text):
-        yield FailureSeen(
-            failure="stopped" if (match[1] or match[2]) in _ASKED else "killed",
-            message=f"torchrun received {match[2] or signal_name(int(match[1]))}",
-            consequence=True,
-            by="launcher",
-            **origin,
-        )
-    elif "worker group" in text and "will restart" in text:
-        yield ProcessTerminated(**origin)
 
 
 class RootCauseGatherer(Gatherer):
@@ -140,7 +120,7 @@ class RootCauseGatherer(Gatherer):
         code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
         if code is None:
             return []
-        rank, when = self.fields.get("rank", "").split(" ", 1)[0], self.fields.get("time")
+        rank, when = self.fields.get("rank", "").split(" ", 1)[0], _WHEN.match(self.fields.get("time", ""))
         raised = exception_of(self.exception)
         if raised:
             failure, message = named_failure(*raised) or "python_exception", ": ".join(filter(None, raised))
@@ -158,7 +138,7 @@ class RootCauseGatherer(Gatherer):
             **memory_told(self.exception),
             rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),
-            logged_at=iso_time(when.replace("_", " ")) if when else None,
+            logged_at=f"{when[1]}T{when[2]}" if when else None,
         )
         return [event, ProcessExited(exit_code=code, rank=event.rank, node=event.node, logged_at=event.logged_at)]
 
@@ -166,7 +146,7 @@ class RootCauseGatherer(Gatherer):
 RULES: tuple[Rule, ...] = (
     Rule(
         "launcher.torchrun",
-        (b"Root Cause (first", b"Failures:", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
+        (b"Root Cause (first", b"Failures:"),
         read_torchrun,
         opens=RootCauseGatherer,
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import field
 
-from parsers.engine.scan import Gatherer, Line
+from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, TracebackSeen
 from parsers.formats.exceptions import (
     IMPORTS,
@@ -152,3 +152,12 @@ def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
     """Python's word for an exception in a finalizer."""
     if line.text.strip().startswith(_IGNORED):
         yield IgnoredGatherer()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored, opens=IgnoredGatherer),
+    Rule(
+        "pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>"), open_traceback,
+        opens=TracebackGatherer,
+    ),
+)  # fmt: skip
