@@ -34,19 +34,15 @@ class Desk:
         self.deliveries.accepted = self.saving.accepted
         self.executor = Executor(config.slurm, clock, wake)
 
-    def _names(self, config: Config) -> None:
-        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
-
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
-        self._names(config)
-        self.deliveries.start()
+        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
 
     def configure(self, config: Config, before: Config, seconds: float) -> None:
         """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
         if config.notifiers != before.notifiers:
             self.deliveries.replace(config.notifiers, seconds)
-        self._names(config)
+        self.start(config)
         self.executor.settings = config.slurm
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
