@@ -21,7 +21,7 @@ from monitor.run.job import OVER, WAITING
 from monitor.run.records import Job
 from monitor.slurm import JobQuestion, SlurmSettings
 from monitor.slurm.client import VARIABLES, look_up, program
-from monitor.slurm.process import Finished, run
+from monitor.system.process import Finished, run
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 

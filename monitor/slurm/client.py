@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
-from monitor.slurm.process import Finished, run
+from monitor.system.process import Finished, run
 from monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
