@@ -39,6 +39,7 @@ from typing import Any
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.belonging import Belonging
+from monitor.core.counters import count_lines
 from monitor.core.folding import Folding
 from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
@@ -262,7 +263,9 @@ class Core(Watched):
         self.counts.clear("notifications_owed")
         for receiver, many in self.outbox.owed().items():
             self.counts.set("notifications_owed", many, receiver)
-        return self.counters.up_to_date(self.sources.values())
+        for source in self.sources.values():
+            count_lines(self.counts, source)
+        return self.counts
 
     # --- state over a restart ---------------------------------------------------------------------------------------
 
