@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -66,8 +66,8 @@ _NO_HTML = Html()
 def _templates() -> dict[str, str]:
     """By name the files of templates/, and the parts of parts.html, for `%`; line ends and indents aside."""
     found: dict[str, str] = {}
-    for file in resources.files("monitor.serve").joinpath("templates").iterdir():
-        name = file.name.removesuffix(".html")
+    for file in (Path(__file__).parent / "templates").iterdir():
+        name = file.stem
         for line in file.read_text("utf-8").replace("%", "%%").splitlines():
             part = _PART.match(line)
             name = part[1] if part else name
