@@ -15,6 +15,7 @@ from monitor.deliveries import Deliveries
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.saving import Saving
+from monitor.scalars import one_line
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Desk:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
-            transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
+            transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
         )  # fmt: skip
         if not transition.quiet:
             linked = replace(transition, links=dict(self._links(transition)))
@@ -82,8 +83,3 @@ class Desk:
         self.deliveries.finish(self.core.outbox, now, seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
-
-
-def _printable(text: str) -> str:
-    """A log's text may hold escapes that a terminal obeys."""
-    return "".join(char if char.isprintable() else "�" for char in text)
