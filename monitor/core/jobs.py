@@ -161,9 +161,7 @@ def _note_end(run: Run, job: Job, now: float) -> None:
         return
     over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
     ended = now if over is None else over - run.state.wall_offset
-    asked.ends_at = (
-        max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
-    )
+    asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
 
 
 def _is_settled(run: Run) -> bool:
