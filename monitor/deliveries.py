@@ -7,15 +7,14 @@ kept.
 """
 
 import logging
-import queue
 import random
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from monitor.core.outbox import Outbox, Owed, Result, Tried
 from monitor.incidents import Transition
 from monitor.notifiers import DeliveryError, Notifier
+from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -24,25 +23,20 @@ _SLICE: Final = 1.0  # seconds of one batch: then what was delivered is reported
 
 
 class Deliveries:
-    """The configured notifiers. All but the reports for the loop's thread."""
+    """The configured notifiers. For the loop's thread."""
 
     def __init__(
         self, notifiers: Sequence[Notifier], clock: Clock, wake: Callable[[], None],
         *, chance: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         """`wake` makes the loop turn, from any thread; `chance` gives numbers in [0, 1)."""
-        self._clock, self._wake, self._chance = clock, wake, chance
+        self._clock, self.wake, self._chance = clock, wake, chance
         self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
         """Called with each message that a receiver has taken, in its thread, before anything else is done."""
         self.may_send: Callable[[], bool] = lambda: True
         """Asked before each message, in the notifier's thread."""
-        self._reports: queue.SimpleQueue[tuple[str, Sequence[Tried]]] = queue.SimpleQueue()
         self._lanes = [_Lane(notifier, clock, self) for notifier in notifiers]
-
-    def start(self) -> None:
-        """Start the threads."""
-        for lane in self._lanes:
-            lane.start()
+        self._former: list[_Lane] = []  # still at something when they were replaced
 
     def receivers(self, message: Transition) -> list[str]:
         """Who wants it."""
@@ -55,12 +49,10 @@ class Deliveries:
 
     def replace(self, notifiers: Sequence[Notifier], seconds: float) -> None:
         """Others are configured. What is being tried by those before is reported when it is done, in `seconds`."""
-        before = self._lanes
+        for lane in self._lanes:
+            lane.finish(self._clock.monotonic() + seconds, wait=False)
+        self._former += self._lanes
         self._lanes = [_Lane(notifier, self._clock, self) for notifier in notifiers]
-        self.start()
-        until = self._clock.monotonic() + seconds
-        for lane in before:
-            threading.Thread(target=lane.finish, args=(until,), name="old notifier", daemon=True).start()
 
     def finish(self, outbox: Outbox, now: float, seconds: float, *, hand: bool = True) -> None:
         """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed. Without `hand`
@@ -77,71 +69,40 @@ class Deliveries:
         self._settle(outbox, now)
 
     def _settle(self, outbox: Outbox, now: float) -> None:
-        while not self._reports.empty():
-            name, tried = self._reports.get()
-            outbox.settle(name, tried, now, self._chance())
+        lanes = (*self._former, *self._lanes)
+        self._former = [lane for lane in self._former if lane.alive]
+        for lane in lanes:
+            for tried in lane.answers():
+                outbox.settle(lane.notifier.name, tried, now, self._chance())
 
     def _hand(self, outbox: Outbox, now: float, *, last: bool) -> None:
         for lane in self._lanes:
-            lane.hand(outbox.batch(lane.notifier.name, now, last=last))
-
-    def report(self, name: str, tried: Sequence[Tried]) -> None:
-        """What became of a batch. From any thread."""
-        self._reports.put((name, tried))
-        self._wake()
+            if batch := outbox.batch(lane.notifier.name, now, last=last):
+                lane.ask(batch)
 
 
-class _Lane:
+class _Lane(Asking[Sequence[Owed], Sequence[Tried]]):
     """A notifier and its thread."""
 
     def __init__(self, notifier: Notifier, clock: Clock, deliveries: Deliveries) -> None:
+        super().__init__(f"notify-{notifier.name}", self._tried, _untried, 0, deliveries.wake)
         self.notifier = notifier
         self._clock = clock
         self._deliveries = deliveries
-        self._thread = threading.Thread(target=self._run, name=f"notify-{notifier.name}", daemon=True)
-        self._changed = threading.Condition()  # guards what follows; never held while sending
-        self._batch: list[Owed] = []
-        self._busy = self._stopping = False
         self._until = float("inf")
         self._failing = False  # the thread's own
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def hand(self, batch: Sequence[Owed]) -> None:
-        if batch:
-            with self._changed:
-                self._batch.extend(batch)
-                self._changed.notify_all()
-
-    def finish(self, until: float) -> None:
-        """Wait until what was handed is tried, until that monotonic second at most; begin nothing after it."""
-        with self._changed:
-            self._until = until
-            if self._thread.is_alive():
-                seconds = max(0.0, until - self._clock.monotonic())
-                self._changed.wait_for(lambda: not self._batch and not self._busy, seconds)
-            self._stopping = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._batch or self._stopping)
-                if not self._batch:
-                    return
-                batch, self._batch, self._busy = self._batch, [], True
-            self._deliveries.report(self.notifier.name, self._tried(batch))
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
+    def finish(self, until: float, *, wait: bool = True) -> None:
+        """Try what was handed until that monotonic second at most; begin nothing after it."""
+        self._until = until
+        self.end(max(0.0, until - self._clock.monotonic()) if wait else 0.0)
 
     def _tried(self, batch: Sequence[Owed]) -> list[Tried]:
         began, results = self._clock.monotonic(), list[Result]()
         for owed in batch:
             now = self._clock.monotonic()
             over = results and now - began >= _SLICE and self._until == float("inf")
-            if over or "later" in results or now >= self._until or self._stopping or not self._deliveries.may_send():
+            if over or "later" in results or now >= self._until or not self._deliveries.may_send():
                 break
             results.append(self._try(owed.message))
         results += ["untried"] * (len(batch) - len(results))
@@ -170,3 +131,7 @@ class _Lane:
     def _log_outcome(self, level: int, message: Transition, text: str, exception: Exception | None = None) -> None:
         name, what = self.notifier.name, f"run={message.run} incident={message.incident}"
         _log.log(level, "notifier=%s %s status=%s %s", name, what, message.status, text, exc_info=exception)
+
+
+def _untried(batch: Sequence[Owed], _: Exception | None) -> list[Tried]:
+    return [Tried(owed.number, "untried") for owed in batch]

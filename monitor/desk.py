@@ -15,6 +15,7 @@ from monitor.deliveries import Deliveries
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.saving import Saving
+from monitor.scalars import one_line
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -34,19 +35,15 @@ class Desk:
         self.deliveries.accepted = self.saving.accepted
         self.executor = Executor(config.slurm, clock, wake)
 
-    def _names(self, config: Config) -> None:
-        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
-
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
-        self._names(config)
-        self.deliveries.start()
+        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
 
     def configure(self, config: Config, before: Config, seconds: float) -> None:
         """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
         if config.notifiers != before.notifiers:
             self.deliveries.replace(config.notifiers, seconds)
-        self._names(config)
+        self.start(config)
         self.executor.settings = config.slurm
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
@@ -73,7 +70,7 @@ class Desk:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
-            transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
+            transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
         )  # fmt: skip
         if not transition.quiet:
             linked = replace(transition, links=dict(self._links(transition)))
@@ -86,8 +83,3 @@ class Desk:
         self.deliveries.finish(self.core.outbox, now, seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
-
-
-def _printable(text: str) -> str:
-    """A log's text may hold escapes that a terminal obeys."""
-    return "".join(char if char.isprintable() else "�" for char in text)

@@ -17,9 +17,9 @@ import msgspec
 
 from monitor.nodes.flight_recorder import Diagnosis
 from monitor.run.dumps import DumpsAsked, DumpsRead
-from monitor.slurm.process import run
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
+from monitor.system.process import run
 from parsers.json_text import read_json
 
 _log = logging.getLogger(__name__)

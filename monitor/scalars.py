@@ -1,7 +1,8 @@
 """Scalars of the configuration that have a form of their own: addresses, patterns, names, paths, secrets in files.
 
-Each `..._of` takes a value of YAML and returns the value, or raises ValueError with what is expected. Pure: no name is
-resolved and no file is opened. The settings of config/schema.py, of notifiers and of outputs are made of these types.
+What a pattern cannot say an `..._of` reads: it takes a value of YAML and returns the value, or raises ValueError with
+what is expected. Pure: no name is resolved and no file is opened. The settings of config/schema.py, of notifiers and of
+outputs are made of these types.
 """
 
 import functools
@@ -10,22 +11,15 @@ import os.path
 import re
 import urllib.parse
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from parsers.patterns import lazy
-
 MAX_PATTERN: Final = 2000
 """Characters of a regular expression."""
-_NAME = lazy(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-_HOST_PATTERN = lazy(r"[A-Za-z0-9*_.-]{1,253}")
-_HEADER = lazy(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # a token, RFC 9110 5.6.2
-_VARIABLE = lazy(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-# $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints
-_BCRYPT = lazy(r"\$2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}")
+_HEADER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}"  # a token, RFC 9110 5.6.2
 _SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"})
 
 
@@ -41,18 +35,6 @@ def _text(raw: object, expected: str) -> str:
     if not isinstance(raw, str) or not raw:
         raise ValueError(f"expected {expected}")
     return raw
-
-
-def _shaped(what: str, fits: Callable[[str], object], expected: str = "") -> Callable[[object], str]:
-    """Reads text that `fits`; ValueError says what was `expected`, or `what` where there is none."""
-
-    def read(raw: object) -> str:
-        text = _text(raw, what)
-        if not fits(text):
-            raise ValueError(f"expected {expected or what}")
-        return text
-
-    return read
 
 
 def regex_of(raw: object) -> str:
@@ -130,19 +112,19 @@ def absolute_if_slashed(path: str, base: str) -> str:
 
 def plain_header_of(raw: object) -> str:
     """The name of a header whose value is no secret."""
-    text = header_of(raw)
+    text = _text(raw, "a header's name")
     if text.lower() in _SECRET_HEADERS:
         raise ValueError("a secret does not belong here: put it into a file and name it in header_files")
+    if not re.fullmatch(_HEADER, text):
+        raise ValueError("expected a header's name")
     return text
 
 
-def bcrypt_of(raw: object) -> str:
-    """A bcrypt hash, as Prometheus's web configuration holds for each user."""
-    text = _text(raw, "a bcrypt hash, never the password itself")
-    if not _BCRYPT.fullmatch(text):
-        raise ValueError("expected a bcrypt hash, never the password itself")
-    if not 4 <= int(text.split("$")[2]) <= 16:  # bcrypt's are 4 to 31, each twice the time of the one before
-        raise ValueError("expected a bcrypt hash of cost 04 to 16")
+def header_value_of(raw: object) -> str:
+    """What may stand in a header."""
+    text = _text(raw, "a header's value")
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("expected a header's value in printable ASCII")
     return text
 
 
@@ -153,57 +135,53 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def positive_of(raw: object) -> float:
-    """A number above 0."""
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 < raw < 1e300:
-        raise ValueError("expected a number above 0")
-    return float(raw)
+def run_name_of(raw: object) -> str:
+    """Any printable text."""
+    text = _text(raw, "a run's name")
+    if not text.isprintable() or len(text) > 200 or text != text.strip():
+        raise ValueError("expected a run's name of 200 printable characters at most")
+    return text
 
 
-host_pattern_of = _shaped(
-    "a host's name such as monitor.example or *.example",
-    _HOST_PATTERN.fullmatch,
-    "a host's name without a port, such as monitor.example or *.example",
-)
-"""A host's name, which may hold `*`, without a port."""
-name_of = _shaped("a name", _NAME.fullmatch, "a name of letters, digits and _ . : / - of 100 characters at most")
-"""A name that is safe as a label and in a log line."""
-run_name_of = _shaped(
-    "a run's name",
-    lambda text: text.isprintable() and len(text) <= 200 and text == text.strip(),
-    "a run's name of 200 printable characters at most",
-)
-"""Any printable text."""
-header_of = _shaped("a header's name", _HEADER.fullmatch)
-header_value_of = _shaped(
-    "a header's value", lambda text: text.isascii() and text.isprintable(), "a header's value in printable ASCII"
-)
-sha256_of = _shaped(
-    "a SHA-256",
-    lambda text: re.fullmatch("[0-9a-f]{64}", text),
-    "a SHA-256 of 64 hexadecimal digits, never the token itself",
-)
-variable_of = _shaped("the name of an environment variable", _VARIABLE.fullmatch)
+def _shaped(pattern: str, description: str, **extra: bool) -> Meta:
+    return Meta(pattern=rf"^(?:{pattern})\Z", description=description, extra=extra)
+
 
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
 Listen = Annotated[str, Meta(extra={"read": listen_of})]
-HostPattern = Annotated[str, Meta(extra={"read": host_pattern_of})]
+HostPattern = Annotated[
+    str, _shaped(r"[A-Za-z0-9*_.-]{1,253}", "a host's name without a port, such as monitor.example or *.example")
+]
 Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
 PublicUrl = Annotated[str, Meta(extra={"read": url_of})]
-Name = Annotated[str, Meta(extra={"read": name_of})]
+Name = Annotated[
+    str,
+    _shaped(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", "a name of letters, digits and _ . : / - of 100 characters at most"),
+]
+"""Safe as a label and in a log line."""
 RunName = Annotated[str, Meta(extra={"read": run_name_of})]
 FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]
 PathOrName = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute_if_slashed})]
 _Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 CommandLine = Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
 """A program, and what it is given as it stands."""
-Header = Annotated[str, Meta(extra={"read": header_of})]
+Header = Annotated[str, _shaped(_HEADER, "a header's name")]
 PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
-Variable = Annotated[str, Meta(extra={"read": variable_of})]
-BcryptHash = Annotated[str, Meta(extra={"read": bcrypt_of, "secret": True})]
-Sha256 = Annotated[str, Meta(extra={"read": sha256_of, "secret": True})]
-Positive = Annotated[float, Meta(extra={"read": positive_of})]
+Variable = Annotated[str, _shaped(r"[A-Za-z_][A-Za-z0-9_]{0,199}", "the name of an environment variable")]
+# $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints. Each cost is twice the one before
+BcryptHash = Annotated[
+    str,
+    _shaped(
+        r"\$2[abxy]?\$(?:0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}",
+        "a bcrypt hash of cost 04 to 16, never the password itself",
+        secret=True,
+    ),
+]
+Sha256 = Annotated[
+    str, _shaped(r"[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits, never the token itself", secret=True)
+]
+Positive = Annotated[float, Meta(gt=0)]
 
 Problems = Iterator[tuple[str, str]]
 """What `problems()` of a settings class yields: (key, message) for what its values together have wrong."""

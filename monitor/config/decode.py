@@ -15,6 +15,7 @@ message) for what its values together have wrong.
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -44,7 +45,7 @@ def decode(document: Document, target: type[T]) -> T | None:
 def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
-        extra |= info.extra or {}
+        extra |= {**(info.extra or {}), **(info.extra_json_schema or {})}
         info = info.type
     if isinstance(info, inspect.UnionType):
         return _chosen(document, info, raw, path)
@@ -88,7 +89,7 @@ def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra:
 
 def _read(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> tuple[Any, str]:
     if "read" not in extra:
-        return raw if _fits(info, raw) else _INVALID, f"expected {_expected(info)}"
+        return raw if _fits(info, raw) else _INVALID, f"expected {extra.get('description') or _expected(info)}"
     try:
         return extra["read"](raw), ""
     except ValueError as error:
@@ -99,7 +100,8 @@ def _fits(info: inspect.Type, raw: Any) -> bool:
     if isinstance(info, inspect.LiteralType):
         return isinstance(raw, str) and raw in info.values
     if isinstance(info, inspect.StrType):
-        return isinstance(raw, str)
+        short, long, pattern = info.min_length or 0, info.max_length or math.inf, info.pattern or ""
+        return isinstance(raw, str) and short <= len(raw) <= long and re.search(pattern, raw) is not None
     if isinstance(raw, bool) or isinstance(info, inspect.BoolType):
         return isinstance(raw, bool) and isinstance(info, inspect.BoolType)
     if not isinstance(raw, int if isinstance(info, inspect.IntType) else int | float):
@@ -119,7 +121,7 @@ def _expected(info: inspect.Type) -> str:
     if isinstance(info, inspect.LiteralType):
         return "one of " + ", ".join(str(value) for value in info.values)
     if isinstance(info, inspect.StrType):
-        return "text"
+        return "text" + (f" of {info.min_length or 0} to {info.max_length} characters" if info.max_length else "")
     if isinstance(info, inspect.BoolType):
         return "true or false"
     bounds = " and ".join(f"{word} {limit:g}" for word, limit, _ in _bounds(info))

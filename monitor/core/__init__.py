@@ -32,13 +32,13 @@ fail alone (aside.py).
 """
 
 import platform
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.belonging import Belonging
+from monitor.core.counters import count_lines
 from monitor.core.folding import Folding
 from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
@@ -144,7 +144,6 @@ class Core(Watched):
         transitions since the last call.
         """
         self._settle(now)
-        self._fold_ends(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
         for name in self.schedule.names(self.runs, now):
@@ -157,22 +156,19 @@ class Core(Watched):
             if run.failed:
                 self._tell_failed(run, now)
                 continue
+            if now >= run.asked.ends_at:
+                self._fold_end(run, now)
             if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
                 self.folding.take_deferred(run, now)
             self.of_run(run, partial(self._judge_run, run, now))
         transitions, self.transitions = self.transitions, []
         return [self._announced(item, now) for item in transitions]
 
-    def _fold_ends(self, now: float) -> None:
-        """How launches ended of which the log says nothing, or less."""
-        for name in self._jobs.due(now):
-            run = self.runs.get(name)
-            if run is not None:
-                self.of_run(run, partial(self._take_proofs, run, now))
-                self.schedule.request(run)
-
-    def _take_proofs(self, run: Run, now: float) -> Sequence[Transition]:
-        return self.judge.take(run, proofs(run.state), "slurm", now, True)
+    def _fold_end(self, run: Run, now: float) -> None:
+        """How a launch ended of which the log says nothing, or less."""
+        run.asked.ends_at = float("inf")
+        self.of_run(run, lambda: self.judge.take(run, proofs(run.state), "slurm", now, True))
+        self.schedule.request(run)
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
         if not self.schedule.take(run, now):
@@ -262,7 +258,9 @@ class Core(Watched):
         self.counts.clear("notifications_owed")
         for receiver, many in self.outbox.owed().items():
             self.counts.set("notifications_owed", many, receiver)
-        return self.counters.up_to_date(self.sources.values())
+        for source in self.sources.values():
+            count_lines(self.counts, source)
+        return self.counts
 
     # --- state over a restart ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from monitor.core.saved import Saved
+from monitor.scalars import one_line
 from monitor.snapshot import MonitorCounts
 
 Room = Literal["source", "run", "page", "state"]
@@ -35,8 +36,7 @@ class Aside:
             self._told.add((room, name))
             self._counts.add("put_aside_total", room)
             _log.error("%s=%r put aside: the monitor's own code failed at it", room, name, exc_info=error)
-        text = "".join(char if char.isprintable() else "�" for char in str(error)[:_MESSAGE])
-        return f"the monitor's own code failed at it ({type(error).__name__}: {text})"
+        return f"the monitor's own code failed at it ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
 
     def forget(self, room: Room, name: str) -> None:
         """It works again: a later failure is news."""

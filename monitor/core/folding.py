@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from monitor.core.belonging import Belonging
 from monitor.core.companions import Due
+from monitor.core.counters import count_events
 from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
@@ -57,7 +58,7 @@ class Folding:
         if not entries:
             return
         kinds = [entry.event.kind for entry in entries]
-        self._watched.counters.add_events(kinds, entries)
+        count_events(self._watched.counts, kinds, entries)
         self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
         if (entry := self._belonging.folded(source, kinds)) is not None:
             self._take_due(source, [((entry,), at)], now)

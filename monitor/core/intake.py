@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from monitor.core.belonging import Belonging
+from monitor.core.counters import count_bytes, count_lines, count_read
 from monitor.core.folding import Folding
 from monitor.core.hearing import Hearing
 from monitor.core.ordered import HOLD, Ordered
@@ -175,7 +176,7 @@ class Intake:
         source = self._watched.sources.awake(name)
         if source is not None:
             self._watched.touch(source.run)
-            self._watched.counters.add_lines(source)
+            count_lines(self._watched.counts, source)
             self._belonging.dropped(source)
             self._watched.sources.drop(source)
             self._folding.drop(name)
@@ -183,7 +184,7 @@ class Intake:
     def _data(self, source: Source, message: Data, now: float) -> None:
         at = min(message.at - self._watched.wall_offset, now)
         entries = source.feed(message, at)
-        self._watched.counters.add_bytes(len(message.data), message.at)
+        count_bytes(self._watched.counts, len(message.data), message.at)
         if source.ordered is not None:
             self._holding.add(source.name)
             self._release(source, now)
@@ -281,7 +282,7 @@ class Intake:
     def _restarted(self, source: Source, message: Restarted, now: float) -> None:
         if message.reason != "truncated":  # what a rotated file ended with was its last line
             self._flush(source, now)
-        self._watched.counters.add_lines(source)
+        count_lines(self._watched.counts, source)
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.aside.forget("source", source.name)
@@ -300,7 +301,7 @@ class Intake:
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.told_nothing and self._rest(source.name, source, source.save(now), now):
-            self._watched.counters.add_lines(source)
+            count_lines(self._watched.counts, source)
             self._watched.sources.drop(source)
 
     def _note_untrained(self, name: str, lines: int) -> None:
@@ -331,8 +332,8 @@ class Intake:
         if not (saved.told_nothing and self._rest(name, opened, saved, now)):
             return False
         self._watched.touch(run)
-        self._watched.counters.add_bytes(len(data.data), data.at)
-        self._watched.counters.add_read(mark.line - 1, 0)
+        count_bytes(self._watched.counts, len(data.data), data.at)
+        count_read(self._watched.counts, mark.line - 1, 0)
         self._note_untrained(name, mark.line - 1)
         return True
 
@@ -384,7 +385,7 @@ class Intake:
             self._hears(run, source.name, source.run, "the file was deleted", now)
         self._watched.schedule.request(run)
         self._watched.save_soon = True
-        self._watched.counters.add_lines(source)
+        count_lines(self._watched.counts, source)
         source.restart(self._watched.rules)
 
     def _scanned(self, message: Scanned) -> None:

@@ -9,7 +9,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Set
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from monitor.config import Config
@@ -29,31 +28,11 @@ _BEHIND = 5.0  # seconds that the accounting is behind the controller: before, i
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
-class _Asked(Struct):
-    """What a run was asked about."""
-
-    at: float
-    candidate: Candidate | None = None
-    other: Candidate | None = None
-    """Another job that may write the run."""
-    over: str = ""
-    """The last one that did not."""
-    waiting: bool = False
-    account: bool = False
-    """The next question goes to the accounting."""
-    accounted: str = ""
-    """The job that the accounting was asked about, whatever it said."""
-    problem: str = ""
-    """What was said of it last: each thing once."""
-
-
 class Jobs:
-    """By run: when it was asked about, and what is still to be folded of it."""
+    """What is due, and whether Slurm speaks."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
-        self._asked: dict[str, _Asked] = {}
-        self._ended: dict[str, float] = {}  # run -> when what Slurm knows of its end is folded
         self._looked_at = self._silent_until = float("-inf")
         self._silence = ""
 
@@ -65,11 +44,10 @@ class Jobs:
             return []
         self._looked_at = now
         due: list[JobQuestion] = []
-        self._asked = {name: asked for name, asked in self._asked.items() if name in runs}
         for name, run in runs.items():
-            if not self._is_due(run, self._asked.get(name), name in wanted, now):
+            if not self._is_due(run, name in wanted, now):
                 continue
-            asked = self._asked.setdefault(name, _Asked(now))
+            asked = run.asked
             before, asked.at = asked.candidate, now
             asked.candidate, asked.other = self._candidates(run, sources, asked.over)
             asked.account = asked.account and asked.candidate == before
@@ -83,19 +61,19 @@ class Jobs:
                 due.append(JobQuestion(name, asked.other.id, beside=True))
         return due
 
-    def _is_due(self, run: Run, asked: _Asked | None, wanted: bool, now: float) -> bool:
-        if asked is not None and (asked.waiting or 0.0 <= now - asked.at < self._settings.interval):
+    def _is_due(self, run: Run, wanted: bool, now: float) -> bool:
+        if run.asked.waiting or 0.0 <= now - run.asked.at < self._settings.interval:
             return False
         if run.archived or not (run.state.live and run.state.proven):
             return False
-        return wanted or not self._is_settled(run, asked)
+        return wanted or not _is_settled(run)
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
-        asked = self._asked.get(run.state.name)
-        if asked is not None and answer.question.beside:
-            return self._take_other(run, asked, answer, sources)
-        if asked is None or asked.candidate is None or answer.question.job != asked.candidate.id:
+        asked = run.asked
+        if answer.question.beside:
+            return _take_other(run, answer, sources)
+        if asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run writes as another job by now
         asked.waiting = False
         if answer.question.launch not in (None, run.state.launch.number):
@@ -107,50 +85,24 @@ class Jobs:
         if late:
             return "answered"
         if answer.job is None:
-            return self._failed(run, asked, answer, now)
+            return self._failed(run, answer, now)
         self._speaks()
         job = _merged(run.state.job, answer.job) if answer.question.account else answer.job
-        return self._take_job(run, asked, asked.candidate, job, _owners(run, sources), now)
+        return self._take_job(run, asked.candidate, job, _owners(run, sources), now)
 
-    def _take_job(self, run: Run, asked: _Asked, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
+    def _take_job(self, run: Run, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
         """It is believed, or why not is said."""
+        asked = run.asked
         why = refusal(run.state, job, of, owners)
         if why is not None:
             run.state.job = None
-            self._say(run, asked, f"job {of.id} is not believed: {why}")
+            _say(run, f"job {of.id} is not believed: {why}")
             return "refused"
         asked.problem, job.asked_at, run.state.job = "", now, job
         asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
         if asked.account:
             asked.at = now - self._settings.interval + _BEHIND
-        self._note_end(run, job, asked, now)
-        return "answered"
-
-    def _note_end(self, run: Run, job: Job, asked: _Asked, now: float) -> None:
-        """When what Slurm knows of its end is to be folded."""
-        if job.state not in OVER and job.state not in WAITING:
-            self._ended.pop(run.state.name, None)
-            return
-        over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
-        ended = now if over is None else over - run.state.wall_offset
-        heard = max(ended, run.state.read_at, now if asked.account else 0.0)  # by whom is told with the end
-        self._ended[run.state.name] = heard + _LAST_LINES
-
-    def due(self, now: float) -> list[str]:
-        """Runs of which it is time to fold what Slurm knows of their end."""
-        names = [name for name, at in self._ended.items() if now >= at]
-        for name in names:
-            del self._ended[name]
-        return names
-
-    def _take_other(self, run: Run, asked: _Asked, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
-        """Does another job, which runs too, write the run? Unknown: it is as it was."""
-        job, other = answer.job, asked.other
-        if other is None or other.id != answer.question.job or (job is None and not answer.gone):
-            return "failed"
-        owners = _owners(run, sources)
-        writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
-        run.state.beside, asked.over = (other.id, "") if writes else ("", other.id)
+        _note_end(run, job, now)
         return "answered"
 
     def _candidates(
@@ -174,21 +126,14 @@ class Jobs:
         others += [one for mtime, one, source in found if newest - mtime < TOGETHER and source.has_steps]
         return chosen, next((one for one in others if one.id != over and differs(one.id, chosen.id)), None)
 
-    def _is_settled(self, run: Run, asked: _Asked | None) -> bool:
-        """Its launch has ended, so has its job, and whoever knows more was asked."""
-        job = run.state.job
-        if run.state.launch.phase not in ENDED or job is None or job.state not in OVER:
-            return False
-        return asked is not None and not asked.account and not proofs(run.state)
-
-    def _failed(self, run: Run, asked: _Asked, answer: JobAnswered, now: float) -> str:
+    def _failed(self, run: Run, answer: JobAnswered, now: float) -> str:
         if answer.gone:
             self._speaks()
             if run.state.job is None or run.state.job.state not in OVER:
-                asked.account = asked.accounted != answer.question.job
-            self._say(run, asked, f"{answer.problem}: it ended long ago, or {run.state.name!r} is none of its jobs")
+                run.asked.account = run.asked.accounted != answer.question.job
+            _say(run, f"{answer.problem}: it ended long ago, or {run.state.name!r} is none of its jobs")
         elif answer.question.account:
-            self._say(run, asked, f"the accounting does not tell of job {answer.question.job}: {answer.problem}")
+            _say(run, f"the accounting does not tell of job {answer.question.job}: {answer.problem}")
         else:
             self._silent_until = now + self._settings.interval
             if not self._silence:
@@ -201,10 +146,41 @@ class Jobs:
             _log.info("slurm answers again")
         self._silence = ""
 
-    def _say(self, run: Run, asked: _Asked, problem: str) -> None:
-        if problem != asked.problem:
-            _log.info("run=%s slurm %s", run.state.name, problem)
-        asked.problem = problem
+
+def _say(run: Run, problem: str) -> None:
+    if problem != run.asked.problem:
+        _log.info("run=%s slurm %s", run.state.name, problem)
+    run.asked.problem = problem
+
+
+def _note_end(run: Run, job: Job, now: float) -> None:
+    """When what Slurm knows of its end is to be folded."""
+    asked = run.asked
+    if job.state not in OVER and job.state not in WAITING:
+        asked.ends_at = float("inf")
+        return
+    over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
+    ended = now if over is None else over - run.state.wall_offset
+    asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
+
+
+def _is_settled(run: Run) -> bool:
+    """Its launch has ended, so has its job, and whoever knows more was asked."""
+    job, asked = run.state.job, run.asked
+    if run.state.launch.phase not in ENDED or job is None or job.state not in OVER:
+        return False
+    return asked.at > float("-inf") and not asked.account and not proofs(run.state)
+
+
+def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
+    """Does another job, which runs too, write the run? Unknown: it is as it was."""
+    job, asked, other = answer.job, run.asked, run.asked.other
+    if other is None or other.id != answer.question.job or (job is None and not answer.gone):
+        return "failed"
+    owners = _owners(run, sources)
+    writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
+    run.state.beside, asked.over = (other.id, "") if writes else ("", other.id)
+    return "answered"
 
 
 def _is_late(known: Job | None, told: Job | None) -> bool:

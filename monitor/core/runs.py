@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from monitor.charts.history import History
@@ -13,6 +14,7 @@ from monitor.detectors import hang
 from monitor.identity.naming import experiment_name, pid_file_of
 from monitor.judgement import Judged
 from monitor.run.dumps import Looked
+from monitor.run.job import Candidate
 from monitor.run.phases import ENDED
 from monitor.run.records import Experiment
 from monitor.run.state import RunState
@@ -41,6 +43,26 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
     return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
+class Asked(Struct):
+    """What Slurm was asked about a run (jobs.py)."""
+
+    at: float = float("-inf")
+    candidate: Candidate | None = None
+    other: Candidate | None = None
+    """Another job that may write the run."""
+    over: str = ""
+    """The last one that did not."""
+    waiting: bool = False
+    account: bool = False
+    """The next question goes to the accounting."""
+    accounted: str = ""
+    """The job that the accounting was asked about, whatever it said."""
+    problem: str = ""
+    """What was said of it last: each thing once."""
+    ends_at: float = float("inf")
+    """When what Slurm knows of its end is folded."""
+
+
 @dataclass(slots=True)
 class Run(Judged):
     """A judged run, when it is judged next (schedule.py), and what of it was last shown (view.py)."""
@@ -67,6 +89,7 @@ class Run(Judged):
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
     failed_told: bool = False
+    asked: Asked = field(default_factory=Asked)
     looked: Looked = field(default_factory=Looked)
     """At the flight recorder's dumps of its present trouble."""
     recorded: tuple[object, ...] = ()

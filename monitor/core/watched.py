@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from monitor.config import Config
 from monitor.core.aside import Aside
-from monitor.core.counters import Counters
 from monitor.core.ended import EndedRuns
 from monitor.core.runs import Run, Runs, came_back
 from monitor.core.saved import ENDED, LEDGER, OfLog, Waiting
@@ -32,8 +31,9 @@ class Watched:
         """`charts`: whether what the charts draw is kept."""
         self._charts = charts
         self._wall_offset = 0.0
-        self.counters = Counters()
-        self.aside = Aside(self.counters.counts)
+        self.counts = MonitorCounts()
+        """What the monitor counts of itself."""
+        self.aside = Aside(self.counts)
         self.transitions: list[Transition] = []
         """Those since the last tick."""
         self.changed = False
@@ -66,11 +66,6 @@ class Watched:
         """The log of that name, or another part of the state, is to be saved."""
         self.touched.add(part)
         self.changed = True
-
-    @property
-    def counts(self) -> MonitorCounts:
-        """What the monitor counts of itself."""
-        return self.counters.counts
 
     def _make_room(self, name: str, source: Source, now: float) -> bool:
         """For the run of that name: of the dead first, then of the hung. False: all that are there go on, or it is dead

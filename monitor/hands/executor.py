@@ -21,9 +21,9 @@ from monitor.run.job import OVER, WAITING
 from monitor.run.records import Job
 from monitor.slurm import JobQuestion, SlurmSettings
 from monitor.slurm.client import VARIABLES, look_up, program
-from monitor.slurm.process import Finished, run
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
+from monitor.system.process import Finished, run
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "sacct", "srun", "squeue"})

@@ -24,23 +24,26 @@ class Outputs:
         self._timers = [OutputTimer(output, snapshot, instance) for output in outputs]
 
     def start(self) -> None:
-        """Begin; each output is first written after its interval, when the logs have been read."""
+        """Begin."""
         for timer in self._timers:
-            timer.start()
+            timer.thread.start()
 
     def write_last(self) -> float:
         """Write the present figures as well, outside the intervals; seconds until they have been read there."""
         for timer in self._timers:
-            timer.write_soon()
-        return max((timer.interval for timer in self._timers), default=0.0)
+            timer.wake()
+        return max((timer.output.interval for timer in self._timers), default=0.0)
 
     def stop(self, timeout: float) -> None:
         """Remove what was written, within `timeout` seconds at most."""
         for timer in self._timers:
-            timer.begin_stop()
+            timer.wake(stop=True)
         for timer in self._timers:
-            timer.join(timeout / len(self._timers))
+            if timer.thread.is_alive():
+                timer.thread.join(timeout / len(self._timers))
 
     def counts(self) -> dict[tuple[str, Outcome], int]:
         """(output, outcome) -> how many so far, zeros included: `megatron_monitor_output_writes_total`."""
-        return {(timer.name, outcome): count for timer in self._timers for outcome, count in timer.counts().items()}
+        return {
+            (timer.output.name, outcome): count for timer in self._timers for outcome, count in timer.counts.items()
+        }

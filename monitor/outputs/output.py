@@ -19,7 +19,7 @@ from monitor.units import PositiveSeconds
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")
-Wait = Callable[[threading.Event, float], bool]
+Wait = Callable[[threading.Event, float], object]
 _FAILURES = (OSError, http.client.HTTPException, ValueError)
 
 _log = logging.getLogger(__name__)
@@ -59,52 +59,35 @@ class OutputTimer:
     def __init__(
         self, output: Output, snapshot: Callable[[], Snapshot], instance: str, wait: Wait = threading.Event.wait
     ) -> None:
-        """`wait` waits, and returns true once the event is set."""
-        self.name = output.name
-        self.interval = output.interval
-        self._output = output
+        """`wait` waits for the event, so many seconds at most."""
+        self.output = output
+        self.counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
+        """How many writes had which outcome."""
+        self.thread = threading.Thread(target=self._run, name=f"output-{output.name}", daemon=True)
+        """First written after the interval, when the logs have been read. It may hang: it ends with the process."""
         self._snapshot = snapshot
         self._text = TextFormat(labels=output.constant_labels)
         self._instance = instance
         self._wait = wait
-        self._stopping = threading.Event()
-        self._writing = threading.Lock()
-        self._counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
+        self._woken = threading.Event()
+        self._stopping = False
         self._failing = ""
-        self._thread = threading.Thread(target=self._run, name=f"output-{output.name}", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def write_soon(self) -> None:
-        """Write once more, on a thread of its own."""
-        threading.Thread(target=self._write_counted, name=f"output-{self.name}-last", daemon=True).start()
-
-    def begin_stop(self) -> None:
-        """End after what is being done now; the output is removed."""
-        self._stopping.set()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the end. A thread that hangs in its output is left behind: it ends with the process."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def counts(self) -> dict[Outcome, int]:
-        """How many writes had which outcome."""
-        return dict(self._counts)
+    def wake(self, *, stop: bool = False) -> None:
+        """Write once more now, outside the intervals; or `stop`: the output is removed."""
+        self._stopping = self._stopping or stop
+        self._woken.set()
 
     def _run(self) -> None:
-        while not self._wait(self._stopping, self._output.interval):
-            self._write_counted()
-        self._try(lambda: self._output.remove(self._instance))
-
-    def _write_counted(self) -> None:
-        with self._writing:
-            self._counts[self._try(self._write)] += 1
+        while not self._stopping:
+            self._wait(self._woken, self.output.interval)
+            self._woken.clear()
+            if not self._stopping:
+                self.counts[self._try(self._write)] += 1
+        self._try(lambda: self.output.remove(self._instance))
 
     def _write(self) -> None:
-        self._output.write(self._text.page(self._snapshot()).encode(), self._instance)
+        self.output.write(self._text.page(self._snapshot()).encode(), self._instance)
 
     def _try(self, act: Callable[[], None]) -> Outcome:
         try:
@@ -113,7 +96,7 @@ class OutputTimer:
             self._log_change(str(error) or type(error).__name__)
             return "failed"
         except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
-            _log.exception("output=%s outcome=bug", self.name)
+            _log.exception("output=%s outcome=bug", self.output.name)
             return "failed"
         self._log_change("")
         return "written"
@@ -122,7 +105,7 @@ class OutputTimer:
         """Once when it begins to fail or fails in another way, once when it works again."""
         if failing != self._failing:
             if failing:
-                _log.warning("output=%s outcome=failed error=%r", self.name, failing)
+                _log.warning("output=%s outcome=failed error=%r", self.output.name, failing)
             else:
-                _log.info("output=%s outcome=written again", self.name)
+                _log.info("output=%s outcome=written again", self.output.name)
         self._failing = failing

@@ -1,8 +1,6 @@
-"""What the server and its applications hand each other: requests with their bodies, replies, and the limits of both."""
+"""What the server and its applications hand each other: requests, replies, and the limits of both."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -41,6 +39,8 @@ class Limits:
     """Bytes of a request's body; 0: none has one."""
     bodies: int = 256 << 20
     """Of all bodies that are held at once."""
+    upload: float = 60.0
+    """For a body to come whole."""
     certificates: float = 1.0
     """Between two looks at the certificate's files, which a new connection triggers."""
 
@@ -97,54 +97,3 @@ def request_of(head: h11.Request) -> Request:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]},{text}" if key in headers else text
     return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
-
-
-_PIECE = 64 * 1024  # bytes read at a time
-
-
-class TooLargeError(Exception):
-    """One body alone is more than is read."""
-
-
-class TooManyError(Exception):
-    """There is no room for it beside the others now."""
-
-
-@dataclass(slots=True)
-class Bodies:
-    """Bodies of a server's requests, read whole before anybody looks at them: each to a limit, all together to another.
-    For its asyncio thread.
-    """
-
-    most: int = 0
-    """Bytes of a body; 0: none has one."""
-    together: int = 256 << 20
-    seconds: float = 60.0
-    """For one to come whole."""
-    held: int = 0
-
-    @asynccontextmanager
-    async def read(
-        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> AsyncIterator[bytes]:
-        """The body behind a request's head, held while the context lasts. TooLargeError, TooManyError, TimeoutError,
-        h11.RemoteProtocolError where the client has closed.
-        """
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.seconds):
-                while not isinstance(event := http.next_event(), h11.EndOfMessage):
-                    if isinstance(event, h11.Data):
-                        body += event.data
-                        self.held += len(event.data)
-                        if len(body) > self.most:
-                            raise TooLargeError
-                        if self.held > self.together:
-                            raise TooManyError
-                    else:
-                        if http.they_are_waiting_for_100_continue:
-                            writer.write(http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-                        http.receive_data(await reader.read(_PIECE))
-            yield bytes(body)
-        finally:
-            self.held -= len(body)

@@ -1,7 +1,6 @@
-"""The pages for people: the markup of templates/, filled here, which static/*.js keeps up to date. Every text of a log is
-escaped.
+"""The pages for people: the markup of templates/, filled here, which static/*.js keeps up to date.
 
-Law: all addresses are relative, so that the pages work through a tunnel and behind a path prefix; no style or script
+Law: what is filled in is escaped, unless it is markup that was filled itself (`Html`); all addresses are relative, so that the pages work through a tunnel and behind a path prefix; no style or script
 stands in the HTML, so that the Content-Security-Policy can forbid both; without script the pages still show everything
 but the charts, and reload by themselves.
 """
@@ -9,11 +8,11 @@ but the charts, and reload by themselves.
 import html
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib import resources
-from string import Template
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -31,18 +30,19 @@ _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
 _BEHIND = 5.0  # seconds from which it is said that what is shown is old
 _REASONS = 8  # of a run's streams
-_NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 _OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
+_ODD = re.compile("[&<>\"'\0-\x08\x0b-\x1f\x7f-\x9f]")
+_PART = re.compile(r"<!-- (\w+) -->")
 _WORST = 5
 """Open incidents that stand for themselves; the others are folded, and so is what is for information."""
 
 
 def escape(text: str) -> str:
     """As HTML, and without what a terminal obeys: pages are read there, too."""
-    return html.escape(text.translate(_OBEYED))
+    return html.escape(text.translate(_OBEYED)) if _ODD.search(text) else text
 
 
 def run_path(name: str) -> str:
@@ -53,53 +53,70 @@ def run_path(name: str) -> str:
     return "/".join(quote(segment, safe="", errors="replace") for segment in segments)
 
 
+class Html(str):
+    """Markup, with what it was filled with."""
+
+    __slots__ = ()
+
+
+_NO_HTML = Html()
+
+
 @cache
-def _template(name: str) -> Template:
-    """The markup of templates/, line ends and indents aside."""
-    text = resources.files("monitor.serve").joinpath("templates", f"{name}.html").read_text("utf-8")
-    return Template("".join(line.strip() for line in text.splitlines()))
+def _templates() -> dict[str, str]:
+    """By name the files of templates/, and the parts of parts.html, for `%`; line ends and indents aside."""
+    found: dict[str, str] = {}
+    for file in (Path(__file__).parent / "templates").iterdir():
+        name = file.stem
+        for line in file.read_text("utf-8").replace("%", "%%").splitlines():
+            part = _PART.match(line)
+            name = part[1] if part else name
+            found[name] = found.get(name, "") + (line[part.end() :] if part else line.strip())
+    return {name: re.sub(r"\$\{?(\w+)\}?", r"%(\1)s", text) for name, text in found.items()}
 
 
-def filled(template: str, /, **texts: str) -> str:
-    """A template with these texts, which are escaped already."""
-    return _template(template).substitute(texts)
+def filled(template: str, /, **texts: object) -> Html:
+    """A template with these texts."""
+    safe = {name: text if isinstance(text, Html) else escape(str(text)) for name, text in texts.items()}
+    return Html(_templates()[template] % safe)
 
 
-def document(title: str, root: str, script: str, body: str) -> str:
-    """A whole page; `script` is the one that keeps it up to date, if any."""
-    root = escape(root)
-    scripts = filled("charts", root=root) if script == "run.js" else ""
-    if script:
-        scripts += filled("scripts", root=root, script=script)
-    symbols = escape(json.dumps(SYMBOLS))
-    return filled("document", root=root, symbols=symbols, title=escape(title), scripts=scripts, body=body)
+def joined(parts: Iterable[Html]) -> Html:
+    """One behind the other."""
+    return Html("".join(parts))
 
 
-def _hidden(where: object) -> str:
-    return " hidden" if where else ""
+def document(title: str, root: str, body: Html, scripts: str = "") -> str:
+    """A whole page; `scripts`: the template of those that keep it up to date, if any."""
+    more = filled(scripts, root=root) if scripts else _NO_HTML
+    return filled("document", root=root, symbols=json.dumps(SYMBOLS), title=title, scripts=more, body=body)
+
+
+def _if(where: object, attribute: str) -> Html:
+    return Html(f" {attribute}") if where else _NO_HTML
 
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
     runs = snapshot.all_runs
     body = filled(
-        "index", summary=escape(summary(snapshot)), members=_members(snapshot), incidents=_incidents(list(snapshot.incidents), now, ""),
-        no_none=_hidden(snapshot.incidents), no_runs=_hidden(not runs), labels=escape(json.dumps(LABELS)),
-        columns=",".join(FLEET), no_empty=_hidden(runs),
-        heads="".join(f"<th scope=col data-key={key}>{escape(LABELS[key])}" for key in FLEET),
-        rows="".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
+        "index", summary=summary(snapshot), members=_members(snapshot),
+        incidents=_incidents(list(snapshot.incidents), now, ""), no_none=_if(snapshot.incidents, "hidden"),
+        no_runs=_if(not runs, "hidden"), labels=json.dumps(LABELS), columns=",".join(FLEET), no_empty=_if(runs, "hidden"),
+        heads=joined(filled("head", key=key, label=LABELS[key]) for key in FLEET),
+        rows=joined(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
     )  # fmt: skip
-    return document("megatron-monitor", "", "fleet.js", body)
+    return document("megatron-monitor", "", body, "fleet")
 
 
-def _members(snapshot: Snapshot) -> str:
+def _members(snapshot: Snapshot) -> Html:
     """The others of the group that shares a topic: their runs stand on their pages."""
     shown = []
     for address, partitions in snapshot.members.items():
-        name, of = escape(address) or "nobody", ", ".join(map(str, partitions))
-        link = f"<a href='{name}'>{name}</a>" if address.startswith(("http://", "https://")) else name
-        shown.append(f"{link} partition{'s' if len(partitions) > 1 else ''} {of}")
-    return f"<p class=soft>Shared through Kafka: {'; '.join(shown)}</p>" if shown else ""
+        is_link = address.startswith(("http://", "https://"))
+        name = filled("member", address=address) if is_link else escape(address) or "nobody"
+        shown.append(f"{name} partition{'s' if len(partitions) > 1 else ''} {', '.join(map(str, partitions))}")
+    return filled("members", shown=Html("; ".join(shown))) if shown else _NO_HTML
 
 
 _RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
@@ -148,24 +165,21 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
     """One run: its figures, its incidents, its charts, what is known of it, its last line."""
     page = run.page
     shown = figures(page, now)
-    cards = "".join(
-        f"<div{' class=unknown' if shown[key].text == DASH else ''}><dt>{escape(label)}</dt>"
-        f"<dd>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</dd></div>"
-        for key, label in LABELS.items()
-    )
     body = filled(
-        "run", home=escape(root) or "./", name=escape(page["run"]), state=_state(page, shown["state"]), cards=cards,
-        path=escape(run_path(page["run"])), no_open=_hidden(not page["incidents"]), died=_died(page),
+        "run", home=root or "./", name=page["run"], state=_state(page, shown["state"]),
+        cards=joined(_shown("card", page, key, shown[key]) for key in LABELS),
+        path=run_path(page["run"]), no_open=_if(not page["incidents"], "hidden"), died=_died(page),
         incidents=_incidents(page["incidents"], now, root, " open"), known=_list(_known(page)),
-        past="".join(_past(item) for item in reversed(page.get("history", []))) or _NOTHING,
-        no_last=_hidden(not page.get("last_line")), last_line=escape(page.get("last_line") or ""),
+        past=joined(map(_past, reversed(page.get("history", []))))
+        or filled("nothing", columns=4, words="Nothing so far."),
+        no_last=_if(not page.get("last_line"), "hidden"), last_line=page.get("last_line") or "",
     )  # fmt: skip
-    return document(f"{shown['state'].text} · {page['run']}", root, "run.js", body)
+    return document(f"{shown['state'].text} · {page['run']}", root, body, "charts")
 
 
 def render_missing(name: str, root: str) -> str:
     """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
-    return document("no such run", root, "", filled("missing", home=escape(root) or "./", name=escape(name)))
+    return document("no such run", root, filled("missing", home=root or "./", name=name))
 
 
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
@@ -258,59 +272,56 @@ def _age(incident: dict[str, Any], now: float) -> str:
     return f"{word}, since {instant(incident['since'])}, {duration(now - incident['since'])}"
 
 
-def _list(pairs: list[tuple[str, str]]) -> str:
-    return "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
+def _list(pairs: list[tuple[str, str]]) -> Html:
+    return joined(filled("fact", name=name, value=value) for name, value in pairs)
 
 
-def _state(page: dict[str, Any], figure: Figure) -> str:
-    return _figure("state", figure, f"state {escape(str(page['state']))}")
+def _state(page: dict[str, Any], figure: Figure) -> Html:
+    return _figure("state", figure, f"state {page['state']}")
 
 
-def _figure(key: str, figure: Figure, kind: str = "value") -> str:
-    return (
-        f"<span class='{kind} {figure.tone}' data-k={key}>{escape(figure.text)}</span> "
-        f"<small data-n={key}>{escape(figure.note)}</small>"
-    )
+def _figure(key: str, figure: Figure, kind: str = "value") -> Html:
+    return filled("figure", kind=kind, tone=figure.tone, key=key, text=figure.text, note=figure.note)
 
 
-def _bar(page: dict[str, Any]) -> str:
+def _shown(template: str, page: dict[str, Any], key: str, figure: Figure) -> Html:
+    """A figure as a card or a cell."""
+    bar = _bar(page) if key == "iteration" else _NO_HTML
+    unknown = _if(figure.text == DASH, "class=unknown")
+    return filled(template, unknown=unknown, label=LABELS[key], figure=_figure(key, figure), bar=bar)
+
+
+def _bar(page: dict[str, Any]) -> Html:
     iteration, total = page.get("iteration"), page.get("train_iterations")
-    known = iteration is not None and total
-    value = f" max={total} value={min(iteration or 0, total or 0)}" if known else " hidden"
-    return f" <progress aria-label='iterations done'{value}></progress>"
+    if iteration is None or not total:
+        return filled("bar", value=_if(True, "hidden"))
+    return filled("bar", value=filled("value", most=total, value=min(iteration, total)))
 
 
-def _row(page: dict[str, Any], now: float) -> str:
-    shown = figures(page, now)
-    cells = "".join(
-        f"<td data-label='{escape(LABELS[key])}'{' class=unknown' if shown[key].text == DASH else ''}>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</td>"
-        for key in FLEET
-    )
-    incidents = "".join(_badge(item) for item in page["incidents"])
-    return (
-        f"<tr data-run='{escape(page['run'])}'><th scope=row><a href='runs/{escape(run_path(page['run']))}'>"
-        f"{escape(page['run'])}</a></th><td data-label=State>{_state(page, shown['state'])}</td>"
-        f"<td data-label='Open incidents' data-k=incidents{'' if incidents else ' class=unknown'}>{incidents or DASH}</td>{cells}</tr>"
-    )
+def _row(page: dict[str, Any], now: float) -> Html:
+    shown, incidents = figures(page, now), joined(map(_badge, page["incidents"]))
+    return filled(
+        "row", run=page["run"], path=run_path(page["run"]), state=_state(page, shown["state"]),
+        unknown=_if(not incidents, "class=unknown"), incidents=incidents or DASH,
+        cells=joined(_shown("cell", page, key, shown[key]) for key in FLEET),
+    )  # fmt: skip
 
 
-def _badge(incident: dict[str, Any]) -> str:
+def _badge(incident: dict[str, Any]) -> Html:
     severity = incident["severity"]
-    words = f"{SYMBOLS.get(severity, '')} {incident['incident']}"
-    hidden = f"<span class=hidden> {escape(severity)}</span>"
-    return f"<span class='badge {escape(severity)}'>{escape(words)}{hidden}</span> "
+    return filled("badge", severity=severity, words=f"{SYMBOLS.get(severity, '')} {incident['incident']}")
 
 
-def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: str = "") -> str:
+def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: str = "") -> Html:
     """A line each: the worst, and under a line of their own the others, and those for information."""
     told = sorted((item for item in incidents if item["severity"] != "info"), key=lambda item: _worse(item, now))
     infos = [item for item in incidents if item["severity"] == "info"]
 
     cards = [_incident(item, now, root, opened if at < _WORST else "") for at, item in enumerate(told)]
     return filled(
-        "incidents", worst="".join(cards[:_WORST]), more="".join(cards[_WORST:]), no_more=_hidden(len(told) <= _WORST),
-        more_count=_counted(told[_WORST:], "more"), infos="".join(_incident(item, now, root) for item in infos),
-        no_infos=_hidden(not infos), info_count=_counted(infos, "for information"),
+        "incidents", worst=joined(cards[:_WORST]), more=joined(cards[_WORST:]), no_more=_if(len(told) <= _WORST, "hidden"),
+        more_count=_counted(told[_WORST:], "more"), infos=joined(_incident(item, now, root) for item in infos),
+        no_infos=_if(not infos, "hidden"), info_count=_counted(infos, "for information"),
     )  # fmt: skip
 
 
@@ -320,68 +331,69 @@ def _counted(incidents: list[dict[str, Any]], words: str) -> str:
     return f"{len(incidents)} {words}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
 
 
-def _incident(incident: dict[str, Any], now: float, root: str, opened: str = "") -> str:
+def _incident(incident: dict[str, Any], now: float, root: str, opened: str = "") -> Html:
     shown = _live_incident(incident, now)
     line = incident.get("line") or incident.get("evidence", {}).get("last_line")
-    texts = {name: escape(str(shown[name])) for name in ("severity", "run", "said", "place", "lasted", "age")}
     return filled(
-        "incident", **texts, opened=opened, badge=_badge(incident), address=f"{escape(root)}runs/{escape(shown['path'])}",
+        "incident", **{name: shown[name] for name in ("severity", "run", "said", "place", "lasted", "age")},
+        opened=opened, badge=_badge(incident), address=f"{root}runs/{shown['path']}", facts=_list(shown["facts"]),
         advised=_advised(incident.get("advice"), incident.get("runbook_url"), incident.get("command")),
-        facts=_list(shown["facts"]), line=f"<pre>{escape(str(line))}</pre>" if line else "",
+        line=_some("line", line=line),
     )  # fmt: skip
 
 
-def _advised(advice: str | None, link: str | None, command: str | None = None) -> str:
-    runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
-    do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
-    return f"{do}<p class=command><code>{escape(command)}</code></p>" if command else do
+def _some(template: str, /, **text: str | None) -> Html:
+    """Filled, where there is something to say."""
+    return filled(template, **text) if all(text.values()) else _NO_HTML
 
 
-def _died(page: dict[str, Any]) -> str:
+def _advised(advice: str | None, link: str | None, command: str | None = None) -> Html:
+    do = filled("advice", advice=advice, runbook=_some("runbook", link=link)) if advice else _NO_HTML
+    return joined((do, _some("command", command=command)))
+
+
+def _died(page: dict[str, Any]) -> Html:
     """What a run died of before anybody watched it: no incident stands for it, and a person asks the same of it."""
     died = page.get("died")
     if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
-        return ""
-    lines = f"<pre>{escape(died['line'])}</pre>" if died["line"] else ""
+        return _NO_HTML
     where = (f"{name} {died[name]}" for name in ("rank", "node") if died[name])
-    place = ", ".join((died["failure"].replace("_", " "), *where))
-    return (
-        "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
-        f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"
-        f"{_advised(died['advice'], died['runbook_url'])}{lines}</article></section>"
-    )
+    return filled(
+        "died", summary=died["summary"], place=", ".join((died["failure"].replace("_", " "), *where)),
+        advised=_advised(died["advice"], died["runbook_url"]), lines=_some("line", line=died["line"]),
+    )  # fmt: skip
 
 
-def _past(item: dict[str, Any]) -> str:
+def _past(item: dict[str, Any]) -> Html:
     kind = "resolved" if item["status"] == "resolved" else item["severity"]
-    words = f"{SYMBOLS.get(kind, '✔')} {item['incident']} {kind}"
     where = item.get("onset_iteration", item.get("iteration"))
-    return (
-        f"<tr><td>{escape(item['time'][:19].replace('T', ' '))}</td><td class='{escape(kind)}'>{escape(words)}</td>"
-        f"<td>{'–' if where is None else where}</td><td>{escape(item['summary'])}</td></tr>"
-    )
+    return filled(
+        "past", time=item["time"][:19].replace("T", " "), kind=kind, where=DASH if where is None else where,
+        words=f"{SYMBOLS.get(kind, '✔')} {item['incident']} {kind}", summary=item["summary"],
+    )  # fmt: skip
 
 
 def render_nodes(snapshot: Snapshot, now: float) -> str:
     """Every node of the Snapshot, those that stand out first with their evidence."""
     suspects = [node for node in snapshot.nodes if node["stands_out"]]
-    said = "".join(f"<li><b>{escape(node['node'])}</b>: {escape(node['evidence'])}</li>" for node in suspects)
-    body = "".join(_node_row(node) for node in snapshot.nodes)
-    told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
-    empty = "<tr><td colspan=8>Nothing has happened to a node so far.</td></tr>"
-    count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
-    body = filled("nodes", count=escape(count), told=told, body=body or empty)
-    return document("Nodes · megatron-monitor", "", "", body)
+    said = joined(filled("suspect", node=node["node"], evidence=node["evidence"]) for node in suspects)
+    body = filled(
+        "nodes", count=f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}",
+        told=filled("suspects", said=said) if said else filled("none"),
+        body=joined(map(_node_row, snapshot.nodes))
+        or filled("nothing", columns=8, words="Nothing has happened to a node so far."),
+    )  # fmt: skip
+    return document("Nodes · megatron-monitor", "", body)
 
 
-def _node_row(node: dict[str, Any]) -> str:
+def _node_row(node: dict[str, Any]) -> Html:
     rate = node["rate"]
     cells = (
-        node["node"], str(node["launches"]), _count(node["named"]),
+        node["node"], node["launches"], _count(node["named"]),
         f"{rate['mean']:.1f} ({rate['low']:.1f} to {rate['high']:.1f})", _count(node["present"]), _count(node["slow"]),
-        str(node["hangs"]), "-" if node["chance"] >= 1 else f"{node['chance']:.1g}",
+        node["hangs"], "-" if node["chance"] >= 1 else f"{node['chance']:.1g}",
     )  # fmt: skip
-    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + "</tr>"
+    return filled("node", cells=joined(filled("plain", text=cell) for cell in cells))
 
 
 def _count(count: dict[str, Any]) -> str:

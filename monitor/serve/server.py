@@ -19,18 +19,7 @@ from typing import Any
 import h11
 
 from monitor.serve.auth import Auth, Hosts, TooManyGuessesError
-from monitor.serve.exchange import (
-    Application,
-    Bodies,
-    Limits,
-    Reply,
-    Request,
-    TooLargeError,
-    TooManyError,
-    request_of,
-    text_reply,
-    too_large,
-)
+from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
 from monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -69,7 +58,7 @@ class HttpServer:
         """As `tls`; it holds from the next request."""
         self.hosts: Hosts | None = None
         """As `auth`."""
-        self._bodies = Bodies(self._limits.body, self._limits.bodies)
+        self._held = 0  # bytes of all bodies
         self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
@@ -230,18 +219,14 @@ class HttpServer:
         pipelined: bool,
     ) -> bool:  # fmt: skip
         """Read the request's body and answer. False: the connection is of no more use."""
-        refused = await self._refused(request)
+        body = bytearray()
         try:
+            refused = await self._refused(request) or await self._read_body(http, reader, writer, body)
             if refused is None:
-                async with self._bodies.read(http, reader, writer) as body:
-                    await self._answer(http, writer, request._replace(body=body), None, pipelined=pipelined)
+                await self._answer(http, writer, request._replace(body=bytes(body)), None, pipelined=pipelined)
                 return True
-        except TooLargeError:
-            refused = text_reply(413, f"more than {self._limits.body} bytes\n")
-        except TooManyError:
-            refused = text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
-        except h11.RemoteProtocolError as error:
-            refused = text_reply(error.error_status_hint, "not understood\n")
+        finally:
+            self._held -= len(body)
         await self._answer(http, writer, request, refused, pipelined=pipelined, close=True)
         writer.write_eof()
         with contextlib.suppress(TimeoutError):  # who is still sending would else meet a reset, and not see the answer
@@ -249,6 +234,28 @@ class HttpServer:
                 while await reader.read(_PIECE):
                     pass
         return False
+
+    async def _read_body(
+        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytearray
+    ) -> Reply | None:
+        """The body behind a request's head, into `body`; what who sends it is told where it is not taken."""
+        try:
+            async with asyncio.timeout(self._limits.upload):
+                while not isinstance(event := http.next_event(), h11.EndOfMessage):
+                    if isinstance(event, h11.Data):
+                        body += event.data
+                        self._held += len(event.data)
+                        if len(body) > self._limits.body:
+                            return text_reply(413, f"more than {self._limits.body} bytes\n")
+                        if self._held > self._limits.bodies:
+                            return text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
+                        continue
+                    if http.they_are_waiting_for_100_continue:
+                        writer.write(http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+                    http.receive_data(await reader.read(_PIECE))
+        except h11.RemoteProtocolError as error:
+            return text_reply(error.error_status_hint, "not understood\n")
+        return None
 
     async def _answer(
         self, http: h11.Connection, writer: asyncio.StreamWriter, request: Request, reply: Reply | None, *,

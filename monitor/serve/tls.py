@@ -45,7 +45,15 @@ class Tls:
         return True
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._files]
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._files:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
     def _build(self) -> ssl.SSLContext:
         settings = self._settings
@@ -68,11 +76,3 @@ class Tls:
             raise TlsError(f"{' or '.join(self._files)} cannot be used: {reason}") from error
         context.verify_mode = verify
         return context
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

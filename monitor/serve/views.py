@@ -8,8 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -19,6 +18,7 @@ from monitor.serve.formats import FLEET
 from monitor.serve.past import history_json
 from monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapshot, as_asked
 
+_STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
 _OBEYED = re.compile("[\x7f-\x9f]")  # by terminals; JSON itself lets them stand
@@ -44,18 +44,12 @@ class StaticFile(NamedTuple):
 def static_files() -> dict[str, StaticFile]:
     """Every file below static/, by its path there."""
     found: dict[str, StaticFile] = {}
-
-    def collect(directory: Traversable, prefix: str) -> None:
-        for entry in directory.iterdir():
-            if entry.is_dir():
-                collect(entry, f"{prefix}{entry.name}/")
-                continue
-            kind = _TYPES.get(entry.name.rsplit(".", 1)[-1])
-            if kind is not None:
-                body = entry.read_bytes()
-                found[prefix + entry.name] = StaticFile(kind, body, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
-
-    collect(resources.files("monitor.serve").joinpath("static"), "")
+    for file in _STATIC.rglob("*"):
+        kind = _TYPES.get(file.name.rsplit(".", 1)[-1])
+        if kind is not None and file.is_file():
+            body = file.read_bytes()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+            found[file.relative_to(_STATIC).as_posix()] = StaticFile(kind, body, tag)
     return found
 
 

@@ -1,8 +1,7 @@
 """What Slurm says of a job, asked on a thread of its own: never more than one call a job an interval, none that hangs.
 
 Here stand the keys of `slurm:` in the configuration, and what crosses between the loop and that thread. `ids` finds the
-id of a run's job, `replies` reads what scontrol and sacct print, `process` runs a program without a shell, `client`
-takes questions and gives answers.
+id of a run's job, `replies` reads what scontrol and sacct print, `client` takes questions and gives answers.
 """
 
 from msgspec import Struct

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Final
 
 from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
-from monitor.slurm.process import Finished, run
 from monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
+from monitor.system.process import Finished, run
 
 _MOST: Final = 8 << 20  # bytes of a reply: a job on ten thousand nodes takes some 20 KiB, and many are asked about
 _WAITING: Final = 64  # calls: a minute of those that come a second

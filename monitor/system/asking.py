@@ -56,6 +56,17 @@ class Asking(Generic[Question, Answer]):
         if self._thread is not None:
             self._questions.put_nowait(None)
 
+    def end(self, seconds: float) -> None:
+        """End the thread when all is answered, and wait so many seconds for that."""
+        if self._thread is not None:
+            self._questions.put_nowait(None)
+            self._thread.join(seconds)
+
+    @property
+    def alive(self) -> bool:
+        """Has the thread begun, and not ended?"""
+        return self._thread is not None and self._thread.is_alive()
+
     def _run(self) -> None:
         while (question := self._questions.get()) is not None:
             try:

@@ -23,19 +23,6 @@ def snapshot(iteration: float) -> Snapshot:
     return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (Sample((), 1.0),)})
 
 
-class Ticks:
-    """A wait that ends after so many intervals."""
-
-    def __init__(self, ticks: int) -> None:
-        self.left, self.waited = ticks, []  # type: ignore[var-annotated]
-
-    def __call__(self, stop: threading.Event, seconds: float) -> bool:
-        """True when the last interval is over."""
-        self.waited.append(seconds)
-        self.left -= 1
-        return self.left < 0
-
-
 class Recorder:
     """An output that fails as scripted."""
 
@@ -58,9 +45,16 @@ class Recorder:
 
 def played(output: Any, ticks: int) -> OutputTimer:
     """A timer that has run its intervals and ended."""
-    timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=Ticks(ticks))
-    timer.start()
-    timer.join(10.0)
+    waited: list[float] = []
+
+    def wait(_: threading.Event, seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) > ticks:
+            timer.wake(stop=True)
+
+    timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
+    timer.thread.start()
+    timer.thread.join(10.0)
     return timer
 
 
@@ -69,7 +63,7 @@ def test_written_at_each_interval_and_removed_once() -> None:
     output = Recorder()
     timer = played(output, 3)
     assert output.did == ["write", "write", "write", "remove"]
-    assert timer.counts() == {"written": 3, "failed": 0}
+    assert timer.counts == {"written": 3, "failed": 0}
 
 
 def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +71,7 @@ def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     refused, full = ConnectionRefusedError("refused"), OSError("full")
     timer = played(Recorder(refused, refused, refused, full, None, RuntimeError("bug"), None), 7)
-    assert timer.counts() == {"written": 2, "failed": 5}
+    assert timer.counts == {"written": 2, "failed": 5}
     reported = [record.getMessage() for record in caplog.records]
     assert reported == [
         "output=recorder outcome=failed error='refused'",
@@ -151,7 +145,7 @@ def test_constant_labels_stand_on_every_sample() -> None:
 def test_a_file_in_a_directory_that_is_missing_is_a_failure(tmp_path: Path) -> None:
     """Counted, not raised."""
     timer = played(Textfile(name="textfile", path=str(tmp_path / "none" / "m.prom")), 2)
-    assert timer.counts() == {"written": 0, "failed": 2}
+    assert timer.counts == {"written": 0, "failed": 2}
 
 
 def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
@@ -159,7 +153,7 @@ def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
     gateway = Pushgateway(
         name="pushgateway", url="http://127.0.0.1:9", username="a", password_file=str(tmp_path / "none")
     )
-    assert played(gateway, 1).counts()["failed"] == 1
+    assert played(gateway, 1).counts["failed"] == 1
 
 
 def test_the_page_is_valid_text() -> None:

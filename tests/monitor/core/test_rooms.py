@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from monitor.config import Config, default_config
-from monitor.core.counters import Counters
+from monitor.core.counters import count_bytes, count_events, count_lines
 from monitor.core.runs import Run, Runs
 from monitor.core.saved import OfLog, Saved, SavedSource, Waiting
 from monitor.core.schedule import Schedule
@@ -18,6 +18,7 @@ from monitor.judgement import Judge, Judged
 from monitor.reading import Own
 from monitor.run.records import Experiment
 from monitor.run.state import Launch, RunState
+from monitor.snapshot import MonitorCounts
 from parsers.events import IterationLogged, LogEvent, Malformed
 from parsers.reader import Bookmark
 
@@ -294,19 +295,20 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
 # --- counters -------------------------------------------------------------------------------------------------------
 
 
-def test_counts_are_brought_up_to_date_when_somebody_looks() -> None:
+def test_what_is_read_is_counted_once() -> None:
     """Events by kind, malformed lines by rule, lines and bytes; each once."""
-    counters, sources = Counters(), Sources(Own())
+    counts, sources = MonitorCounts(), Sources(Own())
     source: Source = sources.open(opened("/a.log"), "a")
     source.feed(Data("/a.log", 0, b"a\nb\n", NOW, NOW, 0))
     entries = [
         LogEvent(1, "r", IterationLogged(iteration=1), ""),
         LogEvent(2, "r", Malformed(rule="iteration", text="no number"), ""),
     ]
-    counters.add_events([entry.event.kind for entry in entries], entries)
-    counters.add_bytes(4, NOW)
+    count_events(counts, [entry.event.kind for entry in entries], entries)
+    count_bytes(counts, 4, NOW)
     for _ in range(2):
-        values = counters.up_to_date([source]).values
+        count_lines(counts, source)
+        values = counts.values
         assert values["megatron_monitor_events_total"] == {("iteration",): 1.0, ("malformed",): 1.0}
         assert values["megatron_monitor_malformed_lines_total"] == {("iteration",): 1.0}
         assert values["megatron_monitor_lines_total"] == {("matched",): 0.0, ("other",): 2.0}

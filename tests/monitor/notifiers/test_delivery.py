@@ -57,7 +57,6 @@ class Loop:
         self.outbox = Outbox()
         self.outbox.receivers(one.name for one in recorders)
         self.now = 0.0
-        self.deliveries.start()
 
     def owe(self, *messages: Transition) -> None:
         """As the daemon does, saved at once."""

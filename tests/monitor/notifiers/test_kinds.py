@@ -110,7 +110,7 @@ def test_a_program_says_by_its_exit_whether_to_try_again(code: int, permanent: b
 def test_a_program_that_is_not_there() -> None:
     """Said with its name, tried once."""
     assert failure(built("type: command, command: [/no/such/program]")) == (
-        "/no/such/program: No such file or directory", True,
+        "/no/such/program cannot be started: No such file or directory", True,
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     pid = tmp_path / "pid"
     script = f"sleep 60 & echo $! > {pid}; wait"
     assert failure(built(f"type: command, timeout: 500ms, command: [sh, -c, {script!r}]")) == (
-        "not done within 0.5 s", True,
+        "sh had not ended after 0.5 s and was killed", True,
     )  # fmt: skip
     stat = Path("/proc") / pid.read_text().strip() / "stat"
     for _ in range(1000):  # a process that was sent SIGKILL dies when a core has time for it

@@ -30,7 +30,7 @@ VALUES = (
     0.0, 1.0, 0.1 + 0.2, 1e300, -3.5, float("nan"), float("inf"), float("-inf"), 60.0, 999999.0, 1234567.0,
     1772352002.42, 10_000_000.0, -10_000_000.0, 1e16, 1.5e-7, 2.0**53,
 )  # fmt: skip
-NAMES = ("tr11", 'q"\\', "a # HELP b", "# EOF", "übung", "x" * 400, "tab\there\n")
+NAMES = ("tr11", 'q"\\', "a # HELP b", "# EOF", "übung", "x" * 400, "tab\there\n", "no text \udcff")
 
 
 class Library:

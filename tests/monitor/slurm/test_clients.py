@@ -9,8 +9,8 @@ from monitor.hands.record import Order
 from monitor.simulate.slurm import install, read, write
 from monitor.slurm import JobQuestion, SlurmSettings
 from monitor.slurm.client import look_up
-from monitor.slurm.process import run
 from monitor.system.clock import SystemClock
+from monitor.system.process import run
 from tests.monitor.slurm.site import shown
 
 CLOCK = SystemClock()

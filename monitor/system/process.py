@@ -43,10 +43,10 @@ class Finished:
 
 def run(
     arguments: Sequence[str], clock: Clock, timeout: float, most: int, variables: Mapping[str, str] | None = None,
-    copy: IO[bytes] | None = None, given: bytes = b"",
+    copy: IO[bytes] | None = None, given: bytes = b"", *, silent: bool = False,
 ) -> Finished:  # fmt: skip
     """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
-    given as much of its output as well; `given`: what is its standard input.
+    given as much of its output as well; `given`: what is its standard input; `silent`: its output goes nowhere.
     """
     try:
         with os.fdopen(os.memfd_create("given"), "wb") as stdin:
@@ -55,7 +55,7 @@ def run(
             process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
                 list(arguments),
                 stdin=stdin,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.DEVNULL if silent else subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**_environment(), **(variables or {})},
                 start_new_session=True,
@@ -63,15 +63,14 @@ def run(
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return Finished(None, problem=f"{arguments[0]} cannot be started: {reason}")
-    assert process.stdout is not None
-    assert process.stderr is not None
     until = clock.monotonic() + timeout
-    with process.stdout as output, process.stderr as errors:
-        streams = _drain(output, errors, clock, until, most, copy)
-    if streams is None or not _ended(process, max(_LEAST_WAIT, until - clock.monotonic())):
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(one) if one is not None else None for one in (process.stdout, process.stderr)]
+        kept = _drain(streams, clock, until, most, copy)
+    if kept is None or not _ended(process, max(_LEAST_WAIT, until - clock.monotonic())):
         _kill(process)
         return Finished(None, problem=f"{arguments[0]} had not ended after {timeout:g} s and was killed")
-    return Finished(process.returncode, *streams)
+    return Finished(process.returncode, kept[0], kept[1])
 
 
 def _environment() -> dict[str, str]:
@@ -84,13 +83,16 @@ def _environment() -> dict[str, str]:
 
 
 def _drain(
-    output: IO[bytes], errors: IO[bytes], clock: Clock, until: float, most: int, copy: IO[bytes] | None
-) -> tuple[bytes, bytes] | None:
-    """Both streams to their ends; None where they have not ended in time. What is beyond `most` is thrown away."""
-    kept = {output.fileno(): bytearray(), errors.fileno(): bytearray()}
+    streams: Sequence[IO[bytes] | None], clock: Clock, until: float, most: int, copy: IO[bytes] | None
+) -> list[bytes] | None:
+    """Each to its end; None where they have not ended in time. What is beyond `most` is thrown away; `copy`: the first
+    one's.
+    """
+    kept = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
-        for descriptor in kept:
-            selector.register(descriptor, selectors.EVENT_READ)
+        for place, stream in enumerate(streams):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, place)
         while selector.get_map():
             left = until - clock.monotonic()
             if left <= 0:
@@ -98,13 +100,13 @@ def _drain(
             for key, _ in selector.select(left):
                 block = os.read(key.fd, _BLOCK)
                 if not block:
-                    selector.unregister(key.fd)
+                    selector.unregister(key.fileobj)
                     continue
-                taken = block[: max(0, most - len(kept[key.fd]))]
-                kept[key.fd] += taken
-                if copy is not None and key.fd == output.fileno():
+                taken = block[: max(0, most - len(kept[key.data]))]
+                kept[key.data] += taken
+                if copy is not None and key.data == 0:
                     copy.write(taken)
-    return bytes(kept[output.fileno()]), bytes(kept[errors.fileno()])
+    return [bytes(one) for one in kept]
 
 
 def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
