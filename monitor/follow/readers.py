@@ -246,7 +246,7 @@ class MountReader:
 
     def directories(self, now: float) -> dict[str, float]:
         """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
-        return self._moved | {job.root if job.states else os.path.dirname(job.root): now for job in self._jobs}
+        return self._moved | {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
 
     def close(self) -> None:
         """Give every descriptor back."""

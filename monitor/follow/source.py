@@ -14,11 +14,12 @@ from monitor.follow.context import Changed, Context, Duplicate, Standing
 from monitor.follow.discovery import kind_of
 from monitor.follow.log_directory import LogDirectory
 from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
+from monitor.follow.os_layer import Stamp, stamp
 from monitor.follow.patterns import looks_binary
 from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
 from monitor.follow.start_offset import Start, held_back, resumed, resumed_beside, unread, whole
-from monitor.follow.tail import Stamp, Tail, stamp
+from monitor.follow.tail import Tail
 
 _BINARY_CHECK_BYTES = 1024
 

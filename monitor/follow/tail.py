@@ -5,17 +5,16 @@ on a network mount two opens `confirm_seconds` apart must agree.
 """
 
 import os
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from monitor.follow.content import Block, Content, read_block, verify
 from monitor.follow.context import Context
 from monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
+from monitor.follow.os_layer import Stamp, stamp
 from monitor.follow.schedule import Backoff
 
 _FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
 _RECENT_BYTES = 8192  # what a training prints in the moment between copy and truncate, with room; 8 MB for 1,000 logs
-Stamp: TypeAlias = int
-"""What changes when somebody writes: a hash of it, for it is kept of each file. Risk left: one change in 10^18."""
 
 
 class Cut(NamedTuple):
@@ -217,8 +216,3 @@ class Tail:
             content.offset, content.device, content.inode, content.head, content.tail, proof,
             status.st_uid, self._context.mount,
         )  # fmt: skip
-
-
-def stamp(seen: os.stat_result) -> Stamp:
-    """What changes when somebody writes, as far as the file system's clock tells."""
-    return hash((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
