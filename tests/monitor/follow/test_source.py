@@ -50,7 +50,7 @@ def test_of_an_old_file_a_proof_is_kept_until_it_is_read_on(make_rig, append, lo
     rig.clock.set_wall(log.stat().st_mtime + 3600.0)
     rig.poll()
     (source,) = rig.reader.sources.values()
-    kept = source.standing.content
+    kept = source.tail.content
     assert (kept.head, kept.tail, kept.fingerprint().tail_bytes) == (b"", b"", content.TAIL_BYTES)
     append(log, LINES[100])
     rig.clock.set_wall(log.stat().st_mtime + 1.0)
