@@ -43,9 +43,8 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
-        self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
-        self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
+        self._source: OrderedDict[_Key, SourceId] = OrderedDict()
+        self._left: dict[int | SourceId, dict[_Key, Fingerprint]] = {}  # by inode, and by source
         for source, position in resume.items():
             for one in position.former:
                 self.remember(one, source)
@@ -86,36 +85,31 @@ class Registry:
         key = former.inode, former.head_hash, former.offset, former.tail_hash
         with self._lock:
             self._forget(key)
-            self._source[key] = source, former
-            self._of_inode.setdefault(former.inode, {})[key] = former
-            self._of_source.setdefault(source, {})[key] = former
+            self._source[key] = source
+            for name in (former.inode, source):
+                self._left.setdefault(name, {})[key] = former
             while len(self._source) > _MOST:
                 self._forget(next(iter(self._source)))
 
     def renamed(self, inode: int, size: int) -> list[Fingerprint]:
         """What was read of files with that inode. To be verified: inodes are used again."""
         with self._lock:
-            return _likeliest(self._of_inode.get(inode, {}).values(), size)
+            return _likeliest(self._left.get(inode, {}).values(), size)
 
     def left(self, inode: int, originals: Callable[[], Iterable[SourceId]], size: int) -> list[Fingerprint]:
         """The same, and what these sources have left, where it proves a file with another inode."""
         if not self._source:
             return []  # so it is at most times, and the names take long to make
         with self._lock:
-            found = [one for source in originals() for one in self._of_source.get(source, {}).values()]
+            found = [one for source in originals() for one in self._left.get(source, {}).values()]
         return self.renamed(inode, size) + _likeliest((one for one in found if is_strong(one)), size)
 
     def _forget(self, key: _Key) -> None:
-        known = self._source.pop(key, None)
-        if known is None:
-            return
-        source, former = known
-        of_inode, of_source = self._of_inode[former.inode], self._of_source[source]
-        del of_inode[key], of_source[key]
-        if not of_inode:
-            del self._of_inode[former.inode]
-        if not of_source:
-            del self._of_source[source]
+        source = self._source.pop(key, None)
+        for name in (key[0], source) if source is not None else ():
+            del self._left[name][key]
+            if not self._left[name]:
+                del self._left[name]
 
 
 def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
