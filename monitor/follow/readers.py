@@ -145,7 +145,7 @@ class MountReader:
 
     def _note(self, source: Source) -> None:
         """For the next walk: who is away, and where something moved."""
-        directory, changed_at = source.directory, source.changed_at
+        directory, changed_at = source.directory, source.backoff.changed_at
         if source.gone_since is not None or source.missing_since is not None:
             if source.source not in self._away:
                 self._away[source.source] = source

@@ -104,12 +104,7 @@ class Source(Struct, eq=False):
         unread = self.tail.content is None and self.resume is not None
         turning = self._rotation is not None and self._rotation.under_way
         settling = absent or turning or unread or self.tail.suspected_at is not None
-        return Standing(settling, self.looked_at, self.changed_at, self.tail.written, self.tail.content)
-
-    @property
-    def changed_at(self) -> float:
-        """When it was last seen to change; at first, as long ago as its time stamp says."""
-        return self.backoff.changed_at if self.backoff.changed_at is not None else float("-inf")
+        return Standing(settling, self.looked_at, self.backoff.changed_at, self.tail.written, self.tail.content)
 
     @property
     def started(self) -> bool:
@@ -324,8 +319,8 @@ class Source(Struct, eq=False):
             return
         self.tail.soon = True
         grace = self.context.settings.renamed_seconds if links else self.context.settings.gone_grace
-        last = self.backoff.changed_at if links and self.backoff.changed_at is not None else self.missing_since
-        if now - max(self.missing_since, last) >= grace:
+        last = max(self.missing_since, self.backoff.changed_at) if links else self.missing_since
+        if now - last >= grace:
             self._end(now, at, links)
 
     def _end(self, now: float, at: float, links: int | None) -> None:
@@ -341,7 +336,7 @@ class Source(Struct, eq=False):
         if tail.announced or self.resume is not None:
             self.context.tell(Gone(self.source, at))
         self._turned()
-        tail.forget_stamps()
+        tail.read_stamp = None  # the next look reads, whatever the file's size and times say
 
     def _without_directory(self, now: float, at: float) -> None:
         """The directory is not there: renamed, or not to be seen. Read on what is open; let another name have the rest.

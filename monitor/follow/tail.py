@@ -49,7 +49,7 @@ class Tail(Struct, eq=False):
     """The last bytes that were read of a log that somebody writes."""
     written: float = 0.0
     """When what was read last had been written, by its time stamp. Unix seconds."""
-    _read_stamp: Stamp | None = None
+    read_stamp: Stamp | None = None
     """Its stamp when it was last read to its end."""
 
     @property
@@ -81,18 +81,14 @@ class Tail(Struct, eq=False):
         self.content = content
         self.caught_up = content.offset > 0
         self.recent = b""
-        self._read_stamp = None
+        self.read_stamp = None
         self.more = True
-
-    def forget_stamps(self) -> None:
-        """The next look reads, whatever the file's size and times say."""
-        self._read_stamp = None
 
     def read_on(self, seen: os.stat_result, now: float, at: float) -> Cut | None:
         """The path still names this file: read what is new. Gives the proof if it was cut."""
         content = self.content
         assert content is not None
-        changed = stamp(seen) != self._read_stamp
+        changed = stamp(seen) != self.read_stamp
         if not changed and self._at_rest():
             self._remember_stamp(seen, at)
             return None
@@ -108,7 +104,7 @@ class Tail(Struct, eq=False):
         if block.changed:
             self.soon = True
             return None
-        if changed and self._read_stamp is not None and not block.data:
+        if changed and self.read_stamp is not None and not block.data:
             self._changed(seen, now, at)
         self._remember_stamp(seen, at)
         return None
@@ -180,8 +176,8 @@ class Tail(Struct, eq=False):
         return Cut(problem, held) if problem else None
 
     def _remember_stamp(self, seen: os.stat_result, at: float) -> None:
-        self._read_stamp = None if self.more else stamp(seen)
-        self.rest_stamp = self._read_stamp if self._at_rest() else None
+        self.read_stamp = None if self.more else stamp(seen)
+        self.rest_stamp = self.read_stamp if self._at_rest() else None
         old = self.rest_stamp is not None and at - seen.st_mtime > self.context.settings.old_seconds
         if old and self.content is not None and self.content.mark is None:
             self.content.fold()
