@@ -6,6 +6,7 @@ A file that was cut is, where its copy lies beside it, a file that was renamed: 
 
 import errno
 import os
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -13,10 +14,10 @@ from msgspec import Struct
 from monitor.follow.content import Content, is_strong, verify
 from monitor.follow.context import Changed, Context, Duplicate
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Fingerprint, Gone, Restarted, RestartReason, SourceId
+from monitor.follow.messages import Fingerprint, Gone, Restarted, RestartReason, SourceId
 from monitor.follow.os_layer import OpenFile
 from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
-from monitor.follow.start_offset import Start, held_back, unread, whole
+from monitor.follow.start_offset import Start, unread
 from monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
@@ -38,6 +39,8 @@ class Rotation(Struct, eq=False):
     context: Context
     tail: Tail
     directory: LogDirectory
+    content_of: Callable[[OpenFile, os.stat_result, float, float], Content]
+    """What is to be read of a file that the path shows for the first time: as in `Source`."""
     failures: int = 0
     """To look at the path, in a row."""
     copied: str = ""
@@ -110,7 +113,7 @@ class Rotation(Struct, eq=False):
         self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
 
     def _open_new(self, seen: os.stat_result, now: float, at: float, links: int | None) -> Content | None:
-        """What the path names now; None if it is the same text in another file. Raises Duplicate and Changed."""
+        """What the path names now; None if it is the same text in another file. Raises Duplicate, Waits, Changed."""
         content = self.tail.content
         assert content is not None
         identity = seen.st_dev, seen.st_ino
@@ -122,25 +125,9 @@ class Rotation(Struct, eq=False):
             content.device, content.inode = identity
             self.tail.put(file)
             return None
-        begun = unread(self.context, self.source, self.path, file, seen)
-        copied = self._held_back(file, seen, now) if begun.offset < seen.st_size else None
-        if copied is not None:
-            mark = whole(file, seen)
-            self.context.registry.remember(mark, copied)
-            self.context.tell(Copied(copied, mark, at))
-            begun = unread(self.context, self.source, self.path, file, seen)
+        begun = self.content_of(file, seen, now, at)
         self.tail.put(file)
         return begun
-
-    def _held_back(self, file: OpenFile, seen: os.stat_result, now: float) -> SourceId | None:
-        """The log of which the new file is a copy for good. Raises Changed while that log may yet be found to be cut:
-        it then says itself what of the copy it has delivered.
-        """
-        assert self._moved_at is not None
-        held = held_back(self.context, self.path, file, seen, now, self._moved_at)
-        if held is None or (held.sure and now - self._moved_at > self.context.settings.copy_seconds):
-            return held.original if held is not None else None
-        raise Changed
 
     def _passed_by(
         self, seen: os.stat_result, now: float, at: float, left: Fingerprint | None, *, drained: bool = True

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from monitor.follow.content import verify
+from monitor.follow.content import Content, verify
 from monitor.follow.context import Changed, Context, Duplicate, Identity, Standing
 from monitor.follow.discovery import kind_of
 from monitor.follow.log_directory import LogDirectory
@@ -21,7 +21,7 @@ from monitor.follow.os_layer import OpenFile, Stamp, stamp
 from monitor.follow.patterns import looks_binary
 from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
-from monitor.follow.start_offset import Start, held_back, resumed, resumed_beside, unread, whole
+from monitor.follow.start_offset import Start, Waits, held_back, resumed, resumed_beside, unread, whole
 from monitor.follow.tail import Tail
 
 _BINARY_CHECK_BYTES = 1024
@@ -61,8 +61,8 @@ class Source(Struct, eq=False):
     gone_since: float | None = None
     _claim: Identity | None = None
     _binary: Identity | None = None
-    _held_since: tuple[Identity, float] | None = None
-    """A file that is held back, and since when."""
+    _met: tuple[Identity, float] | None = None
+    """A file that is not to be begun yet, and since when it is known."""
     _copy: _Copy | None = None
     _rotation: Rotation | None = None
     backoff: Backoff = None  # type: ignore[assignment]
@@ -78,7 +78,9 @@ class Source(Struct, eq=False):
     def _turning(self) -> Rotation:
         """From one file to the next: most paths never need it."""
         if self._rotation is None:
-            self._rotation = Rotation(self.source, self.path, self.context, self.tail, self._directory)
+            self._rotation = Rotation(
+                self.source, self.path, self.context, self.tail, self._directory, self._content_of
+            )
         return self._rotation
 
     def _turned(self) -> None:
@@ -203,6 +205,9 @@ class Source(Struct, eq=False):
             self.unsupported = "duplicate"
         except Duplicate:
             self.unsupported = "duplicate"
+        except Waits as one:
+            self.unsupported = "duplicate"
+            tail.soon = not one.copied or tail.content is not None
         except Changed:
             tail.soon = True
 
@@ -229,37 +234,35 @@ class Source(Struct, eq=False):
         if not self.literal and looks_binary(file.pread(_BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
-        content = unread(self.context, self.source, self.path, file, seen)
-        if (content.offset < seen.st_size or not seen.st_size) and self._held_back(file, seen, now, at):
-            content = unread(self.context, self.source, self.path, file, seen)
-        self._start(Start(content, file, seen), proof)
+        self._start(Start(self._content_of(file, seen, now, at), file, seen), proof)
 
-    def _held_back(self, file: OpenFile, seen: os.stat_result, now: float, at: float) -> bool:
-        """Raises Duplicate if it is not to be begun yet. True: it is a copy for good."""
+    def _content_of(self, file: OpenFile, seen: os.stat_result, now: float, at: float) -> Content:
+        """What is to be read of a file that the path shows for the first time: all that no other name has delivered, of
+        a copy for good nothing. Raises Duplicate if another source is about to resume it, Waits while it may be a copy.
+        """
+        content = unread(self.context, self.source, self.path, file, seen)
+        if content.offset >= seen.st_size > 0:
+            return content
         identity = seen.st_dev, seen.st_ino
-        if self._held_since is None or self._held_since[0] != identity:
-            self._held_since = identity, now
-        held = held_back(self.context, self.path, file, seen, now, self._held_since[1])
+        if self._met is None or self._met[0] != identity:
+            self._met = identity, now
+        held = held_back(self.context, self.path, file, seen, now, self._met[1])
         known = self._copy if self._copy is not None and self._copy.stamp == stamp(seen) else None
-        if (
-            known is not None
-            and known.sure
-            and (held is None or now - known.since > self.context.settings.idle_interval)
-        ):
-            self._held_since = self._copy = None
+        patience = self.context.settings.idle_interval
+        if known is not None and known.sure and (held is None or now - known.since > patience):
+            self._met = self._copy = None
             mark = whole(file, seen)
             self.context.registry.remember(mark, known.original)
             self.context.tell(Copied(known.original, mark, at))
-            return True
+            return unread(self.context, self.source, self.path, file, seen)
         if held is None:
-            self._held_since = None
-            return False
-        if held.copied and known is None:
-            self._copy = _Copy(held.original, stamp(seen), now, held.sure)
-        elif known is not None:
+            self._met = None
+            return content
+        if known is not None:
             self._copy = known._replace(sure=known.sure or held.sure)
-        self.tail.soon = not held.copied
-        raise Duplicate
+        elif held.copied:
+            self._copy = _Copy(held.original, stamp(seen), now, held.sure)
+        raise Waits(copied=held.copied)
 
     def _start(self, start: Start, proof: str = "") -> None:
         self.context.registry.unreserve(self.resume, self.source)

@@ -76,6 +76,14 @@ def unread(context: Context, source: SourceId, path: str, file: OpenFile, seen: 
     return Content(seen.st_dev, seen.st_ino)
 
 
+class Waits(Exception):  # noqa: N818 - a finding
+    """A file is not to be begun yet. `copied`: it is a copy, as far as can be seen."""
+
+    def __init__(self, *, copied: bool) -> None:
+        super().__init__()
+        self.copied = copied
+
+
 class Held(NamedTuple):
     """Why a file that nobody has read is not to be begun yet."""
 
