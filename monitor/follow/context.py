@@ -5,7 +5,7 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -175,6 +175,15 @@ class Standing(NamedTuple):
     content: Content | None
 
 
+class Stands(Protocol):
+    """A source, as far as others have to know it."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """None if there was never a file."""
+        ...
+
+
 class Context(Struct):
     """One a mount, used by its thread only (the registry is shared and locks itself)."""
 
@@ -186,8 +195,8 @@ class Context(Struct):
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
-    standing: Callable[[SourceId], Standing | None]
-    """Of who follows a path of this mount, if there was ever a file."""
+    sources: Mapping[SourceId, Stands]
+    """Those of this mount."""
     hasten: Callable[[SourceId, float], None]
     """Have who follows it look in the next pass, at this monotonic second."""
     told: list[Message] = field(default_factory=list)

@@ -65,7 +65,7 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
-            lambda key: source.standing if (source := self.sources.get(key)) is not None else None,
+            self.sources,
             lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()

@@ -101,8 +101,9 @@ def held_back(
 ) -> Held | None:
     """Of a file that was met `since`. A copy is held back while its log may be cut any moment, or where it is sure."""
     wait = context.settings.copy_seconds
-    originals = [(name, one) for name in _originals(path) if (one := context.standing(name)) is not None]
-    for name, original in sorted(originals, key=lambda one: one[0]) if wait else ():
+    for name in sorted(name for name in _originals(path) if name in context.sources) if wait else ():
+        if (original := context.sources[name].standing) is None:
+            continue
         if (original.settling or original.looked_at < since) and now - since < wait:
             context.hasten(name, now)
             return Held(name, copied=False)
