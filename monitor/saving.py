@@ -191,7 +191,8 @@ class Saver:
         self._refused: Parts = {}  # by the disk: kept with what comes next
         self._changed = threading.Condition()
         self._busy = self._ended = False
-        self._failures = 0
+        self.failures = 0
+        """Saves that the disk would not have, so far."""
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
         self._thread.start()
 
@@ -206,12 +207,6 @@ class Saver:
         """Is something written, or does it wait?"""
         with self._changed:
             return self._busy or bool(self._parts)
-
-    @property
-    def failures(self) -> int:
-        """Saves that the disk would not have, so far."""
-        with self._changed:
-            return self._failures
 
     def wait(self, timeout: float) -> bool:
         """Until nothing waits to be written, for so long at most."""
@@ -235,6 +230,6 @@ class Saver:
             with self._changed:
                 self._refused, parts = {} if good else parts, {}
                 self._busy = False
-                self._failures += not good
+                self.failures += not good
                 self._changed.notify_all()
             self._written()

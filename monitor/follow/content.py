@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from monitor.follow.messages import Fingerprint
-from monitor.follow.os_layer import OsLayer
+from monitor.follow.os_layer import OpenFile
 
 HEAD_BYTES = 1024
 TAIL_BYTES = 256
@@ -54,11 +54,11 @@ class Verified(NamedTuple):
     tail: bytes
 
 
-def verify(os_layer: OsLayer, descriptor: int, mark: Fingerprint) -> Verified:
+def verify(file: OpenFile, mark: Fingerprint) -> Verified:
     """Does the open file hold, up to the mark's offset, what the mark was made of?"""
-    head = os_layer.pread(descriptor, min(HEAD_BYTES, mark.offset), 0)
+    head = file.pread(min(HEAD_BYTES, mark.offset), 0)
     start = max(0, mark.offset - TAIL_BYTES)
-    tail = os_layer.pread(descriptor, mark.offset - start, start) if start else head
+    tail = file.pread(mark.offset - start, start) if start else head
     problem = ""
     if len(tail) < mark.offset - start:
         problem = f"shorter than the {mark.offset} bytes that were read"
@@ -134,12 +134,12 @@ class Block(NamedTuple):
     """A run of NULs that ends at a page boundary is waited for."""
 
 
-def read_block(os_layer: OsLayer, descriptor: int, content: Content, count: int, *, wait_for_holes: bool) -> Block:
+def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> Block:
     """At most `count` new bytes. `wait_for_holes`: runs of NULs may still be filled, stop before them."""
     tail, offset = content.tail, content.offset
     scanned, content.scanned = content.scanned, 0
-    block = os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
-    cut = not tail and offset and not block and os_layer.fstat(descriptor).st_size < offset
+    block = file.pread(len(tail) + count, offset - len(tail))
+    cut = not tail and offset and not block and file.stat().st_size < offset
     if cut or not block.startswith(tail):
         return Block(offset, b"", True, changed=True)
     fresh = block[len(tail) :] if tail else block
@@ -152,10 +152,10 @@ def read_block(os_layer: OsLayer, descriptor: int, content: Content, count: int,
         return Block(offset, b"", True)
     position = max(scanned, offset + count)  # a whole block was NULs: the next text, wherever it is
     for _ in range(_HOLE_BLOCKS):
-        found = os_layer.next_data(descriptor, position)
+        found = file.next_data(position)
         if found is None:
             return Block(offset, b"", True)
-        block = os_layer.pread(descriptor, count, found)
+        block = file.pread(count, found)
         text = block.lstrip(b"\0")
         if text:
             place = found + len(block) - len(text)

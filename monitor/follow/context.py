@@ -1,24 +1,23 @@
 """What sources share: the claims on files over all mounts; calls, open files and counts of one mount."""
 
-import contextlib
 import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from monitor.follow.content import Content, Verified, is_strong, verify
+from monitor.follow.content import Content, is_strong
 from monitor.follow.messages import Fingerprint, Message, Position, SourceId
-from monitor.follow.os_layer import OsLayer
+from monitor.follow.os_layer import OpenFile, OsLayer
 from monitor.follow.settings import FollowSettings
 
 _MOST = 65_536  # of all sources: bounds the memory, to some 30 MB
 _CANDIDATES = 64  # proofs that are tried at one file
-P = ParamSpec("P")
-R = TypeVar("R")
+Identity: TypeAlias = tuple[int, int]
+"""Device and inode."""
 _Key: TypeAlias = tuple[int, str, int, str]  # inode, head, offset, tail
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
@@ -42,21 +41,20 @@ class Registry:
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:
         self._lock = threading.Lock()
-        self._claims: dict[tuple[int, int], SourceId] = {}
+        self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
-        self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
-        self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
+        self._source: OrderedDict[_Key, SourceId] = OrderedDict()
+        self._left: dict[int | SourceId, dict[_Key, Fingerprint]] = {}  # by inode, and by source
         for source, position in resume.items():
             for one in position.former:
                 self.remember(one, source)
 
-    def claim(self, identity: tuple[int, int], source: SourceId) -> bool:
+    def claim(self, identity: Identity, source: SourceId) -> bool:
         """True if the file is this source's to read."""
         with self._lock:
             return self._claims.setdefault(identity, source) == source
 
-    def release(self, identity: tuple[int, int], source: SourceId) -> None:
+    def release(self, identity: Identity, source: SourceId) -> None:
         """The source reads this file no more."""
         with self._lock:
             if self._claims.get(identity) == source:
@@ -87,36 +85,31 @@ class Registry:
         key = former.inode, former.head_hash, former.offset, former.tail_hash
         with self._lock:
             self._forget(key)
-            self._source[key] = source, former
-            self._of_inode.setdefault(former.inode, {})[key] = former
-            self._of_source.setdefault(source, {})[key] = former
+            self._source[key] = source
+            for name in (former.inode, source):
+                self._left.setdefault(name, {})[key] = former
             while len(self._source) > _MOST:
                 self._forget(next(iter(self._source)))
 
     def renamed(self, inode: int, size: int) -> list[Fingerprint]:
         """What was read of files with that inode. To be verified: inodes are used again."""
         with self._lock:
-            return _likeliest(self._of_inode.get(inode, {}).values(), size)
+            return _likeliest(self._left.get(inode, {}).values(), size)
 
     def left(self, inode: int, originals: Callable[[], Iterable[SourceId]], size: int) -> list[Fingerprint]:
         """The same, and what these sources have left, where it proves a file with another inode."""
         if not self._source:
             return []  # so it is at most times, and the names take long to make
         with self._lock:
-            found = [one for source in originals() for one in self._of_source.get(source, {}).values()]
+            found = [one for source in originals() for one in self._left.get(source, {}).values()]
         return self.renamed(inode, size) + _likeliest((one for one in found if is_strong(one)), size)
 
     def _forget(self, key: _Key) -> None:
-        known = self._source.pop(key, None)
-        if known is None:
-            return
-        source, former = known
-        of_inode, of_source = self._of_inode[former.inode], self._of_source[source]
-        del of_inode[key], of_source[key]
-        if not of_inode:
-            del self._of_inode[former.inode]
-        if not of_source:
-            del self._of_source[source]
+        source = self._source.pop(key, None)
+        for name in (key[0], source) if source is not None else ():
+            del self._left[name][key]
+            if not self._left[name]:
+                del self._left[name]
 
 
 def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
@@ -126,54 +119,47 @@ def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
     return sorted(sorted(found, key=lambda one: abs(one.offset - size))[:_CANDIDATES], key=lambda one: -one.offset)
 
 
-class Descriptors:
-    """The open files of one mount, one an owner: at most `limit`, least recently used first out. One thread only."""
+class OpenFiles:
+    """Of one mount, one an owner: at most `limit`, least recently used first out. One thread only."""
 
     def __init__(self, os_layer: OsLayer, limit: int) -> None:
         self._os = os_layer
         self._limit = limit
-        self._open: OrderedDict[Hashable, int] = OrderedDict()
+        self._open: OrderedDict[Hashable, OpenFile] = OrderedDict()
 
-    def open(self, path: str) -> int:
-        """A fresh descriptor, the caller's. When the process has none left, half of the pool is given up."""
+    def open(self, path: str) -> OpenFile:
+        """A fresh one, the caller's. When the process has no descriptor left, half of the pool is given up."""
         try:
-            return self._os.open(path)
+            number = self._os.open(path)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
                 raise
             for owner in list(self._open)[: (len(self._open) + 1) // 2]:
-                self.close(owner)
-            return self._os.open(path)
+                del self._open[owner]
+            number = self._os.open(path)
+        return OpenFile(self._os, number)
 
-    def get(self, owner: Hashable) -> int | None:
-        """The owner's descriptor, if it is still held."""
-        descriptor = self._open.get(owner)
-        if descriptor is not None:
+    def get(self, owner: Hashable) -> OpenFile | None:
+        """The owner's, if it is still held."""
+        file = self._open.get(owner)
+        if file is not None:
             self._open.move_to_end(owner)
-        return descriptor
+        return file
 
-    def put(self, owner: Hashable, descriptor: int) -> None:
-        """The owner reads on from this one; its old one is closed."""
-        self.close(owner)
+    def put(self, owner: Hashable, file: OpenFile) -> None:
+        """The owner reads on from this one."""
+        self.drop(owner)
         while len(self._open) >= self._limit:
-            self.close(next(iter(self._open)))
-        self._open[owner] = descriptor
+            self._open.popitem(last=False)
+        self._open[owner] = file
 
-    def close(self, owner: Hashable) -> None:
-        """Give the owner's descriptor back."""
-        descriptor = self._open.pop(owner, None)
-        if descriptor is not None:
-            self.discard(descriptor)
+    def drop(self, owner: Hashable) -> None:
+        """The owner's is held no more."""
+        self._open.pop(owner, None)
 
-    def discard(self, descriptor: int) -> None:
-        """Close a descriptor that is in no pool. A stale handle fails even here, and is closed all the same."""
-        with contextlib.suppress(OSError):
-            self._os.close(descriptor)
-
-    def close_all(self) -> None:
-        """Give everything back."""
-        for owner in list(self._open):
-            self.close(owner)
+    def drop_all(self) -> None:
+        """Nor anybody's."""
+        self._open.clear()
 
 
 class Standing(NamedTuple):
@@ -189,21 +175,28 @@ class Standing(NamedTuple):
     content: Content | None
 
 
+class Stands(Protocol):
+    """A source, as far as others have to know it."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """None if there was never a file."""
+        ...
+
+
 class Context(Struct):
     """One a mount, used by its thread only (the registry is shared and locks itself)."""
 
     os_layer: OsLayer
     settings: FollowSettings
-    descriptors: Descriptors
+    files: OpenFiles
     registry: Registry
     is_local: Callable[[int], bool]
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
-    followed: Container[SourceId]
-    """The paths of this mount that are."""
-    standing: Callable[[SourceId], Standing | None]
-    """Of who follows a path of this mount, if there was ever a file."""
+    sources: Mapping[SourceId, Stands]
+    """Those of this mount."""
     hasten: Callable[[SourceId, float], None]
     """Have who follows it look in the next pass, at this monotonic second."""
     told: list[Message] = field(default_factory=list)
@@ -214,6 +207,7 @@ class Context(Struct):
     """Calls that ask for attributes, since the last walk."""
     errors: Counter[str] = field(default_factory=Counter)
     """I/O errors by name, since the last walk."""
+    _claimed: list[Identity] = field(default_factory=list)  # in the look that is under way
     _phases: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
 
@@ -254,41 +248,36 @@ class Context(Struct):
         self._devices.clear()
         self.spread_seconds = sources / self.settings.stats_per_second
 
-    def open_as(self, path: str, identity: tuple[int, int]) -> int:
-        """A fresh descriptor of the path. Raises Changed if it no longer names that file."""
-        descriptor = self.descriptors.open(path)
+    def open_as(self, path: str, identity: Identity) -> OpenFile:
+        """The path, opened. Raises Changed if it no longer names that file."""
+        file = self.files.open(path)
         self.stats += 1
-        status = self._of(descriptor, self.os_layer.fstat, descriptor)
+        status = file.stat()
         if (status.st_dev, status.st_ino) != identity:
-            self.descriptors.discard(descriptor)
             raise Changed
-        return descriptor
+        return file
 
-    def open_claimed(self, path: str, identity: tuple[int, int], source: SourceId) -> int:
+    def claim(self, identity: Identity, source: SourceId) -> bool:
+        """May the source read this file? It is nobody else's until `settle`, and as long as the source reads it."""
+        self._claimed.append(identity)
+        return self.registry.claim(identity, source)
+
+    def open_claimed(self, path: str, identity: Identity, source: SourceId) -> OpenFile:
         """As `open_as`, of a file that becomes the source's own. Raises Duplicate if it is another's."""
-        if not self.registry.claim(identity, source):
+        if not self.claim(identity, source):
             raise Duplicate
-        try:
-            return self.open_as(path, identity)
-        except Changed:
-            self.registry.release(identity, source)
-            raise
+        return self.open_as(path, identity)
 
-    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
-        """Of a descriptor in no pool yet, so it is closed if the file cannot be read."""
-        return self._of(descriptor, self.os_layer.pread, descriptor, count, offset)
-
-    def verify(self, descriptor: int, mark: Fingerprint) -> Verified:
-        """As `content.verify`; the descriptor is closed if the file cannot be read."""
-        return self._of(descriptor, verify, self.os_layer, descriptor, mark)
-
-    def _of(self, descriptor: int, ask: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-        """The answer. The descriptor is in no pool yet, and closed where there is none: nobody would know of it."""
-        try:
-            return ask(*args, **named)
-        except OSError:
-            self.descriptors.discard(descriptor)
-            raise
+    def settle(self, source: SourceId, before: Identity | None, reads: Identity | None) -> Identity | None:
+        """A look is over. Of what the source has claimed in it, and `before`, it keeps the claim on what it reads."""
+        kept = None
+        for identity in (*((before,) if before is not None else ()), *self._claimed):
+            if identity == reads:
+                kept = kept or identity  # the registry's own
+            else:
+                self.registry.release(identity, source)
+        self._claimed.clear()
+        return kept
 
     def count_error(self, error: OSError) -> None:
         """For the metrics, by name: ESTALE and its like; the number if it has no name here."""

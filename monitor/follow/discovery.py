@@ -13,24 +13,31 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 
 from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
+from monitor.follow.os_layer import Entry, OsLayer, Stamp, stamp
+from monitor.follow.patterns import LINK, Pattern, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
 from monitor.system.clock import Clock
 
 
 class Job(NamedTuple):
-    """Walk `root`, which is at `states` of the pattern. Without states `root` is a path that was given literally."""
+    """Walk `root` for what the pattern finds."""
 
     pattern: Pattern
     root: str
-    states: States = frozenset()
     exclude: tuple[str, ...] = ()
     in_tree: bool = False
     """The pattern is a directory's tree."""
+    literal: bool = False
+    """`root` was given as it stands, and may be a file. The pattern is its tree."""
 
-    def deeper(self, states: States) -> States:
-        """The states that a directory can be entered with."""
-        return states - {len(self.pattern.parts)}
+    def logs(self, directory: str) -> Callable[[str], bool]:
+        """May a file of that name there be a log that the pattern finds?"""
+        finds, in_tree = self.pattern.finds, self.in_tree
+        return lambda name: bool(finds(f"{directory}/{name}")) and may_be_log(name, in_tree=in_tree)
+
+    def finds(self, path: str) -> bool:
+        """Would the walk find a file with this absolute path, by the text alone?"""
+        below = path.startswith(f"{self.root.rstrip('/')}/") or path == self.root
+        return below and bool(self.pattern.finds(path)) and not excluded(self.exclude, path, os.path.basename(path))
 
 
 def plan(watches: Iterable[Watch], mounts: Mounts, resolve: Callable[[str], str]) -> dict[Mount, list[Job]]:
@@ -47,46 +54,30 @@ def plan(watches: Iterable[Watch], mounts: Mounts, resolve: Callable[[str], str]
         root = pattern.fixed if magic else path
         real = resolve(root)
         mount = mounts.of(real)
-        walked = pattern if magic else pattern.tree()
-        states = walked.below(walked.start(), root)
+        walked = Job(pattern if magic else pattern.tree(), root, watch.exclude, in_tree=not magic)
         if magic:
-            jobs.setdefault(mount, []).append(Job(pattern, root, states, watch.exclude))
+            jobs.setdefault(mount, []).append(walked)
         for below in mounts.below(real):
-            relative = below.point[len(real.rstrip("/")) :]
-            job = Job(walked, root.rstrip("/") + relative, walked.below(states, relative), watch.exclude, not magic)
-            reached = job.deeper(job.states)
-            if reached:
-                jobs.setdefault(below, []).append(job._replace(states=reached))
+            point = root.rstrip("/") + below.point[len(real.rstrip("/")) :]
+            if walked.pattern.leads(point):
+                jobs.setdefault(below, []).append(walked._replace(root=point))
         if not magic or "[" in path:  # a shell expands a pattern to names that may look like one: run[1].log
-            jobs.setdefault(mount, []).append(Job(pattern, path, frozenset(), watch.exclude))
+            jobs.setdefault(mount, []).append(Job(pattern.tree(), path, watch.exclude, in_tree=True, literal=True))
     return jobs
 
 
 def owner(jobs: Mapping[Mount, Sequence[Job]], path: str) -> Mount | None:
     """Whose walk would find a file with this absolute path, if any's: to resume what its directory no longer shows."""
-    name = path.rpartition("/")[2]
-    best: tuple[int, Mount] | None = None
-    for mount, some in jobs.items():
-        for job in some:
-            if job.states:
-                root = job.root.rstrip("/")
-                found = path.startswith(root + "/") and job.pattern.matches(path[len(root) :], job.states)
-            else:
-                found = path == job.root or job.pattern.tree().matches(path)
-            if found and not excluded(job.exclude, path, name) and (best is None or len(job.root) > best[0]):
-                best = len(job.root), mount
-    return best[1] if best else None
+    finders = [(len(job.root), mount) for mount, some in jobs.items() for job in some if job.finds(path)]
+    return max(finders, key=lambda one: one[0])[1] if finders else None
 
 
 def may_find(jobs: Iterable[Job], path: str) -> bool:
     """Would a walk find a file of this name, or go on below a link of this name? By the text alone."""
     directory, _, name = path.rpartition("/")
     for job in jobs:
-        pattern, in_tree = (job.pattern, job.in_tree) if job.states else (job.pattern.tree(), True)
-        states = pattern.below(pattern.start(), directory)
-        as_file = pattern.accepts(pattern.after(states, name)) and may_be_log(name, in_tree=in_tree)
-        as_link = pattern.after(states, name, link=True) - {len(pattern.parts)}
-        if path == job.root or ((as_file or as_link) and not excluded(job.exclude, path, name)):
+        as_link = job.pattern.leads(f"{directory}/{LINK}{name}")
+        if path == job.root or ((as_link or job.logs(directory)(name)) and not excluded(job.exclude, path, name)):
             return True
     return False
 
@@ -101,16 +92,14 @@ class Found(NamedTuple):
 Step: TypeAlias = Found | int
 """A number: so many more entries were looked at."""
 _AT_ONCE = 8  # entries of a directory
-_Directory: TypeAlias = tuple[Job, str, States]
-_Odd: TypeAlias = tuple[Entry, States]
 
 
 class _Listing(NamedTuple):
     """What of a directory is looked at on each walk: its plain files are followed since they were first found."""
 
-    odd: tuple[_Odd, ...]
-    """Directories and links, each with the state of the pattern below it."""
-    stamp: tuple[int, int, int, int]
+    odd: list[Entry]
+    """Directories and links."""
+    stamp: Stamp
     listed_at: float
 
 
@@ -127,19 +116,21 @@ class Listings:
         self._most_seconds = most_seconds
         self._known: dict[tuple[Job, str], _Listing] = {}
 
-    def unchanged(self, key: tuple[Job, str], stamp: tuple[int, int, int, int]) -> tuple[_Odd, ...] | None:
+    def unchanged(self, key: tuple[Job, str], status: os.stat_result) -> list[Entry] | None:
         """What is to be looked at, if the listing still holds."""
         known = self._known.pop(key, None)
-        if known is None or known.stamp != stamp or self.clock.monotonic() - known.listed_at > self._most_seconds:
+        if known is None or known.stamp != stamp(status):
+            return None
+        if self.clock.monotonic() - known.listed_at > self._most_seconds:
             return None
         self._known[key] = known
         return known.odd
 
-    def keep(self, key: tuple[Job, str], status: os.stat_result, began: tuple[float, float], odd: list[_Odd]) -> None:
+    def keep(self, key: tuple[Job, str], status: os.stat_result, began: tuple[float, float], odd: list[Entry]) -> None:
         """Listed after `status` was asked for, at `began`: monotonic and Unix seconds."""
         now, wall = began
         if wall - status.st_mtime > self._recheck_seconds:
-            self._known[key] = _Listing(tuple(odd), _directory_stamp(status), now)
+            self._known[key] = _Listing(odd, stamp(status), now)
 
 
 class Walk(Struct):
@@ -155,16 +146,17 @@ class Walk(Struct):
     stats: int = 0
     errors: list[OSError] = field(default_factory=list)
     """Directories that could not be read: nothing is known of what they hold."""
-    _pending: list[_Directory] = field(default_factory=list)
+    _pending: list[tuple[Job, str]] = field(default_factory=list)
+    """Directories to list: their absolute paths, with LINK before names that are links; `/` is the empty one."""
     _links: list[Found] = field(default_factory=list)
 
     def run(self) -> Iterator[Step]:
         """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
-        for job in sorted(self.jobs, key=lambda job: bool(job.states)):
-            if job.states:
-                self._pending.append((job, job.root, job.states))
-            else:
+        for job in sorted(self.jobs, key=lambda job: not job.literal):
+            if job.literal:
                 yield from self._literal(job)
+            else:
+                self._pending.append((job, job.root.rstrip("/")))
             while self._pending:
                 yield from self._directory(*self._pending.pop())
         yield from sorted(self._links)
@@ -175,26 +167,23 @@ class Walk(Struct):
         except OSError:
             mode = 0  # not there yet, or not to be seen now: its source asks again, and reports it
         if stat.S_ISDIR(mode):
-            tree = job.pattern.tree()
-            states = tree.below(tree.start(), job.root)
-            self._pending.append((job._replace(pattern=tree, in_tree=True), job.root, states))
+            self._pending.append((job, job.root.rstrip("/")))
         elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
             yield Found(job.root, literal=True)
 
-    def _directory(self, job: Job, directory: str, states: States) -> Iterator[Step]:
-        key, prefix = (job, directory), directory.rstrip("/") + "/"
+    def _directory(self, job: Job, marked: str) -> Iterator[Step]:
+        directory = marked.replace(LINK, "")
         entries: list[Entry] = []
-        odd: list[_Odd] = []
         try:
             if self.listings is not None:
                 began = self.listings.clock.monotonic(), self.listings.clock.wall()
-                status = self._stat(directory)
-                unchanged = self.listings.unchanged(key, _directory_stamp(status))
+                status = self._stat(directory or "/")
+                unchanged = self.listings.unchanged((job, marked), status)
                 if unchanged is not None:
                     yield 1
-                    self._look_at_odd(job, prefix, states, unchanged)
+                    self._look_at_odd(job, marked, unchanged)
                     return
-            listed = self.os_layer.scandir(directory)
+            listed = self.os_layer.scandir(directory or "/")
             while some := list(islice(listed, _AT_ONCE)):
                 entries += some
                 yield len(some)
@@ -203,42 +192,40 @@ class Walk(Struct):
                 self.errors.append(error)
             return
         entries.sort()  # which of two names of one file wins must not depend on the directory's order
-        accepted = job.pattern.names(states)
+        odd: list[Entry] = []
+        may_be = job.logs(marked)
         for entry in entries:
             name, kind, _ = entry
-            if job.exclude and excluded(job.exclude, prefix + name, name):
+            if job.exclude and excluded(job.exclude, f"{directory}/{name}", name):
                 continue
             if kind == "file":
-                if accepted(name) and may_be_log(name, in_tree=job.in_tree):
-                    yield Found(prefix + name)
-            elif kind in ("directory", "link"):
-                odd.append((entry, job.pattern.after(states, name, link=kind == "link")))
-        self._look_at_odd(job, prefix, states, odd)
+                if may_be(name):
+                    yield Found(f"{directory}/{name}")
+            elif kind != "other":
+                odd.append(entry)
+        self._look_at_odd(job, marked, odd)
         if self.listings is not None:
-            self.listings.keep(key, status, began, odd)
+            self.listings.keep((job, marked), status, began, odd)
 
-    def _look_at_odd(self, job: Job, prefix: str, states: States, odd: Sequence[_Odd]) -> None:
+    def _look_at_odd(self, job: Job, marked: str, odd: Sequence[Entry]) -> None:
         """Directories to enter, in their order; links to files, kept for the end."""
-        for entry, below in reversed(odd):  # the first is entered first, as the last one put
-            path = prefix + entry.name
-            if entry.kind == "directory":
-                self._enter(job, path, entry.name, below)
-                continue
-            as_file = job.pattern.names(states)(entry.name) and may_be_log(entry.name, in_tree=job.in_tree)
-            if not (as_file or job.deeper(below)) or self.known(path):
-                continue
-            try:
-                mode = self._stat(path).st_mode
-            except OSError:
-                continue  # a dangling link: it is looked at again on the next walk
-            if stat.S_ISREG(mode) and as_file:
-                self._links.append(Found(path))
-            elif stat.S_ISDIR(mode):
-                self._enter(job, path, entry.name, below)
-
-    def _enter(self, job: Job, path: str, name: str, below: States) -> None:
-        if job.deeper(below) and path not in self.mount_points and may_hold_logs(name):
-            self._pending.append((job, path, below))
+        for name, kind, _ in reversed(odd):  # the first is entered first, as the last one put
+            below = f"{marked}/{LINK}{name}" if kind == "link" else f"{marked}/{name}"
+            path = below.replace(LINK, "")
+            enters = job.pattern.leads(below) and path not in self.mount_points and may_hold_logs(name)
+            if kind == "link":
+                as_file = job.logs(marked)(name)
+                if not (as_file or enters) or self.known(path):
+                    continue
+                try:
+                    mode = self._stat(path).st_mode
+                except OSError:
+                    continue  # a dangling link: it is looked at again on the next walk
+                if stat.S_ISREG(mode) and as_file:
+                    self._links.append(Found(path))
+                enters = enters and stat.S_ISDIR(mode)
+            if enters:
+                self._pending.append((job, below))
 
     def _stat(self, path: str) -> os.stat_result:
         self.stats += 1
@@ -257,16 +244,5 @@ def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterato
 
 def kind_of(mode: int) -> str:
     """What a mode that is no plain file's is; empty for a plain file."""
-    if stat.S_ISREG(mode):
-        return ""
-    if stat.S_ISDIR(mode):
-        return "directory"
-    if stat.S_ISFIFO(mode):
-        return "fifo"
-    if stat.S_ISSOCK(mode):
-        return "socket"
-    return "device"
-
-
-def _directory_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+    kinds = {stat.S_IFREG: "", stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
+    return kinds.get(stat.S_IFMT(mode), "device")

@@ -10,7 +10,6 @@ from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
 from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
-# Small pieces are looked at together: when they are as many bytes, or when somebody asks.
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
 FORMER_FILES = 16_384
 """Files left behind that are remembered per source, by 152 bytes of state each: where a pattern finds them too, a
@@ -22,28 +21,21 @@ class Marker:
 
     def __init__(self, former: tuple[Fingerprint, ...] = ()) -> None:
         """`former`: what the source had left before its path named what it names now."""
-        self._device = self._inode = self._new_bytes = self.fed_to = 0
-        """`fed_to`: the offset behind the last byte fed."""
-        self._new: list[bytes] = []
         self.former = former
         """Files that the source has left behind: they are not to be read again, under whatever name."""
+        self._device = self._inode = 0
         self._written = 0.0
         self._begin(0, b"", b"", None)
 
     def feed(self, message: Opened | Data | Restarted | Copied) -> None:
         """Take one message of the source."""
         if isinstance(message, Data):
-            offset, data = message.offset, message.data
-            if offset == self.fed_to and self._new_bytes + len(data) <= _WINDOW_BYTES:
-                self._new.append(data)
-                self._new_bytes += len(data)
-            else:
-                self._merge_new()
-                self._feed_data(offset, data)
-            self.fed_to, self._written = offset + len(data), message.mtime
+            self._take(message.offset, message.data)
+            self._written = message.mtime
             return
+        if not isinstance(message, Opened) and message.former is not None:
+            self.former = (*self.former, message.former)[-FORMER_FILES:]
         if isinstance(message, Copied):
-            self._leave(message.former)
             return
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
@@ -51,8 +43,6 @@ class Marker:
                 self.former, self._written = message.position.former, message.position.written
             self._begin(message.offset, message.head, message.tail, message.position)
         else:
-            if message.former is not None:
-                self._leave(message.former)
             self._begin(0, b"", b"", None)
 
     def position(self, offset: int) -> Position:
@@ -60,7 +50,6 @@ class Marker:
 
         Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
         """
-        self._merge_new()
         known, head = self._known, self._head[:offset]
         if known is not None and offset == known.offset:  # as it was proved
             return structs.replace(known, device=self._device, inode=self._inode, former=self.former,
@@ -71,27 +60,15 @@ class Marker:
         return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self.former,
                         self._written)  # fmt: skip
 
-    def _leave(self, former: Fingerprint) -> None:
-        self.former = (*self.former, former)[-FORMER_FILES:]
-
     def _begin(self, offset: int, head: bytes, tail: bytes, known: Position | None) -> None:
         self._head, self._known = head, known
         self._window = tail
-        self._end = self.fed_to = offset
+        self.fed_to = offset
+        """The offset behind the last byte fed."""
         self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)
-        self._new.clear()
-        self._new_bytes = 0
 
-    def _merge_new(self) -> None:
-        """Look at what was fed since: it stands at the end of all before."""
-        if self._new:
-            data = b"".join(self._new)
-            self._new.clear()
-            self._new_bytes = 0
-            self._feed_data(self._end, data)
-
-    def _feed_data(self, offset: int, data: bytes) -> None:
-        if offset != self._end:
+    def _take(self, offset: int, data: bytes) -> None:
+        if offset != self.fed_to:
             self._window = b""
         self._head = grown_head(self._head, offset, data)
         newline = data.rfind(b"\n")
@@ -102,13 +79,13 @@ class Marker:
                 before = self._window[-TAIL_BYTES:] + before
             self._line_ends = (*self._line_ends[1 - _LINE_ENDS :], (offset + last, tail_of(before)))
         self._window = (self._window + data[-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
-        self._end = offset + len(data)
+        self.fed_to = offset + len(data)
 
     def _tail_at(self, offset: int) -> bytes:
         for end, known in reversed(self._line_ends):
             if end == offset:
                 return known
-        start = self._end - len(self._window)
-        if start < offset <= self._end:
+        start = self.fed_to - len(self._window)
+        if start < offset <= self.fed_to:
             return tail_of(self._window[: offset - start])
         return b""

@@ -3,10 +3,14 @@
 Nothing here decides anything. Paths are str with undecodable bytes escaped (os.fsdecode), as everywhere in Python.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+Stamp: TypeAlias = int
+"""What changes when somebody writes: a hash of it, for it is kept of each file. Risk left: one change in 10^18."""
 
 
 class Entry(NamedTuple):
@@ -69,3 +73,33 @@ def _kind(entry: os.DirEntry[str]) -> str:
     if entry.is_dir(follow_symlinks=False):
         return "directory"
     return "other"
+
+
+class OpenFile:
+    """A file to read from. It is closed when nobody holds it any more."""
+
+    __slots__ = ("_number", "_os")
+
+    def __init__(self, os_layer: OsLayer, number: int) -> None:
+        self._os, self._number = os_layer, number
+
+    def stat(self) -> os.stat_result:
+        """Its attributes."""
+        return self._os.fstat(self._number)
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """At most so many bytes from an offset; less at the end of the file."""
+        return self._os.pread(self._number, count, offset)
+
+    def next_data(self, offset: int) -> int | None:
+        """As of OsLayer."""
+        return self._os.next_data(self._number, offset)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):  # a stale handle fails even here, and is closed all the same
+            self._os.close(self._number)
+
+
+def stamp(seen: os.stat_result) -> Stamp:
+    """What changes when somebody writes, as far as the file system's clock tells."""
+    return hash((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))

@@ -1,9 +1,7 @@
 """Which files are followed: path patterns, names that can be no log, contents that can be none. Pure.
 
-Patterns go component by component: `*`, `?`, `[...]` within a name, `**` for any depth.
-
-A pattern is a small automaton whose states are positions in its parts, so that a walk prunes directories that cannot
-match and can be continued below a mount point. Names that begin with a dot match only a part that does too.
+`*`, `?` and `[...]` match within a name, `**` any depth. Names that begin with a dot match only a part that does too.
+A pattern also tells of a directory whether a match may lie below it, so that a walk leaves out what cannot.
 """
 
 import functools
@@ -11,14 +9,14 @@ import os
 import re
 from collections.abc import Callable
 from fnmatch import translate
-from typing import TypeAlias
 
 from msgspec import Struct
 
-States: TypeAlias = frozenset[int]
-
 _MAGIC = re.compile(r"[*?[]")
+_PIECE = re.compile(r"\*+|\[!?\]?[^\]]*\]|.", re.DOTALL)
 ANY_DEPTH = "**"
+LINK = "\0"
+"""Before the name of a directory that is a link: `**` enters none (loops)."""
 _NEVER = re.compile(
     r"\.nfs[0-9a-fA-F]+$"  # a deleted file that some client still holds open on NFS
     r"|events\.out\.tfevents\.",  # TensorBoard
@@ -66,8 +64,8 @@ class Pattern(Struct, frozen=True):
 
     @classmethod
     def parse(cls, path: str) -> "Pattern":
-        """From text; runs of `**` say no more than one."""
-        return cls(_parts(absolute(path)))
+        """From text."""
+        return cls(tuple(part for part in absolute(path).split("/") if part))
 
     def tree(self) -> "Pattern":
         """Everything below this path."""
@@ -79,95 +77,50 @@ class Pattern(Struct, frozen=True):
         count = next((i for i, part in enumerate(self.parts) if has_magic(part)), len(self.parts))
         return "/" + "/".join(self.parts[:count])
 
-    def start(self) -> States:
-        """The state at the root directory."""
-        return self.closed({0})
+    @property
+    def finds(self) -> Callable[[str], object]:
+        """Is a file with this absolute path a match? Truth by being something."""
+        return _compiled(self.parts)[0].fullmatch
 
-    def after(self, states: States, name: str, *, link: bool = False) -> States:
-        """The state below a directory called `name`, or at a file of that name. `**` enters no link: loops."""
-        found: set[int] = set()
-        for state in states:
-            if state == len(self.parts):
-                continue
-            part = self.parts[state]
-            if part == ANY_DEPTH:
-                if not link and not name.startswith("."):
-                    found.add(state)
-            elif _matches(part, name):
-                found.add(state + 1)
-        return self.closed(found)
-
-    def below(self, states: States, relative: str) -> States:
-        """The state after several directories."""
-        for name in relative.split("/"):
-            if name:
-                states = self.after(states, name)
-        return states
-
-    def accepts(self, states: States) -> bool:
-        """Is what led here a match?"""
-        return len(self.parts) in states
-
-    def names(self, states: States) -> Callable[[str], object]:
-        """Is a file of a name a match, in a directory with these states?"""
-        return _names(self, states).match
-
-    def matches(self, path: str, states: States | None = None) -> bool:
-        """Would a walk find a file with this absolute path, or, from `states` on, one that lies so far below?"""
-        directory, _, name = path.rpartition("/")
-        return _names_in(self, states, directory).match(name) is not None
-
-    def closed(self, states: set[int]) -> States:
-        """With what `**` lets pass."""
-        closed = set(states)
-        for state in states:
-            if state < len(self.parts) and self.parts[state] == ANY_DEPTH:
-                closed.add(state + 1)
-        return frozenset(closed)
+    @property
+    def leads(self) -> Callable[[str], object]:
+        """May a match lie below a directory with this absolute path? `/` is the empty one."""
+        return _compiled(self.parts)[1].fullmatch
 
 
 @functools.lru_cache(maxsize=512)
-def _names_in(pattern: Pattern, states: States | None, directory: str) -> re.Pattern[str]:
-    return _names(pattern, pattern.below(pattern.start() if states is None else states, directory))
+def _compiled(parts: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of the files that the parts find, and of the directories on the way to them: these match the first parts."""
+    names = [_expression(part) for part in parts]
+    above = ""
+    for name in reversed(names if parts[-1:] == (ANY_DEPTH,) else names[:-1]):
+        above = f"(?:{name}{above})?"
+    return re.compile("".join(names)), re.compile(above if parts else "(?!)")
 
 
-@functools.lru_cache(maxsize=512)
-def _names(pattern: Pattern, states: States) -> re.Pattern[str]:
-    """Those that lead from there to a match."""
-    ahead = [(pattern.parts[state], state) for state in states if state < len(pattern.parts)]
-    last = [part for part, at in ahead if pattern.accepts(pattern.closed({at + (part != ANY_DEPTH)}))]
-    return re.compile("|".join(_expression(part) for part in last) or "(?!)")
-
-
-@functools.lru_cache(maxsize=512)
-def _parts(path: str) -> tuple[str, ...]:
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part and not (part == ANY_DEPTH and parts[-1:] == [ANY_DEPTH]):
-            parts.append(part)
-    return tuple(parts)
+def _expression(part: str) -> str:
+    """Of a name, with the slash before it. Linear: what stands between two `*` is found once, as early as it can be."""
+    if part == ANY_DEPTH:
+        return rf"(?:/(?![.{LINK}])[^/]++)*"
+    pieces = [""]
+    for one in _PIECE.findall(part):
+        if one[0] == "*":
+            pieces.append("")
+        else:
+            pieces[-1] += "[^/]" if one == "?" else f"(?!/){translate(one)[4:-3]}" if one[1:] else re.escape(one)
+    first, *between = pieces
+    glob = first + "".join(f"(?>[^/]*?{one})" for one in between[:-1]) + "".join(f"[^/]*{one}" for one in between[-1:])
+    hidden = "" if part.startswith(".") else r"(?!\.)"
+    literal = rf"{re.escape(part)}(?![^/])|" if has_magic(part) else ""  # a name that looks like the pattern is one
+    return rf"/{LINK}?+(?:{literal}{hidden}{glob})"
 
 
 def excluded(excludes: tuple[str, ...], path: str, name: str) -> bool:
     """Does any of the patterns name this file or directory?"""
     return any(
-        Pattern.parse(exclude).matches(path) if "/" in exclude else _matches(exclude, name) for exclude in excludes
+        Pattern.parse(exclude).finds(path) if "/" in exclude else Pattern((exclude,)).finds(f"/{name}")
+        for exclude in excludes
     )
-
-
-def _matches(part: str, name: str) -> bool:
-    return part == name or _compiled(part).match(name) is not None
-
-
-def _expression(part: str) -> str:
-    hidden = "" if part.startswith(".") else r"(?!\.)"
-    literal = rf"{re.escape(part)}\Z|" if has_magic(part) else ""  # a name that looks like the pattern is one
-    return f"{literal}{hidden}{translate(part)}"
-
-
-@functools.lru_cache(maxsize=512)
-def _compiled(part: str) -> re.Pattern[str]:
-    return re.compile(_expression(part))
 
 
 def may_be_log(name: str, *, in_tree: bool) -> bool:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from monitor.follow.context import Context, Descriptors, Registry, Standing
+from monitor.follow.context import Context, OpenFiles, Registry
 from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import (
     SMALL_BYTES,
@@ -61,12 +61,11 @@ class MountReader:
         self._context = Context(
             shared.os_layer,
             settings,
-            Descriptors(shared.os_layer, settings.max_open_files),
+            OpenFiles(shared.os_layer, settings.max_open_files),
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
             self.sources,
-            self._standing,
             lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()
@@ -146,7 +145,7 @@ class MountReader:
 
     def _note(self, source: Source) -> None:
         """For the next walk: who is away, and where something moved."""
-        directory, changed_at = source.directory, source.changed_at
+        directory, changed_at = source.directory, source.backoff.changed_at
         if source.gone_since is not None or source.missing_since is not None:
             if source.source not in self._away:
                 self._away[source.source] = source
@@ -218,10 +217,6 @@ class MountReader:
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
             self._context.tell(Unreadable(source.source, None, reason, clock.wall()))
 
-    def _standing(self, key: SourceId) -> Standing | None:
-        source = self.sources.get(key)
-        return source.standing if source is not None and source.started else None
-
     def wait(self, now: float) -> float:
         """Seconds until something is due."""
         if self._walk is not None:
@@ -246,11 +241,11 @@ class MountReader:
 
     def directories(self, now: float) -> dict[str, float]:
         """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
-        return self._moved | {job.root if job.states else os.path.dirname(job.root): now for job in self._jobs}
+        return self._moved | {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
 
     def close(self) -> None:
-        """Give every descriptor back."""
-        self._context.descriptors.close_all()
+        """Hold no file open."""
+        self._context.files.drop_all()
 
     def _discover(self, clock: Clock) -> Iterator[Message]:
         if self._walk is None:

@@ -6,15 +6,18 @@ A file that was cut is, where its copy lies beside it, a file that was renamed: 
 
 import errno
 import os
+from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
-from monitor.follow.content import Content, is_strong
+from monitor.follow.content import Content, is_strong, verify
 from monitor.follow.context import Changed, Context, Duplicate
 from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Fingerprint, Gone, Restarted, RestartReason, SourceId
+from monitor.follow.messages import Fingerprint, Gone, Restarted, RestartReason, SourceId
+from monitor.follow.os_layer import OpenFile
 from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
-from monitor.follow.start_offset import Start, held_back, unread, whole
+from monitor.follow.start_offset import Start, unread
 from monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
@@ -28,26 +31,27 @@ class Left(Duplicate):
         self.links = links
 
 
-class Rotation:
+class Rotation(Struct, eq=False):
     """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
 
-    __slots__ = (
-        "_beside", "_context", "_cut_by", "_directory", "_moved_at", "_rewritten", "_settings", "_tail", "copied",
-        "failures", "path", "source",
-    )  # fmt: skip
-
-    def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, directory: LogDirectory) -> None:
-        self.source, self.path = source, path
-        self.failures = 0
-        """To look at the path, in a row."""
-        self.copied = ""
-        """The copy of what was read before the file was cut. Other copies may have been made since."""
-        self._context, self._settings = context, context.settings
-        self._tail, self._directory = tail, directory
-        self._moved_at: float | None = None
-        self._cut_by: tuple[RestartReason, str] | None = None  # its copy is read to the end first
-        self._rewritten = False  # the old file was cut and holds other text, which nobody has read
-        self._beside: frozenset[int] | None = None  # inodes under the names of rotations, when that was last looked up
+    source: SourceId
+    path: str
+    context: Context
+    tail: Tail
+    directory: LogDirectory
+    content_of: Callable[[OpenFile, os.stat_result, float, float], Content]
+    """What is to be read of a file that the path shows for the first time: as in `Source`."""
+    failures: int = 0
+    """To look at the path, in a row."""
+    copied: str = ""
+    """The copy of what was read before the file was cut. Other copies may have been made since."""
+    _moved_at: float | None = None
+    _cut_by: tuple[RestartReason, str] | None = None
+    """The file was cut, and why and by what proof that is known: its copy is read to the end first."""
+    _rewritten: bool = False
+    """The old file was cut and holds other text, which nobody has read."""
+    _beside: frozenset[int] | None = None
+    """Inodes under the names of rotations, when that was last looked up."""
 
     @property
     def under_way(self) -> bool:
@@ -61,11 +65,11 @@ class Rotation:
     def note_beside(self) -> None:
         """While the log grows: which names of rotations are there already."""
         if self._beside is None:
-            self._beside = frozenset(rotations(self._context, self.path))
+            self._beside = frozenset(rotations(self.context, self.path))
 
     def cut(self, cut: Cut, seen: os.stat_result, now: float, at: float) -> None:
         """What was read of the file is no longer in it: its first bytes now are new."""
-        tail = self._tail
+        tail = self.tail
         content = tail.content
         assert content is not None
         reason: RestartReason = "truncated" if cut.held or seen.st_size < content.offset else "replaced"
@@ -81,7 +85,7 @@ class Rotation:
 
     def moved(self, seen: os.stat_result, now: float, at: float) -> None:
         """The path names another file: first the rest of the old one, then the new one."""
-        tail = self._tail
+        tail = self.tail
         content = tail.content
         assert content is not None
         if self._moved_at is None:
@@ -93,7 +97,7 @@ class Rotation:
         if seen.st_size == 0 and links and self._cut_by is None:
             self._moved_at = None  # while the new file is empty the writer may not have moved over yet
             return
-        if drained and now - self._moved_at < self._settings.rotation_grace:
+        if drained and now - self._moved_at < self.context.settings.rotation_grace:
             tail.soon = True
             return
         if self._passed_by(seen, now, at, content.fingerprint() if links else None, drained=drained):
@@ -109,40 +113,21 @@ class Rotation:
         self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
 
     def _open_new(self, seen: os.stat_result, now: float, at: float, links: int | None) -> Content | None:
-        """What the path names now; None if it is the same text in another file. Raises Duplicate and Changed."""
-        content = self._tail.content
+        """What the path names now; None if it is the same text in another file. Raises Duplicate, Waits, Changed."""
+        content = self.tail.content
         assert content is not None
         identity = seen.st_dev, seen.st_ino
-        descriptor = self._context.open_claimed(self.path, identity, self.source)
+        file = self.context.open_claimed(self.path, identity, self.source)
         mark = content.fingerprint()
         same_inode = seen.st_ino == content.inode
-        if (same_inode or (not links and is_strong(mark))) and not self._context.verify(descriptor, mark).problem:
+        if (same_inode or (not links and is_strong(mark))) and not verify(file, mark).problem:
             # A remount, or a copy with more in it moved over the old one (rsync): the same text, another number.
-            self._context.registry.release(content.identity, self.source)
             content.device, content.inode = identity
-            self._tail.put(descriptor)
+            self.tail.put(file)
             return None
-        begun = unread(self._context, self.source, self.path, descriptor, seen)
-        copied = self._held_back(descriptor, seen, now) if begun.offset < seen.st_size else None
-        if copied is not None:
-            mark = whole(self._context, descriptor, seen)
-            self._context.registry.remember(mark, copied)
-            self._context.tell(Copied(copied, mark, at))
-            begun = unread(self._context, self.source, self.path, descriptor, seen)
-        self._tail.put(descriptor)
+        begun = self.content_of(file, seen, now, at)
+        self.tail.put(file)
         return begun
-
-    def _held_back(self, descriptor: int, seen: os.stat_result, now: float) -> SourceId | None:
-        """The log of which the new file is a copy for good. Raises Changed, and gives the file back, while that log may
-        yet be found to be cut: it then says itself what of the copy it has delivered.
-        """
-        assert self._moved_at is not None
-        held = held_back(self._context, self.path, descriptor, seen, now, self._moved_at)
-        if held is None or (held.sure and now - self._moved_at > self._settings.copy_seconds):
-            return held.original if held is not None else None
-        self._context.descriptors.discard(descriptor)
-        self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
-        raise Changed
 
     def _passed_by(
         self, seen: os.stat_result, now: float, at: float, left: Fingerprint | None, *, drained: bool = True
@@ -150,16 +135,16 @@ class Rotation:
         """Files that came and went between two looks are read in their turn, before what the path names now. `left`: as
         in `switch`.
         """
-        content = self._tail.content
+        content = self.tail.content
         assert content is not None
         read = {seen.st_ino} if self._rewritten else {content.inode, seen.st_ino}
         if left is not None:
             read.add(left.inode)
         copied, cut_by = self.copied, self._cut_by
-        found = self.first_passed_by(seen, self._beside, self._tail.written, read)
+        found = self.first_passed_by(seen, self._beside, self.tail.written, read)
         if found is None:
             return False
-        self._tail.put(found.descriptor)
+        self.tail.put(found.file)
         proof = f"{found.name} stood there since"
         self.switch("rotated" if drained else "replaced", proof, found.content, at, left=left)
         self._moved_at, self.copied, self._cut_by = now, copied, cut_by
@@ -169,51 +154,49 @@ class Rotation:
         self, seen: os.stat_result, known: frozenset[int] | None, written: float, read: set[int]
     ) -> Start | None:
         """The oldest file that stood at the path before what it names now, of which nobody has read a byte."""
-        context = self._context
+        context = self.context
         files = passed_by(context, self.path, known, written, read, self.copied)
         for path, status in files:
-            identity = status.st_dev, status.st_ino
             try:
-                descriptor = context.open_claimed(path, identity, self.source)
-                begun = unread(context, self.source, path, descriptor, status)
+                file = context.open_claimed(path, (status.st_dev, status.st_ino), self.source)
+                begun = unread(context, self.source, path, file, status)
             except (Duplicate, Changed):  # it is read under its own name
                 continue
             others = [(self.path, seen), *((name, other) for name, other in files if name != path)]
-            if not begun.offset and not self._is_copy(descriptor, status.st_size, others):
-                return Start(begun, descriptor, status, name=os.path.basename(path))
-            context.descriptors.discard(descriptor)
-            context.registry.release(identity, self.source)
+            if not begun.offset and not self._is_copy(file, status.st_size, others):
+                return Start(begun, file, status, name=os.path.basename(path))
         return None
 
-    def _is_copy(self, descriptor: int, size: int, others: list[tuple[str, os.stat_result]]) -> bool:
+    def _is_copy(self, file: OpenFile, size: int, others: list[tuple[str, os.stat_result]]) -> bool:
         """Is all that the open file holds in what was read last, or in one of the others?"""
-        content, known = self._tail.content, self._tail.descriptor
+        content, known = self.tail.content, self.tail.file
         if content is None or known is None or size > content.offset:
             known = None
-        if known is not None and begins_as(self._context, descriptor, size, known):
+        if known is not None and begins_as(file, size, known):
             return True
-        return any(is_part_of_file(self._context, descriptor, size, name, other) for name, other in others)
+        return any(is_part_of_file(self.context, file, size, name, other) for name, other in others)
 
     def drain(self, now: float, at: float, *, is_last: bool = True) -> int | None:
         """Read the old file on; is there none behind it? Gives the names it still has, or None if it cannot be had."""
-        tail = self._tail
+        tail = self.tail
         if tail.content is None:
             return None
-        descriptor, held = tail.descriptor, tail.descriptor is not None
+        file = tail.file
+        held = file is not None
         try:
-            if descriptor is None:
-                found = renamed(self._context, self.path, tail.content.fingerprint())
+            if file is None:
+                found = renamed(self.context, self.path, tail.content.fingerprint())
                 if found is None:
                     return None
-                descriptor = found[0]
-                tail.put(descriptor)
-            status = self._context.os_layer.fstat(descriptor)
-            block = tail.read(descriptor, status, now, at, is_last=is_last)
+                file = found[0]
+                tail.put(file)
+            status = file.stat()
+            block = tail.read(file, status, now, at, is_last=is_last)
         except OSError as error:
             stale = held and error.errno == errno.ESTALE
             if not stale and self.failures < _TRIES_AT_OLD:
                 raise
-            self._context.count_error(error)
+            self.context.count_error(error)
             tail.close()
             return self.drain(now, at, is_last=is_last) if stale else None  # it may be had under another name
         if not block.changed:
@@ -226,19 +209,17 @@ class Rotation:
 
     def _take_copy(self) -> Fingerprint | None:
         """Go on with a copy of what was cut, if it may hold more than was read. Else give what is left behind."""
-        tail, registry = self._tail, self._context.registry
+        tail = self.tail
         content = tail.content
         assert content is not None
-        copy = copy_of(self._context, self.path, content.fingerprint(), content.head, tail.recent)
+        copy = copy_of(self.context, self.path, content.fingerprint(), content.head, tail.recent)
         self.copied = copy.name if copy is not None else ""
         if copy is not None and copy.opened is not None:
             identity = copy.mark.device, copy.mark.inode
-            if registry.claim(identity, self.source):
-                registry.release(content.identity, self.source)
+            if self.context.claim(identity, self.source):
                 content.device, content.inode = identity
                 tail.put(copy.opened[0])
                 return None
-            self._context.descriptors.discard(copy.opened[0])
         # without a copy here there may be one elsewhere: no file has the inode 0
         return copy.mark if copy is not None else msgspec.structs.replace(content.fingerprint(), device=0, inode=0)
 
@@ -246,19 +227,15 @@ class Rotation:
         self, reason: RestartReason, proof: str, content: Content, at: float, *, left: Fingerprint | None
     ) -> None:
         """The source goes on with other content. `left`: the old file, which was read to its end."""
-        tail, registry = self._tail, self._context.registry
-        old = tail.content
-        assert old is not None
-        if content.identity != old.identity:
-            registry.release(old.identity, self.source)
+        tail = self.tail
         if left is not None:
-            registry.remember(left, self.source)
+            self.context.registry.remember(left, self.source)
         tail.turn_to(content)
-        self._directory.forget()
+        self.directory.forget()
         self._moved_at = self._cut_by = None
         self.copied, self._rewritten = "", False
         if tail.announced and not content.offset:
-            self._context.tell(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
+            self.context.tell(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
         elif tail.announced:  # another name delivered what stands here now: nothing of this source's own
             tail.announced = False
-            self._context.tell(Gone(self.source, at))
+            self.context.tell(Gone(self.source, at))

@@ -21,8 +21,8 @@ class Backoff(Struct, gc=False):
     settings: FollowSettings
     phase: float = 0.0
     """0 to 1, another for each file: those that fell silent together are not looked at together for ever."""
-    changed_at: float | None = None
-    """When the file was last seen to change; at first, as long ago as its time stamp says."""
+    changed_at: float = float("-inf")
+    """When the file was last seen to change; at first, as long ago as its time stamp says; before that never."""
     recheck_until: float = 0.0
     """Until a look at or after this its bytes are compared although its size and times stay the same."""
     grown: bool = False
@@ -30,7 +30,7 @@ class Backoff(Struct, gc=False):
 
     def first_seen(self, now: float, age_seconds: float) -> None:
         """The file is as silent as its time stamp says; a stamp from the future (another host's clock) says nothing."""
-        if self.changed_at is None:
+        if self.changed_at == float("-inf"):
             self.changed_at = now - max(0.0, age_seconds)
 
     def changed(self, now: float, *, recheck_seconds: float, grown: bool) -> None:
@@ -39,12 +39,12 @@ class Backoff(Struct, gc=False):
         self.recheck_until = now + recheck_seconds
         self.grown = self.grown or grown
 
-    def pause(self, now: float, *, quiet_since: float | None, soon: bool, spread_seconds: float) -> float:
+    def pause(self, now: float, *, quiet_since: float, soon: bool, spread_seconds: float) -> float:
         """Seconds to the next look. `spread_seconds`: what all files looked at once in turn need within the budget."""
         settings = self.settings
         if soon or now < self.recheck_until:
             return settings.poll_interval
-        quiet = now - (quiet_since if quiet_since is not None else now)
+        quiet = now - quiet_since
         pause = min(max(quiet / settings.idle_divisor, settings.poll_interval), settings.idle_interval)
         return pause if self.grown and quiet <= _SILENT_SECONDS else self.among(pause, spread_seconds)
 

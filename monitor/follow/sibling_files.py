@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from monitor.follow.content import ENOUGH_BYTES, TAIL_BYTES, Content, Verified, digest, is_strong
+from monitor.follow.content import ENOUGH_BYTES, TAIL_BYTES, Content, Verified, digest, is_strong, verify
 from monitor.follow.context import Changed, Context
 from monitor.follow.messages import Fingerprint
-from monitor.follow.os_layer import Entry
+from monitor.follow.os_layer import Entry, OpenFile
 from monitor.follow.patterns import may_be_log
 
 _SEPARATORS = re.compile(r"[-._~ ]+")
@@ -23,16 +23,15 @@ _PIECES = 12  # of a name, from its end: to drop any of them gives 90 names to l
 LOOKED_AT = 64  # files beside a log that are opened in search of its copy
 
 
-def renamed(context: Context, path: str, mark: Fingerprint) -> tuple[int, os.stat_result, Verified] | None:
+def renamed(context: Context, path: str, mark: Fingerprint) -> tuple[OpenFile, os.stat_result, Verified] | None:
     """The file of the mark under another name beside `path`: what a rename while nobody looked left unread."""
     for name, entry in _files(context, path):
         if entry.inode != mark.inode:
             continue
-        descriptor = context.descriptors.open(name)
-        verified = context.verify(descriptor, mark)
+        file = context.files.open(name)
+        verified = verify(file, mark)
         if not verified.problem:
-            return descriptor, context.os_layer.fstat(descriptor), verified
-        context.descriptors.discard(descriptor)
+            return file, file.stat(), verified
     return None
 
 
@@ -41,27 +40,21 @@ class Copy(NamedTuple):
 
     mark: Fingerprint
     name: str
-    opened: tuple[int, os.stat_result, Verified] | None
+    opened: tuple[OpenFile, os.stat_result, Verified] | None
     """Where it may hold more than was read. None: it holds less, so that all of it was read."""
 
 
 def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", recent: bytes = b"") -> Copy | None:
     """The copy of what `path` held before it was cut. `head` and `recent`: the first and the last bytes read of it."""
     shorter: list[Copy] = []
-    longest: tuple[int, os.stat_result, Verified] | None = None
+    longest: tuple[OpenFile, os.stat_result, Verified] | None = None
     found = ""
     for name in _may_be_copies(context, path) if is_strong(mark) else ():
-        descriptor = context.descriptors.open(name)
-        status = context.os_layer.fstat(descriptor)
-        verified = context.verify(descriptor, mark)
+        file = context.files.open(name)
+        status, verified = file.stat(), verify(file, mark)
         if not verified.problem and (longest is None or longest[1].st_size < status.st_size):
-            if longest is not None:
-                context.descriptors.discard(longest[0])
-            longest, found = (descriptor, status, verified), name
-            continue
-        less = _shorter(context, descriptor, status, mark.offset, head, recent)
-        context.descriptors.discard(descriptor)
-        if less is not None:
+            longest, found = (file, status, verified), name
+        elif (less := _shorter(file, status, mark.offset, head, recent)) is not None:
             shorter.append(Copy(less, name, None))
     if longest is not None:
         status = longest[1]
@@ -82,35 +75,30 @@ def _may_be_copies(context: Context, path: str) -> list[str]:
     return new[:LOOKED_AT] + known[:LOOKED_AT]
 
 
-def is_part_of_file(context: Context, descriptor: int, size: int, path: str, seen: os.stat_result) -> bool:
+def is_part_of_file(context: Context, file: OpenFile, size: int, path: str, seen: os.stat_result) -> bool:
     """As `is_part_of`, of a file that need not have been read."""
-    return is_part_of(context, descriptor, size, path, Content(seen.st_dev, seen.st_ino, seen.st_size))
+    return is_part_of(context, file, size, path, Content(seen.st_dev, seen.st_ino, seen.st_size))
 
 
-def is_part_of(context: Context, descriptor: int, size: int, path: str, content: Content) -> bool:
+def is_part_of(context: Context, file: OpenFile, size: int, path: str, content: Content) -> bool:
     """Is all that the open file holds what was read at `path`?"""
     if not ENOUGH_BYTES <= size <= content.offset:
         return False
-    if not context.pread(descriptor, TAIL_BYTES, 0).startswith(content.head[: min(TAIL_BYTES, size)]):
+    if not file.pread(TAIL_BYTES, 0).startswith(content.head[: min(TAIL_BYTES, size)]):
         return False
     try:
         known = context.open_as(path, content.identity)
     except (Changed, OSError):  # it cannot be told
         return False
-    same = begins_as(context, descriptor, size, known)
-    context.descriptors.discard(known)
-    return same
+    return begins_as(file, size, known)
 
 
-def begins_as(context: Context, descriptor: int, size: int, known: int) -> bool:
+def begins_as(file: OpenFile, size: int, known: OpenFile) -> bool:
     """Do the two open files agree that far? Looked at: the begin, the middle and the end."""
     count = min(TAIL_BYTES, size)
     places = [0, (size - count) // 2, size - count]
-    read = context.os_layer.pread
     with contextlib.suppress(OSError):
-        return size >= ENOUGH_BYTES and all(
-            read(known, count, place) == read(descriptor, count, place) for place in places
-        )
+        return size >= ENOUGH_BYTES and all(known.pread(count, place) == file.pread(count, place) for place in places)
     return False
 
 
@@ -184,15 +172,13 @@ def _files(context: Context, path: str) -> Iterator[tuple[str, Entry]]:
             yield f"{directory}/{entry.name}", entry
 
 
-def _shorter(
-    context: Context, descriptor: int, status: os.stat_result, offset: int, head: bytes, recent: bytes
-) -> Fingerprint | None:
+def _shorter(file: OpenFile, status: os.stat_result, offset: int, head: bytes, recent: bytes) -> Fingerprint | None:
     """A copy that was made before the last lines came: it ends within what was read last."""
     size, head = status.st_size, head[: status.st_size]
     end = len(recent) - (offset - size)
-    if not ENOUGH_BYTES <= end < len(recent) or context.pread(descriptor, len(head), 0) != head:
+    if not ENOUGH_BYTES <= end < len(recent) or file.pread(len(head), 0) != head:
         return None
     tail = recent[max(0, end - TAIL_BYTES) : end]
-    if context.pread(descriptor, len(tail), size - len(tail)) != tail:
+    if file.pread(len(tail), size - len(tail)) != tail:
         return None
     return Fingerprint(status.st_dev, status.st_ino, len(head), digest(head), size, len(tail), digest(tail))

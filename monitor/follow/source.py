@@ -10,15 +10,19 @@ import errno
 import os
 from typing import NamedTuple
 
-from monitor.follow.context import Changed, Context, Duplicate, Standing
+from msgspec import Struct
+
+from monitor.follow.content import Content, verify
+from monitor.follow.context import Changed, Context, Duplicate, Identity, Standing
 from monitor.follow.discovery import kind_of
 from monitor.follow.log_directory import LogDirectory
 from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
+from monitor.follow.os_layer import OpenFile, Stamp, stamp
 from monitor.follow.patterns import looks_binary
 from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
-from monitor.follow.start_offset import Start, held_back, resumed, resumed_beside, unread, whole
-from monitor.follow.tail import Stamp, Tail, stamp
+from monitor.follow.start_offset import Start, Waits, held_back, resumed, resumed_beside, unread, whole
+from monitor.follow.tail import Tail
 
 _BINARY_CHECK_BYTES = 1024
 
@@ -32,49 +36,51 @@ class _Copy(NamedTuple):
     sure: bool
 
 
-class Source:
+class Source(Struct, eq=False):
     """`poll` when `due_at` has come. Times: `now` is monotonic, `at` Unix seconds."""
 
-    __slots__ = (
-        "_backoff", "_binary", "_context", "_copy", "_directory", "_held_since", "_looked_at", "_resume", "_rotation",
-        "_settings", "_tail", "due_at", "failed", "gone_since", "literal", "met", "missing_since", "path", "source",
-        "unreadable", "unsupported",
-    )  # fmt: skip
+    path: str
+    source: SourceId
+    """The path's id."""
+    context: Context
+    literal: bool = False
+    """The path was given as it stands, so it is followed whatever it holds."""
+    resume: Position | None = None
+    """Where to go on, until that is done or given up."""
+    due_at: float = 0.0
+    met: bool = False
+    """It was seen how old the file is."""
+    looked_at: float = 0.0
+    """Monotonic seconds; 0: never."""
+    unsupported: str = ""
+    """A file is there but not to be followed: directory, fifo, socket, device, binary or duplicate."""
+    unreadable: bool = False
+    failed: bool = False
+    """The monitor's own code failed at it: it is looked at no more."""
+    missing_since: float | None = None
+    gone_since: float | None = None
+    _claim: Identity | None = None
+    _binary: Identity | None = None
+    _met: tuple[Identity, float] | None = None
+    """A file that is not to be begun yet, and since when it is known."""
+    _copy: _Copy | None = None
+    _rotation: Rotation | None = None
+    backoff: Backoff = None  # type: ignore[assignment]
+    tail: Tail = None  # type: ignore[assignment]
+    _directory: LogDirectory = None  # type: ignore[assignment]
 
-    def __init__(
-        self, path: str, source: SourceId, context: Context, *, literal: bool = False, resume: Position | None = None
-    ) -> None:
-        """`source`: the path's id. `literal`: the path was given as it stands, so it is followed whatever it holds."""
-        self.path = path
-        self.source = source
-        self.literal = literal
-        self.due_at = 0.0
-        self.met = False
-        """It was seen how old the file is."""
-        self.unsupported = ""
-        """A file is there but not to be followed: directory, fifo, socket, device, binary or duplicate."""
-        self.unreadable = False
-        self.failed = False
-        """The monitor's own code failed at it: it is looked at no more."""
-        self.missing_since: float | None = None
-        self.gone_since: float | None = None
-        self._context = context
-        self._settings = context.settings
-        self._backoff = Backoff(context.settings, context.phase())
-        self._tail = Tail(self.source, path, context, self._backoff)
-        self._directory = LogDirectory(path, context)
-        self._rotation: Rotation | None = None
-        self._resume = resume
-        self._looked_at = float("-inf")
-        self._binary: tuple[int, int] | None = None
-        self._held_since: tuple[tuple[int, int], float] | None = None  # a file that is held back, and since when
-        self._copy: _Copy | None = None
+    def __post_init__(self) -> None:
+        self.backoff = Backoff(self.context.settings, self.context.phase())
+        self.tail = Tail(self.source, self.path, self.context, self.backoff)
+        self._directory = LogDirectory(self.path, self.context)
 
     @property
     def _turning(self) -> Rotation:
         """From one file to the next: most paths never need it."""
         if self._rotation is None:
-            self._rotation = Rotation(self.source, self.path, self._context, self._tail, self._directory)
+            self._rotation = Rotation(
+                self.source, self.path, self.context, self.tail, self._directory, self._content_of
+            )
         return self._rotation
 
     def _turned(self) -> None:
@@ -87,56 +93,52 @@ class Source:
         return self._directory.path
 
     @property
-    def looked_at(self) -> bool:
-        """Was it ever?"""
-        return self._looked_at > float("-inf")
-
-    @property
     def more(self) -> bool:
         """There is more to read at once."""
-        return self._tail.more
+        return self.tail.more
 
     @property
-    def standing(self) -> Standing:
-        """As another source has to know it."""
+    def standing(self) -> Standing | None:
+        """As another source has to know it, if there was ever a file."""
+        if not self.started:
+            return None
         absent = self.missing_since is not None and self.gone_since is None
-        unread = self._tail.content is None and self._resume is not None
+        unread = self.tail.content is None and self.resume is not None
         turning = self._rotation is not None and self._rotation.under_way
-        settling = absent or turning or unread or self._tail.suspected_at is not None
-        return Standing(settling, self._looked_at, self.changed_at, self._tail.written, self._tail.content)
-
-    @property
-    def changed_at(self) -> float:
-        """When it was last seen to change; at first, as long ago as its time stamp says."""
-        return self._backoff.changed_at if self._backoff.changed_at is not None else float("-inf")
+        settling = absent or turning or unread or self.tail.suspected_at is not None
+        return Standing(settling, self.looked_at, self.backoff.changed_at, self.tail.written, self.tail.content)
 
     @property
     def started(self) -> bool:
         """Was there ever a file, now or before the restart?"""
-        return self._tail.content is not None or self._resume is not None
+        return self.tail.content is not None or self.resume is not None
 
     def poll(self, now: float, at: float) -> None:
         """Look once. Reads at most `read_bytes` of each file concerned; what it found is told to the context."""
         seen: os.stat_result | OSError
-        self._looked_at = now
+        self.looked_at = now
         try:
-            seen = self._context.stat(self.path)
-            if self._tail.rest_stamp is not None and stamp(seen) == self._tail.rest_stamp:  # most files at most times
+            seen = self.context.stat(self.path)
+            if self.tail.rest_stamp is not None and stamp(seen) == self.tail.rest_stamp:  # most files at most times
                 self.due_at = now + self._pause(now)
                 return
         except OSError as error:
             seen = error
-        self._look(seen, now, at)
+        try:
+            self._look(seen, now, at)
+        finally:
+            content = self.tail.content if self.gone_since is None and not self._directory.missing else None
+            reads = content.identity if content is not None else None
+            self._claim = self.context.settle(self.source, self._claim, reads)
 
     def leave(self) -> None:
         """Nobody follows this path any more."""
-        self._tail.close()
-        self._tail.more = False
-        if self._tail.content is not None:
-            self._context.registry.release(self._tail.content.identity, self.source)
+        self.tail.close()
+        self.tail.more = False
+        self.context.settle(self.source, self._claim, None)
 
     def _look(self, seen: os.stat_result | OSError, now: float, at: float) -> None:
-        tail = self._tail
+        tail = self.tail
         tail.more = tail.soon = False
         tail.rest_stamp = None
         try:
@@ -148,37 +150,35 @@ class Source:
                 self._present(seen, now, at)
         except OSError as error:
             self._turning.failures += 1
-            self._context.count_error(error)
+            self.context.count_error(error)
             if error.errno in (errno.ESTALE, errno.EBADF):
                 tail.close()
-            if tail.content is None and isinstance(seen, os.stat_result):  # another may be about to resume it
-                self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
-            if self._turning.failures >= self._settings.failures_reported and not self.unreadable:
+            if self._turning.failures >= self.context.settings.failures_reported and not self.unreadable:
                 self.unreadable = True
-                self._context.tell(Unreadable(self.source, error.errno, error.strerror or str(error), at))
-            self.due_at = now + self._backoff.after_failure(self._turning.failures)
+                self.context.tell(Unreadable(self.source, error.errno, error.strerror or str(error), at))
+            self.due_at = now + self.backoff.after_failure(self._turning.failures)
             return
         if self._rotation is not None:
             self._rotation.failures = 0
         if self.unreadable:
             self.unreadable = False
-            self._context.tell(Readable(self.source, at))
+            self.context.tell(Readable(self.source, at))
         self.due_at = now if tail.more else now + self._pause(now)
 
     def _pause(self, now: float) -> float:
-        spread = self._context.spread_seconds
-        if self.unsupported and not self._tail.soon:
-            return self._backoff.among(self._settings.idle_interval, spread)
-        quiet_since = self.missing_since if self.missing_since is not None else self._backoff.changed_at
-        return self._backoff.pause(now, quiet_since=quiet_since, soon=self._tail.soon, spread_seconds=spread)
+        spread = self.context.spread_seconds
+        if self.unsupported and not self.tail.soon:
+            return self.backoff.among(self.context.settings.idle_interval, spread)
+        quiet_since = self.missing_since if self.missing_since is not None else self.backoff.changed_at
+        return self.backoff.pause(now, quiet_since=quiet_since, soon=self.tail.soon, spread_seconds=spread)
 
     def _present(self, seen: os.stat_result, now: float, at: float) -> None:
         """The path names something."""
         self.unsupported = kind_of(seen.st_mode)
         if self.unsupported:
             return
-        self._backoff.first_seen(now, at - seen.st_mtime)
-        tail = self._tail
+        self.backoff.first_seen(now, at - seen.st_mtime)
+        tail = self.tail
         try:
             if self._directory.missing:
                 self._directory_back()
@@ -196,7 +196,7 @@ class Source:
             if tail.content is not None and identity == tail.content.identity:
                 self._turned()
                 cut = tail.read_on(seen, now, at)
-                if self._backoff.grown:
+                if self.backoff.grown:
                     self._turning.note_beside()
                 if cut is not None:
                     self._turning.cut(cut, seen, now, at)
@@ -205,6 +205,9 @@ class Source:
             self.unsupported = "duplicate"
         except Duplicate:
             self.unsupported = "duplicate"
+        except Waits as one:
+            self.unsupported = "duplicate"
+            tail.soon = not one.copied or tail.content is not None
         except Changed:
             tail.soon = True
 
@@ -212,79 +215,74 @@ class Source:
 
     def _begin(self, seen: os.stat_result, now: float, at: float) -> None:
         identity = seen.st_dev, seen.st_ino
-        registry, descriptors = self._context.registry, self._context.descriptors
         if identity == self._binary:
             self.unsupported = "binary"
             return
         proof = ""
-        if self._resume is not None:
-            start, proof = resumed(self._context, self.source, self.path, seen, self._resume)
-            if start is None and (seen.st_ino != self._resume.inode or self._tail.confirmed(seen.st_dev, now)):
-                start = resumed_beside(self._context, self.source, self.path, self._resume)
-                if start is None and self._resume.written:  # it is lost; what came after it may lie beside the path
-                    start = self._turning.first_passed_by(seen, None, self._resume.written, {seen.st_ino})
-                if start is not None:
-                    registry.release(identity, self.source)
+        if self.resume is not None:
+            start, proof = resumed(self.context, self.source, self.path, seen, self.resume)
+            if start is None and (seen.st_ino != self.resume.inode or self.tail.confirmed(seen.st_dev, now)):
+                start = resumed_beside(self.context, self.source, self.path, self.resume)
+                if start is None and self.resume.written:  # it is lost; what came after it may lie beside the path
+                    start = self._turning.first_passed_by(seen, None, self.resume.written, {seen.st_ino})
             elif start is None:
                 return
             if start is not None:
                 self._start(start, "" if start.position is not None else proof)
                 return
-        descriptor = self._context.open_claimed(self.path, identity, self.source)
-        if not self.literal and looks_binary(self._context.pread(descriptor, _BINARY_CHECK_BYTES, 0)):
-            descriptors.discard(descriptor)
-            registry.release(identity, self.source)
+        file = self.context.open_claimed(self.path, identity, self.source)
+        if not self.literal and looks_binary(file.pread(_BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
-        content = unread(self._context, self.source, self.path, descriptor, seen)
-        if (content.offset < seen.st_size or not seen.st_size) and self._held_back(descriptor, seen, now, at):
-            content = unread(self._context, self.source, self.path, descriptor, seen)
-        self._start(Start(content, descriptor, seen), proof)
+        self._start(Start(self._content_of(file, seen, now, at), file, seen), proof)
 
-    def _held_back(self, descriptor: int, seen: os.stat_result, now: float, at: float) -> bool:
-        """Raises Duplicate, and gives the file back, if it is not to be begun yet. True: it is a copy for good."""
+    def _content_of(self, file: OpenFile, seen: os.stat_result, now: float, at: float) -> Content:
+        """What is to be read of a file that the path shows for the first time: all that no other name has delivered, of
+        a copy for good nothing. Raises Duplicate if another source is about to resume it, Waits while it may be a copy.
+        """
+        content = unread(self.context, self.source, self.path, file, seen)
+        if content.offset >= seen.st_size > 0:
+            return content
         identity = seen.st_dev, seen.st_ino
-        if self._held_since is None or self._held_since[0] != identity:
-            self._held_since = identity, now
-        held = held_back(self._context, self.path, descriptor, seen, now, self._held_since[1])
+        if self._met is None or self._met[0] != identity:
+            self._met = identity, now
+        held = held_back(self.context, self.path, file, seen, now, self._met[1])
         known = self._copy if self._copy is not None and self._copy.stamp == stamp(seen) else None
-        if known is not None and known.sure and (held is None or now - known.since > self._settings.idle_interval):
-            self._held_since = self._copy = None
-            mark = whole(self._context, descriptor, seen)
-            self._context.registry.remember(mark, known.original)
-            self._context.tell(Copied(known.original, mark, at))
-            return True
+        patience = self.context.settings.idle_interval
+        if known is not None and known.sure and (held is None or now - known.since > patience):
+            self._met = self._copy = None
+            mark = whole(file, seen)
+            self.context.registry.remember(mark, known.original)
+            self.context.tell(Copied(known.original, mark, at))
+            return unread(self.context, self.source, self.path, file, seen)
         if held is None:
-            self._held_since = None
-            return False
-        if held.copied and known is None:
-            self._copy = _Copy(held.original, stamp(seen), now, held.sure)
-        elif known is not None:
+            self._met = None
+            return content
+        if known is not None:
             self._copy = known._replace(sure=known.sure or held.sure)
-        self._context.descriptors.discard(descriptor)
-        self._context.registry.release(identity, self.source)
-        self._tail.soon = not held.copied
-        raise Duplicate
+        elif held.copied:
+            self._copy = _Copy(held.original, stamp(seen), now, held.sure)
+        raise Waits(copied=held.copied)
 
     def _start(self, start: Start, proof: str = "") -> None:
-        self._context.registry.unreserve(self._resume, self.source)
-        self._resume = self.gone_since = None
+        self.context.registry.unreserve(self.resume, self.source)
+        self.resume = self.gone_since = None
         self._turning.copied = start.name if start.position is not None else ""  # else nothing proves a copy
-        self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
+        self.tail.begin(start.content, start.file, start.status, start.position, proof)
 
     def _come_back(self, seen: os.stat_result, at: float) -> None:
         """The path was gone and is there again: the same file (a rename and back, a flapping server) or another."""
-        content = self._tail.content
+        content = self.tail.content
         assert content is not None
-        descriptor = self._context.open_claimed(self.path, (seen.st_dev, seen.st_ino), self.source)
-        problem = self._context.verify(descriptor, content.fingerprint()).problem
+        file = self.context.open_claimed(self.path, (seen.st_dev, seen.st_ino), self.source)
+        problem = verify(file, content.fingerprint()).problem
         if not problem and seen.st_ino != content.inode:
             problem = f"inode {seen.st_ino} instead of {content.inode}"
-        begun = unread(self._context, self.source, self.path, descriptor, seen) if problem else content
-        self._tail.put(descriptor)
+        begun = unread(self.context, self.source, self.path, file, seen) if problem else content
+        self.tail.put(file)
         self.gone_since = None
-        if self._tail.announced:
-            self._context.tell(Readable(self.source, at))
+        if self.tail.announced:
+            self.context.tell(Readable(self.source, at))
         if problem:
             self._turning.switch("replaced", problem, begun, at, left=None)
         else:
@@ -295,7 +293,7 @@ class Source:
     def _leave_to_other_name(self, now: float, at: float, links: int | None) -> None:
         """The path names a file that is read under another name: nothing is left of this source, for now."""
         self._end(now, at, links)
-        self._tail.content = self.gone_since = None
+        self.tail.content = self.gone_since = None
 
     def _absent(self, error: OSError, now: float, at: float) -> None:
         """No such name. That is only believed of a directory that is the one where the file was."""
@@ -315,76 +313,73 @@ class Source:
                     raise error
         if self.missing_since is None:
             self.missing_since = now
-        if self._tail.content is None and self._resume is not None:
-            start = resumed_beside(self._context, self.source, self.path, self._resume)
+        if self.tail.content is None and self.resume is not None:
+            start = resumed_beside(self.context, self.source, self.path, self.resume)
             if start is not None:
                 self._start(start)
         links = self._turning.drain(now, at)
-        if self._tail.more:
+        if self.tail.more:
             return
-        self._tail.soon = True
-        grace = self._settings.renamed_seconds if links else self._settings.gone_grace
-        last = self._backoff.changed_at if links and self._backoff.changed_at is not None else self.missing_since
-        if now - max(self.missing_since, last) >= grace:
+        self.tail.soon = True
+        grace = self.context.settings.renamed_seconds if links else self.context.settings.gone_grace
+        last = max(self.missing_since, self.backoff.changed_at) if links else self.missing_since
+        if now - last >= grace:
             self._end(now, at, links)
 
     def _end(self, now: float, at: float, links: int | None) -> None:
         """The path is gone, and what it held has been read. A file with no name left cannot come back."""
-        tail, registry = self._tail, self._context.registry
+        tail, registry = self.tail, self.context.registry
         tail.close()
-        registry.unreserve(self._resume, self.source)
-        if tail.content is not None:
-            registry.release(tail.content.identity, self.source)
-            if links != 0:
-                registry.remember(tail.content.fingerprint(), self.source)
-        elif self._resume is not None:  # under another name it goes on
-            registry.remember(self._resume, self.source)
+        registry.unreserve(self.resume, self.source)
+        if tail.content is not None and links != 0:
+            registry.remember(tail.content.fingerprint(), self.source)
+        elif tail.content is None and self.resume is not None:  # under another name it goes on
+            registry.remember(self.resume, self.source)
         self.gone_since = now
-        if tail.announced or self._resume is not None:
-            self._context.tell(Gone(self.source, at))
+        if tail.announced or self.resume is not None:
+            self.context.tell(Gone(self.source, at))
         self._turned()
-        tail.forget_stamps()
+        tail.read_stamp = None  # the next look reads, whatever the file's size and times say
 
     def _without_directory(self, now: float, at: float) -> None:
         """The directory is not there: renamed, or not to be seen. Read on what is open; let another name have the rest.
 
         Nothing is reported: what cannot be observed is not gone.
         """
-        tail, registry = self._tail, self._context.registry
-        if tail.descriptor is not None:
+        tail, registry = self.tail, self.context.registry
+        if tail.file is not None:
             self._turning.drain(now, at)
         elif not self._directory.missing:
             self._directory.missing = True
             if tail.content is not None:
-                registry.release(tail.content.identity, self.source)
                 registry.remember(tail.content.fingerprint(), self.source)
-            elif self._resume is not None:
-                registry.unreserve(self._resume, self.source)
-                registry.remember(self._resume, self.source)
+            elif self.resume is not None:
+                registry.unreserve(self.resume, self.source)
+                registry.remember(self.resume, self.source)
 
     def _directory_back(self) -> None:
         """The directory is there again. Another name may have read the file, or still does."""
         self._directory.missing = False
-        content = self._tail.content
+        content = self.tail.content
         if content is None:
             return
-        if not self._context.registry.claim(content.identity, self.source):
+        if not self.context.claim(content.identity, self.source):
             raise Left(None)
-        finished = self._context.registry.renamed(content.inode, content.offset)
+        finished = self.context.registry.renamed(content.inode, content.offset)
         if any(former.offset > content.offset for former in finished):
-            self._tail.content = None  # begin anew, behind what the other name read
+            self.tail.content = None  # begin anew, behind what the other name read
 
     def _removed(self) -> bool:
         """Its directory is not there: was it removed? What is still open was not."""
-        known = self._tail.content if self._tail.content is not None else self._resume
-        return known is not None and self._tail.descriptor is None and self._directory.removed(known.device)
+        known = self.tail.content if self.tail.content is not None else self.resume
+        return known is not None and self.tail.file is None and self._directory.removed(known.device)
 
     def _links(self) -> int | None:
         """Names that the open file still has: 0 proves that it was deleted. None if it is not open or fails."""
-        descriptor = self._tail.descriptor
-        if descriptor is None:
+        file = self.tail.file
+        if file is None:
             return None
         try:
-            return self._context.os_layer.fstat(descriptor).st_nlink
+            return file.stat().st_nlink
         except OSError:
             return None

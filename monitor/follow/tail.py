@@ -5,133 +5,124 @@ on a network mount two opens `confirm_seconds` apart must agree.
 """
 
 import os
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from monitor.follow.content import Block, Content, read_block, verify
 from monitor.follow.context import Context
 from monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
+from monitor.follow.os_layer import OpenFile, Stamp, stamp
 from monitor.follow.schedule import Backoff
 
 _FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
 _RECENT_BYTES = 8192  # what a training prints in the moment between copy and truncate, with room; 8 MB for 1,000 logs
-Stamp: TypeAlias = int
-"""What changes when somebody writes: a hash of it, for it is kept of each file. Risk left: one change in 10^18."""
 
 
 class Cut(NamedTuple):
-    """The file no longer holds what was read of it. `held`: its descriptor had not been given up meanwhile."""
+    """The file no longer holds what was read of it. `held`: it was held open meanwhile."""
 
     proof: str
     held: bool
 
 
-class Tail:
+class Tail(Struct, eq=False):
     """Reads on. Times: `now` is monotonic, `at` Unix seconds."""
 
-    __slots__ = (
-        "_backoff", "_context", "_path", "_read_stamp", "_settings", "_source", "announced", "caught_up", "content",
-        "more", "recent", "rest_stamp", "soon", "suspected_at", "written",
-    )  # fmt: skip
-
-    def __init__(self, source: SourceId, path: str, context: Context, backoff: Backoff) -> None:
-        self.content: Content | None = None
-        self.announced = False
-        """The loop was told that it is open: at once, or with the first bytes behind what another name delivered."""
-        self.caught_up = False
-        self.more = False
-        """There is more to read at once."""
-        self.soon = False
-        """To be looked at again soon: something about it is not settled."""
-        self.rest_stamp: Stamp | None = None
-        """Its stamp at its end, if nothing can have happened since that the stamp does not show."""
-        self.suspected_at: float | None = None
-        """Since when it seems to be cut."""
-        self.recent = b""
-        """The last bytes that were read of a log that somebody writes."""
-        self.written = 0.0
-        """When what was read last had been written, by its time stamp. Unix seconds."""
-        self._read_stamp: Stamp | None = None  # when it was last read to its end
-        self._source = source
-        self._path = path
-        self._context = context
-        self._settings = context.settings
-        self._backoff = backoff
+    source: SourceId
+    path: str
+    context: Context
+    backoff: Backoff
+    content: Content | None = None
+    announced: bool = False
+    """The loop was told that it is open: at once, or with the first bytes behind what another name delivered."""
+    caught_up: bool = False
+    more: bool = False
+    """There is more to read at once."""
+    soon: bool = False
+    """To be looked at again soon: something about it is not settled."""
+    rest_stamp: Stamp | None = None
+    """Its stamp at its end, if nothing can have happened since that the stamp does not show."""
+    suspected_at: float | None = None
+    """Since when it seems to be cut."""
+    recent: bytes = b""
+    """The last bytes that were read of a log that somebody writes."""
+    written: float = 0.0
+    """When what was read last had been written, by its time stamp. Unix seconds."""
+    read_stamp: Stamp | None = None
+    """Its stamp when it was last read to its end."""
 
     @property
-    def descriptor(self) -> int | None:
+    def file(self) -> OpenFile | None:
         """None if it was given up for others, or never opened."""
-        return self._context.descriptors.get(self)
+        return self.context.files.get(self)
 
-    def put(self, descriptor: int) -> None:
-        """Read on from this descriptor."""
-        self._context.descriptors.put(self, descriptor)
+    def put(self, file: OpenFile) -> None:
+        """Read on from this one."""
+        self.context.files.put(self, file)
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        self._context.descriptors.close(self)
+        """Hold the file open no more."""
+        self.context.files.drop(self)
 
     def begin(
-        self, content: Content, descriptor: int, status: os.stat_result, position: Position | None, proof: str
+        self, content: Content, file: OpenFile, status: os.stat_result, position: Position | None, proof: str
     ) -> None:
         """The first file under the path. What another name has delivered is announced only when there is more."""
-        self.put(descriptor)
+        self.put(file)
         self.content, self.suspected_at = content, None
         self.announced = position is not None or not content.offset
         self.caught_up = not self.announced
         if self.announced:
-            self._context.tell(self._opened(content, status, position, proof))
+            self.context.tell(self._opened(content, status, position, proof))
 
     def turn_to(self, content: Content) -> None:
         """Other content from now on, from its offset."""
         self.content = content
         self.caught_up = content.offset > 0
         self.recent = b""
-        self._read_stamp = None
+        self.read_stamp = None
         self.more = True
-
-    def forget_stamps(self) -> None:
-        """The next look reads, whatever the file's size and times say."""
-        self._read_stamp = None
 
     def read_on(self, seen: os.stat_result, now: float, at: float) -> Cut | None:
         """The path still names this file: read what is new. Gives the proof if it was cut."""
         content = self.content
         assert content is not None
-        changed = stamp(seen) != self._read_stamp
+        changed = stamp(seen) != self.read_stamp
         if not changed and self._at_rest():
             self._remember_stamp(seen, at)
             return None
         block = None
-        if self.descriptor is not None:
-            block = self.read(self.descriptor, seen, now, at)
+        if (file := self.file) is not None:
+            block = self.read(file, seen, now, at)
         if block is None or block.changed:
             cut = self._reopen(now, held=block is not None)
             if cut is not None or self.suspected_at is not None:
                 return cut
-            assert self.descriptor is not None
-            block = self.read(self.descriptor, seen, now, at)
+            assert self.file is not None
+            block = self.read(self.file, seen, now, at)
         if block.changed:
             self.soon = True
             return None
-        if changed and self._read_stamp is not None and not block.data:
+        if changed and self.read_stamp is not None and not block.data:
             self._changed(seen, now, at)
         self._remember_stamp(seen, at)
         return None
 
-    def read(self, descriptor: int, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
-        """The next bytes, from whichever descriptor; tell what came. With its last file a source has caught up."""
-        content, settings = self.content, self._settings
+    def read(self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
+        """The next bytes, from whichever file; tell what came. With its last file a source has caught up."""
+        content, settings = self.content, self.context.settings
         assert content is not None
         if content.mark is not None:
-            proved = verify(self._context.os_layer, descriptor, content.mark)
+            proved = verify(file, content.mark)
             if proved.problem:
                 return Block(content.offset, b"", True, changed=True)
             content.unfold(proved.head, proved.tail)
         waited = content.hole_since is not None and now - content.hole_since >= settings.hole_seconds
-        wait_for_holes = not waited and settings.hole_seconds > 0 and not self._context.is_local(content.device)
+        wait_for_holes = not waited and settings.hole_seconds > 0 and not self.context.is_local(content.device)
         expected = status.st_size - content.offset + settings.least_read
         count = min(settings.read_bytes, max(settings.least_read, expected))
-        block = read_block(self._context.os_layer, descriptor, content, count, wait_for_holes=wait_for_holes)
+        block = read_block(file, content, count, wait_for_holes=wait_for_holes)
         if block.changed:
             return block
         content.compared_at, self.written = now, status.st_mtime
@@ -142,14 +133,14 @@ class Tail:
             self._deliver(content, block, status, now, at)
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
-            self._context.tell(CaughtUp(self._source, at))
+            self.context.tell(CaughtUp(self.source, at))
         return block
 
     def _deliver(self, content: Content, block: Block, status: os.stat_result, now: float, at: float) -> None:
         """What was read, and before its first bytes that it was opened."""
         if not self.announced:
             self.announced = True
-            self._context.tell(self._opened(content, status))
+            self.context.tell(self._opened(content, status))
         if self.caught_up:
             before = (self.recent or content.tail) if block.offset == content.offset else b""
             self.recent = (before + block.data[-_RECENT_BYTES:])[-_RECENT_BYTES:]
@@ -157,16 +148,16 @@ class Tail:
         if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
             self._changed(status, now, at)
         behind = max(0, status.st_size - content.offset)
-        self._context.tell(Data(self._source, block.offset, block.data, status.st_mtime, at, behind))
+        self.context.tell(Data(self.source, block.offset, block.data, status.st_mtime, at, behind))
 
     def confirmed(self, device: int, now: float) -> bool:
         """Is what looks like a truncation proved by now? On a network mount the first look is not believed."""
-        if self._context.is_local(device):
+        if self.context.is_local(device):
             return True
         if self.suspected_at is None:
             self.suspected_at = now
         self.soon = True
-        return now - self.suspected_at >= self._settings.confirm_seconds
+        return now - self.suspected_at >= self.context.settings.confirm_seconds
 
     def _reopen(self, now: float, *, held: bool) -> Cut | None:
         """A fresh open: only that can prove that the bytes before the offset are not what was read, or are missing.
@@ -175,20 +166,19 @@ class Tail:
         """
         content = self.content
         assert content is not None
-        descriptor = self._context.open_as(self._path, content.identity)
-        problem = self._context.verify(descriptor, content.fingerprint()).problem
+        file = self.context.open_as(self.path, content.identity)
+        problem = verify(file, content.fingerprint()).problem
         if problem and not self.confirmed(content.device, now):
-            self._context.descriptors.discard(descriptor)
             return None
-        self.put(descriptor)
+        self.put(file)
         self.suspected_at = None
-        # without a problem attributes or pages of this client were old, or the descriptor had been given up
+        # without a problem attributes or pages of this client were old, or the file had been given up
         return Cut(problem, held) if problem else None
 
     def _remember_stamp(self, seen: os.stat_result, at: float) -> None:
-        self._read_stamp = None if self.more else stamp(seen)
-        self.rest_stamp = self._read_stamp if self._at_rest() else None
-        old = self.rest_stamp is not None and at - seen.st_mtime > self._settings.old_seconds
+        self.read_stamp = None if self.more else stamp(seen)
+        self.rest_stamp = self.read_stamp if self._at_rest() else None
+        old = self.rest_stamp is not None and at - seen.st_mtime > self.context.settings.old_seconds
         if old and self.content is not None and self.content.mark is None:
             self.content.fold()
 
@@ -197,28 +187,23 @@ class Tail:
         content = self.content
         return (
             content is not None
-            and content.compared_at >= self._backoff.recheck_until
+            and content.compared_at >= self.backoff.recheck_until
             and self.suspected_at is None
             and content.hole_since is None
         )
 
     def _changed(self, status: os.stat_result, now: float, at: float) -> None:
-        recheck = self._settings.recheck_seconds
-        if status.st_mtime % 1.0 and self._context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
-            stamp_ticks_until = max(status.st_mtime, status.st_ctime) + self._settings.recheck_local
+        recheck = self.context.settings.recheck_seconds
+        if status.st_mtime % 1.0 and self.context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
+            stamp_ticks_until = max(status.st_mtime, status.st_ctime) + self.context.settings.recheck_local
             recheck = min(max(0.0, stamp_ticks_until - at), recheck)
-        self._backoff.changed(now, recheck_seconds=recheck, grown=self.caught_up)
+        self.backoff.changed(now, recheck_seconds=recheck, grown=self.caught_up)
 
     def _opened(
         self, content: Content, status: os.stat_result, position: Position | None = None, proof: str = ""
     ) -> Opened:
         return Opened(
-            self._source, self._path, position, status.st_size, status.st_mtime, position is not None,
+            self.source, self.path, position, status.st_size, status.st_mtime, position is not None,
             content.offset, content.device, content.inode, content.head, content.tail, proof,
-            status.st_uid, self._context.mount,
+            status.st_uid, self.context.mount,
         )  # fmt: skip
-
-
-def stamp(seen: os.stat_result) -> Stamp:
-    """What changes when somebody writes, as far as the file system's clock tells."""
-    return hash((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))

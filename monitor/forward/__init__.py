@@ -34,7 +34,6 @@ from monitor.follow.messages import (
     Position,
     Restarted,
     Scanned,
-    Unheard,
     Whole,
 )
 from monitor.follow.patterns import Watch
@@ -255,34 +254,34 @@ class Forwarder:
         self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Whole):
-            for part in message.parts:
-                self._take(part)
-            return
-        if isinstance(message, Opened):
-            self._forgotten.discard(message.source)
-            labels = self._progress.labels.setdefault(message.source, {})
-            labels.update(labels or self._labels_of(message.path))
-            last = self._progress.last.get(message.source, 0)
-            saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
-            former = before.marker.former if before is not None else saved.former if saved is not None else ()
-            self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
-            tail.marker.feed(message)
-            return
-        if isinstance(message, Scanned):
-            self._forgotten.update(message.forgotten)
-            return
-        if isinstance(message, Unheard) or (known := self._tails.get(message.source)) is None:
-            return
-        if isinstance(message, Data):
-            known.marker.feed(message)
-            self._ready += known.take(message.data, message.at if known.caught_up else min(message.mtime, message.at))
-        elif isinstance(message, CaughtUp):
-            known.caught_up = True
-        elif isinstance(message, Restarted | Gone):
-            known.end(message.at)
-            if isinstance(message, Restarted):
-                known.marker.feed(message)
+        match message:
+            case Whole():
+                for part in message.parts:
+                    self._take(part)
+            case Opened():
+                self._begin(message)
+            case Scanned():
+                self._forgotten.update(message.forgotten)
+            case Data() if tail := self._tails.get(message.source):
+                tail.marker.feed(message)
+                at = message.at if tail.caught_up else min(message.mtime, message.at)
+                self._ready += tail.take(message.data, at)
+            case CaughtUp() if tail := self._tails.get(message.source):
+                tail.caught_up = True
+            case Restarted() | Gone() if tail := self._tails.get(message.source):
+                tail.end(message.at)
+                if isinstance(message, Restarted):
+                    tail.marker.feed(message)
+
+    def _begin(self, message: Opened) -> None:
+        self._forgotten.discard(message.source)
+        labels = self._progress.labels.setdefault(message.source, {})
+        labels.update(labels or self._labels_of(message.path))
+        last = self._progress.last.get(message.source, 0)
+        saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
+        former = before.marker.former if before is not None else saved.former if saved is not None else ()
+        self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
+        tail.marker.feed(message)
 
     def _labels_of(self, path: str) -> dict[str, str]:
         """The run, by what the pod's operator has written on it, else by its name; where that does not tell it, the

@@ -8,14 +8,12 @@ throws away: so the fields are read here.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from monitor.intake.wire import WireError, fields
 from parsers.json_text import read_json
-
-Labels: TypeAlias = Mapping[str, str]
 
 _LABELS = 64  # of a stream; more name no run any better
 _LABEL_CHARACTERS = 256

@@ -55,8 +55,11 @@ class FaultyOs(OsLayer):
     def _ask(self, call: str, path: str) -> None:
         self.calls[call] = self.calls.get(call, 0) + 1
         error = self.faults[call](path) if call in self.faults else None
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # else it holds this frame, which holds it, and with them the file of whoever asked
 
     def stat(self, path: str) -> os.stat_result:
         """Attributes, doctored."""

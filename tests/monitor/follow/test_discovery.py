@@ -32,7 +32,7 @@ from monitor.follow.patterns import Pattern, Watch, absolute
 )
 def test_patterns(pattern, path, matches):
     """Each part matches one name, ** any depth, and hidden names only what asks for them."""
-    assert Pattern.parse(pattern).matches(path) is matches
+    assert bool(Pattern.parse(pattern).finds(path)) is matches
 
 
 def test_paths_are_made_absolute(monkeypatch, tmp_path):

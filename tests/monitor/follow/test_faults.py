@@ -80,18 +80,6 @@ def test_no_entry_flaps(begun, append, kinds, log):
     assert rig.text(log) == text(0, 8)
 
 
-def test_size_lags_behind_what_was_read(begun, append, kinds, log):
-    """A size below the offset is an old attribute as long as the bytes before the offset can be read."""
-    rig = begun(4, file_system="nfs")
-    rig.os.doctor = lambda found: os.stat_result((*found[:6], 10, *found[7:]))
-    append(log, LINES[4])
-    rig.settle(10)
-    rig.os.heal()
-    rig.settle(2)
-    assert rig.texts(log) == [text(0, 5)]
-    assert "Restarted" not in kinds(rig.messages)
-
-
 def test_short_reads_are_believed_after_two_opens(begun, kinds, log):
     """A network client that shows less than was read is asked again by fresh opens; time makes it a truncation."""
     rig = begun(4, file_system="nfs")

@@ -291,6 +291,9 @@ def run(rig_class, actions, file_system, pattern, max_open_files=64):
 @given(actions=histories(SAFE), max_open_files=st.sampled_from([1, 64]))
 @example(actions=[("append", 1), ("append", 1), ("rotate down", 1), ("blind", 1)], max_open_files=64)
 @example(actions=[("rename", 3), ("blind", 2)], max_open_files=64)
+@example(actions=[("append", 5), ("wait", 2), ("rotate down", 3), ("wait", 2)], max_open_files=64)
+@example(actions=[("append", 5), ("partial", 9), ("wait", 2), ("resume", 2), ("append", 2)], max_open_files=64)
+@example(actions=[("append", 5), ("wait", 2), ("size lag", 3), ("append", 1)], max_open_files=64)
 @example(
     actions=[("append", 1), ("append", 4), ("poll", 1), ("resume", 1), ("blind", 4), ("rename", 1), ("size lag", 3)],
     max_open_files=64,
@@ -303,6 +306,7 @@ def test_without_truncation_every_line_once(rig_class, file_system, pattern, act
 
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
 @given(actions=histories(CUTTING))
+@example(actions=[("append", 4), ("wait", 1), ("recreate", 1), ("append", 3)])
 @example(actions=[("link", 1), ("resume", 1), ("same inode", 1), ("size lag", 1), ("same inode", 1), ("resume", 1)])
 @settings(max_examples=80, deadline=None)
 def test_with_truncation_only_what_was_destroyed_is_lost(rig_class, file_system, actions):

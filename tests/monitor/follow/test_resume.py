@@ -42,17 +42,6 @@ def test_a_name_that_is_not_shown_as_it_is(make_rig, append, log, name):
     assert second.text(source) == text(30, 33)
 
 
-def test_unfinished_line_is_read_again(begun, make_rig, append, log):
-    """The offset is that of the last whole line, so a line cut by the restart comes whole."""
-    first = begun(30)
-    append(log, b"half")
-    first.poll()
-    append(log, b" a line\n")
-    second = make_rig(log, after=first)
-    second.poll()
-    assert second.text(log) == b"half a line\n"
-
-
 @pytest.mark.parametrize("inode_kept", [True, False])
 @pytest.mark.parametrize("end", [60, 30, 10])
 def test_replaced_while_down(begun, make_rig, log, inode_kept, end):
@@ -93,32 +82,6 @@ def test_truncated_on_a_network_mount_needs_a_second_look(begun, make_rig, kinds
     log.write_bytes(whole + LINES[30])
     second.settle(2)
     assert second.texts(log) == [LINES[30]]
-
-
-def test_rotated_while_down(begun, make_rig, append, kinds, log):
-    """The rest of the old file is found beside the new one and read first."""
-    first = begun(30)
-    append(log, text(30, 32))
-    log.rename(log.with_name("main.log.1"))
-    log.write_bytes(text(100, 110))
-    second = make_rig(log, after=first)
-    messages = second.settle()
-    assert kinds(messages)[:2] == ["Opened", "Data"]
-    assert messages[0].resumed
-    assert second.texts(log) == [text(30, 32), text(100, 110)]
-
-
-def test_rotated_while_down_and_both_names_match(begun, make_rig, append, log):
-    """A pattern that matches the rotated name as well changes nothing: the path that had the file finishes it."""
-    pattern = str(log) + "*"
-    first = begun(30, pattern)
-    append(log, text(30, 32))
-    log.rename(log.with_name("main.log.1"))
-    log.write_bytes(text(100, 110))
-    second = make_rig(pattern, after=first)
-    second.settle(20)
-    assert second.texts(log) == [text(30, 32), text(100, 110)]
-    assert second.texts(str(log) + ".1") == []
 
 
 def test_renamed_while_down_and_nothing_in_its_place(begun, make_rig, append, kinds, log):

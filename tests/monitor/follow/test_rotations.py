@@ -15,20 +15,8 @@ from hypothesis import strategies as st
 from monitor.follow.messages import CaughtUp, Data
 from tests.monitor.follow.test_model import History
 
-ACTIONS = [
-    "append",
-    "append",
-    "poll",
-    "poll",
-    "wait",
-    "resume",
-    "rename",
-    "rename twice",
-    "cut",
-    "cut twice",
-    "cut late",
-]
-ACTIONS += ["backup", "cut while down", "cut twice while down"]
+ACTIONS = ["append", "append", "poll", "poll", "wait", "resume", "rename", "rename twice", "cut", "cut twice"]
+ACTIONS += ["cut late", "backup", "cut while down", "cut twice while down"]
 
 
 class Rotated(History):

@@ -50,7 +50,7 @@ def test_of_an_old_file_a_proof_is_kept_until_it_is_read_on(make_rig, append, lo
     rig.clock.set_wall(log.stat().st_mtime + 3600.0)
     rig.poll()
     (source,) = rig.reader.sources.values()
-    kept = source.standing.content
+    kept = source.tail.content
     assert (kept.head, kept.tail, kept.fingerprint().tail_bytes) == (b"", b"", content.TAIL_BYTES)
     append(log, LINES[100])
     rig.clock.set_wall(log.stat().st_mtime + 1.0)
@@ -58,17 +58,6 @@ def test_of_an_old_file_a_proof_is_kept_until_it_is_read_on(make_rig, append, lo
     assert kept.fingerprint().offset == len(text(0, 101))
     assert (len(kept.head), len(kept.tail)) == (content.HEAD_BYTES, content.TAIL_BYTES)
     assert rig.text(log) == text(0, 101)
-
-
-def test_partial_line(make_rig, append, log):
-    """Bytes are delivered whatever their line ends; the position of the state file is the last whole line."""
-    log.write_bytes(LINES[0] + b"half")
-    rig = make_rig(log)
-    rig.poll()
-    assert rig.positions()[str(log)].offset == len(LINES[0])
-    append(log, b" a line\n")
-    rig.poll()
-    assert rig.text(log) == LINES[0] + b"half a line\n"
 
 
 def test_empty_and_one_byte_files(make_rig, append, kinds, log):
@@ -166,15 +155,6 @@ def test_delete(begun, append, kinds, log, file_system):
     assert kinds(rig.settle(10)) == ["Data", "Gone"]
     assert rig.text(log) == text(0, 3)
     assert not rig.os.paths
-
-
-def test_delete_and_recreate(begun, log, file_system):
-    """A deleted log that is made anew between two polls begins a new content."""
-    rig = begun(4, file_system=file_system)
-    log.unlink()
-    log.write_bytes(text(20, 30))
-    rig.settle()
-    assert rig.texts(log) == [text(0, 4), text(20, 30)]
 
 
 def test_recreated_with_the_same_inode_after_it_was_gone(begun, kinds, log):
