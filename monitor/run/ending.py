@@ -257,11 +257,12 @@ def _is_gone(row: Evidence) -> bool:
 
 def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
     """What the launch may have died of. One that was ended died of what was told, be it no end by itself; where it is
-    on its way out a helper's exception is none.
+    on its way out a helper's exception is none, nor is the loss of a peer that has left already.
     """
     ended = any(row.sort in ("terminated", "left") for row in rows)
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
-    found = [row for row in known if (row.fatal or ended) and not (row.helper and leaving)]
+    harmless = [row for row in known if leaving and (row.helper or (row.consequence and not row.fatal))]
+    found = [row for row in known if (row.fatal or ended) and row not in harmless]
     bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
     return found + bad
 
