@@ -211,8 +211,9 @@ def _over(it: _Weighed) -> Ending | None:
         return None
     coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
     failed = _job_failed(coded) if it.done is not None else None
-    if failed is None and over.sort == "finished":  # by a cause of its own, which cost no iteration
-        failed = next((row.at for row in coded if row.at >= over.at and row in own), None)
+    if failed is None and over.sort == "finished":  # by a cause of its own or another script's: it cost no iteration
+        behind = (row for row in it.rows if row.at >= over.at)
+        failed = next((row.at for row in behind if row in own or (row.sort == "traceback" and row.fatal)), None)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 

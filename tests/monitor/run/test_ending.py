@@ -187,7 +187,14 @@ OF_LLAMA_FACTORY = KEY_ERROR.replace("/home/me/pretrain_gpt.py", "/app/src/llama
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(KEY_ERROR, True), (OF_LLAMA_FACTORY + TORCHRUN, True), (SRUN, True), (IN_A_FUNCTION, False), ("", False)],
+    [
+        (KEY_ERROR, True),
+        (HELPER, True),
+        (OF_LLAMA_FACTORY + TORCHRUN, True),
+        (SRUN, True),
+        (IN_A_FUNCTION, False),
+        ("", False),
+    ],
 )
 def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
     """It cost no iteration, but a model may not have been written."""
