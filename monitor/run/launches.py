@@ -65,17 +65,23 @@ def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
     if launch.phase == "crashed" and launch.doubtful and not launch.iterations and first and not elsewhere:
         launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
         enter(state, "starting", told.at)
-    mark = f"{kind} {told.source}"
-    # these carry no time: the same again in the same file, after an end, is of another launch
-    again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
-    if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
-        known = launch.boundaries.get(kind)
-        ended_here = launch.phase in ENDED and known != stamp and not (first and elsewhere)
-        if again or counted_in(state, told.source) or ended_here or (known is not None and known != stamp):
-            begin_launch(state, told.at)
+    if (launch.iterations > 0 or launch.failed or launch.phase in ENDED) and _begins_anew(state, kind, stamp, told):
+        begin_launch(state, told.at)
     state.launch.boundaries.setdefault(kind, stamp)
     if kind in _TIMELESS:
-        state.launch.boundaries.setdefault(mark, stamp)
+        state.launch.boundaries.setdefault(f"{kind} {told.source}", stamp)
+
+
+def _begins_anew(state: RunState, kind: str, stamp: str, told: Told) -> bool:
+    """Whether a mark behind steps, or behind an end, is the next launch's."""
+    launch, known = state.launch, state.launch.boundaries.get(kind)
+    if counted_in(state, told.source) or (known is not None and known != stamp):
+        return True
+    # these carry no time: the same again in the same file, after an end, is of another launch
+    again = kind in _TIMELESS and f"{kind} {told.source}" in launch.boundaries
+    if again and launch.phase == "crashed" and not launch.doubtful:
+        return True
+    return launch.phase in ENDED and known is None and not ended_elsewhere(launch, told)
 
 
 def ended_elsewhere(launch: Launch, told: Told) -> bool:
