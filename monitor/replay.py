@@ -65,9 +65,9 @@ class Replay:
             self.first = self.now = at
         state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
-            if proof == "unknown" and state.launch.phase == "crashed":
-                # a relaunch: the crash is reported, and it may follow
-                reported = self._judge.crash_reported_at(self.run)
+            reported = self._judge.crash_reported_at(self.run) if state.launch.phase == "crashed" else None
+            if state.launch.phase == "crashed" and (proof == "unknown" or _failed_since(state, reported, at)):
+                # a relaunch, or what failed only now: the crash is reported, and it may follow
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = self._open_until = at
             elif proof != "proved" or took > 0:
@@ -173,6 +173,13 @@ class Replay:
             "median_tflops": _rounded(self._tflops.median),
             **derived.figures(state, seconds),
         })  # fmt: skip
+
+
+def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
+    """Whether what failed may have done so right before `at`: no line says when, and no step how long one takes."""
+    failure = state.launch.failure
+    undated = failure is not None and failure.logged_at is None and not state.launch.iterations
+    return undated and reported is not None and at > reported + _LEAST_GAP
 
 
 def _rounded(value: float | None) -> float | None:

@@ -39,7 +39,7 @@ def core() -> Core:
         ("bigscience/meg_gpt2_base_n8_dp1_tp4_pp8-1809562", "crashed", 200, 200, 0),
         ("cpu/mds_clean", "finished", 300, 300, 0),
         ("cpu/mds_kill9", "crashed", 150, 150, 0),
-        ("deepspeed/opt-1.3b-globalBatchSize128", "finished", 7360, 7351, 0),
+        ("deepspeed/opt-1.3b-globalBatchSize128", "finished", 7360, 7360, 0),
         ("hf/packing", "finished", 30, 30, 0),
         ("microsoft/qwen7b_static_1305_500", "finished", 500, 500, 0),
         ("microsoft/tp2pp1dp8_baseline50", "finished", 50, 50, 0),

@@ -211,8 +211,9 @@ def _over(it: _Weighed) -> Ending | None:
         return None
     coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
     failed = _job_failed(coded) if it.done is not None else None
-    if failed is None and over.sort == "finished":  # by a cause of its own, which cost no iteration
-        failed = next((row.at for row in coded if row.at >= over.at and row in own), None)
+    if failed is None and over.sort == "finished":  # by a cause of its own or another script's: it cost no iteration
+        behind = (row for row in it.rows if row.at >= over.at)
+        failed = next((row.at for row in behind if row in own or (row.sort == "traceback" and row.fatal)), None)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 
@@ -257,11 +258,12 @@ def _is_gone(row: Evidence) -> bool:
 
 def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
     """What the launch may have died of. One that was ended died of what was told, be it no end by itself; where it is
-    on its way out a helper's exception is none.
+    on its way out a helper's exception is none, nor is the loss of a peer that has left already.
     """
     ended = any(row.sort in ("terminated", "left") for row in rows)
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
-    found = [row for row in known if (row.fatal or ended) and not (row.helper and leaving)]
+    harmless = [row for row in known if leaving and (row.helper or (row.consequence and not row.fatal))]
+    found = [row for row in known if (row.fatal or ended) and row not in harmless]
     bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
     return found + bad
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import fields, replace
 
 from monitor.run.ending import MOMENT, Evidence, ending, strength
-from monitor.run.launches import LAUNCHER, count_failure, enter
+from monitor.run.launches import LAUNCHER, count_failure, ended_elsewhere, enter
 from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.records import Told
@@ -147,14 +147,14 @@ def fold_done(state: RunState, at: float, stream: str = "") -> None:
     weigh(state, at)
 
 
-def goes_on(state: RunState, at: float) -> bool:
+def goes_on(state: RunState, told: Told) -> bool:
     """Whether a line of the set-up says that the launch lives, whatever failed: other ranks' lines of the same moment
-    do not.
+    do not, nor does one that may have been written before.
     """
     found = state.launch.ending
     if found.since is None:
         return True
-    if found.certain and at - found.since <= MOMENT:
+    if (found.certain and told.at - found.since <= MOMENT) or ended_elsewhere(state.launch, told):
         return False
     state.launch.forget()
     return True

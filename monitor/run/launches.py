@@ -10,7 +10,7 @@ import msgspec
 
 from monitor.model import topology as topologies
 from monitor.model.arguments import kept
-from monitor.run.ending import PLANNED, Evidence
+from monitor.run.ending import MOMENT, PLANNED, Evidence
 from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.records import AttemptEnd, Told, plus
@@ -65,21 +65,39 @@ def count_failure(state: RunState) -> None:
 def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
     """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
     launch, joined = state.launch, told.source in state.copies.joined
-    doubtful = launch.phase == "crashed" and launch.doubtful and not launch.iterations and not joined
-    if doubtful and kind not in launch.boundaries:
+    first, elsewhere = kind not in launch.boundaries, joined or ended_elsewhere(launch, told)
+    if launch.phase == "crashed" and launch.doubtful and not launch.iterations and first and not elsewhere:
         launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
         enter(state, "starting", told.at)
-    mark = f"{kind} {told.source}"
-    # these carry no time: the same again in the same file, after an end, is of another launch
-    again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
-    if (launch.iterations > 0 or launch.failed or launch.phase in ENDED) and not joined:
-        known = launch.boundaries.get(kind)
-        ended_here = launch.phase in ENDED and known != stamp
-        if again or counted_in(state, told.source) or ended_here or (known is not None and known != stamp):
-            begin_launch(state, told.at)
+    begun = launch.iterations > 0 or launch.failed or launch.phase in ENDED
+    if begun and not joined and _begins_anew(state, kind, stamp, told):
+        begin_launch(state, told.at)
     state.launch.boundaries.setdefault(kind, stamp)
     if kind in _TIMELESS:
-        state.launch.boundaries.setdefault(mark, stamp)
+        state.launch.boundaries.setdefault(f"{kind} {told.source}", stamp)
+
+
+def _begins_anew(state: RunState, kind: str, stamp: str, told: Told) -> bool:
+    """Whether a mark behind steps, or behind an end, is the next launch's."""
+    launch, known = state.launch, state.launch.boundaries.get(kind)
+    if counted_in(state, told.source) or (known is not None and known != stamp):
+        return True
+    # these carry no time: the same again in the same file, after an end, is of another launch
+    again = kind in _TIMELESS and f"{kind} {told.source}" in launch.boundaries
+    if again and launch.phase == "crashed" and not launch.doubtful:
+        return True
+    return launch.phase in ENDED and known is None and not ended_elsewhere(launch, told)
+
+
+def ended_elsewhere(launch: Launch, told: Told) -> bool:
+    """Whether only other files tell how the launch ended, before its first step, and a line without a time may have
+    been written before that: it was read a moment behind it, or its file is amid the launch's set-up.
+    """
+    rows = launch.evidence
+    if launch.iterations or told.clock is not None or not rows or any(row.stream == told.source for row in rows):
+        return False
+    begun = any(f"{kind} {told.source}" in launch.boundaries for kind in _TIMELESS)
+    return begun or told.at - max(row.at for row in rows) <= MOMENT
 
 
 def counted_in(state: RunState, source: str) -> bool:

@@ -30,7 +30,7 @@ def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) ->
         state.launch.watch.stamps.begin(log_clock(event.logged_at))
     if state.launch.iterations:
         return False
-    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, told.at) else True
+    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, told) else True
 
 
 def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> bool:

@@ -83,6 +83,8 @@ class TrainerLogged(Event, frozen=True, kw_only=True, gc=False, tag="trainer_log
     learning_rate: float | None = None
     seconds_per_step: float | None = None
     memory_bytes: int | None = None
+    reward: float | None = None
+    """Of what it generated itself for this step (TRL's GRPO and RLOO)."""
     extra: dict[str, float | str] = field(default_factory=dict)
 
 

@@ -41,8 +41,9 @@ IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError
 
 # Programs beside the training whose tracebacks say nothing of it
 _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
-# A program that trains, by the name of its file; others of a job make data, parse logs, copy files
-_TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
+# A program that trains, or launches what does, by the name of its file (`llamafactory/launcher.py` under torchrun);
+# others of a job make data, parse logs, copy files
+_TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron|launch", re.IGNORECASE)
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
 # with <Signals.SIGKILL: 9>.`; a build (`ninja`, `make`) or a copy that failed ended no training process
 _COMMAND = lazy(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")

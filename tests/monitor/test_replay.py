@@ -168,3 +168,51 @@ def test_the_real_hang() -> None:
     )
     assert "python_exception on rank 14: StopIteration" in crash["summary"]
     assert summary["failures"] == {"python_exception": 1}
+
+
+ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
+BEGINS = "W0301 08:00:10.500000 4242 torch/distributed/run.py:811] Setting OMP_NUM_THREADS to be 1 in default\n"
+FAILS = (
+    "E0301 08:05:10.100000 4242 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1) local_rank: "
+    "0 (pid: 77) of binary: /usr/bin/python\n"
+)
+OOM = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.30 GiB.\n"
+
+
+@pytest.mark.parametrize("name", ["a.err", "a_stderr.txt"])
+@pytest.mark.parametrize("failure", [ILLEGAL, OOM])
+def test_set_up_that_is_read_behind_an_end_in_another_file_is_of_that_launch(
+    failure: str, name: str, tmp_path: Path
+) -> None:
+    """No line has a time: which of the two was written first is not known. A second set-up is another launch's."""
+    out, err = tmp_path / name.replace("err", "out"), tmp_path / name
+    set_up = f"using world size: 16, data-parallel-size: 2 \n{arguments()}training ...\n"
+    err.write_text(failure)
+    out.write_text(set_up)
+    said, summary = replayed(err, out)
+    assert (summary["state"], summary["restarts"], [item["incident"] for item in said]) == ("crashed", 0, ["crash"])
+    out.write_text(2 * set_up)
+    assert replayed(err, out)[1]["restarts"] == (failure == ILLEGAL)
+
+
+def test_set_up_goes_on_in_its_own_file_however_late_it_is_placed(tmp_path: Path) -> None:
+    """The only times that its file shows are of its beginning and its end."""
+    (tmp_path / "a.out").write_text(
+        "START TIME: Sun Mar  1 08:00:00 UTC 2026\nusing world size: 16, data-parallel-size: 2 \n"
+        f"{arguments()}END TIME: Sun Mar  1 08:01:30 UTC 2026\n"
+    )
+    (tmp_path / "a.err").write_text(f"{BEGINS}{ILLEGAL}{FAILS.replace('08:05', '08:01')}")
+    said, summary = replayed(tmp_path / "a.out", tmp_path / "a.err")
+    assert (summary["state"], summary["restarts"], [item["incident"] for item in said]) == ("crashed", 0, ["crash"])
+
+
+def test_what_failed_at_an_unknown_time_was_followed_by_no_silence(tmp_path: Path) -> None:
+    """It is placed behind the heading. Before the first step it may have failed right before the next line."""
+    heading = "[INFO|trainer.py:25{}] 2026-03-01 08:00:00,092 >> {}\n"
+    (tmp_path / "a.log").write_text(
+        heading.format(19, "***** Running training *****")
+        + heading.format(25, "  Total optimization steps = 24")
+        + f"{ILLEGAL}  0%|          | 0/24 [04:46<?, ?it/s]\n{FAILS}"
+    )
+    said, _ = replayed(tmp_path / "a.log")
+    assert [item["incident"] for item in said] == ["crash"]

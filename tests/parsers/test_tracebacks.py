@@ -129,6 +129,7 @@ def test_a_text_names_its_cause(line: str, failure: str | None) -> None:
         ("/x/pretrain_gpt.py", "KeyError: 'text'", "trainer"),
         ("/x/tools/preprocess_data.py", "KeyError: 'text'", "helper"),
         ("<stdin>", "KeyError: 'text'", "helper"),
+        ("/app/src/llamafactory/launcher.py", "KeyError: 'text'", "trainer"),
         ("/env/bin/wandb", "ModuleNotFoundError: No module named 'click'", "bystander"),
         ("/x/pretrain_gpt.py", "wandb.errors.CommError: timed out", "bystander"),
         ("/home/claimont/train.py", "KeyError: 'text'", "trainer"),

@@ -1,5 +1,7 @@
 """How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from monitor.model.flops import computed_tflops
@@ -290,7 +292,17 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     if held is not None and settings.buffering_factor * held > allowed.seconds:
         reason = f"the launcher holds lines back for up to {held:.4g} s"
         allowed = Budget(settings.buffering_factor * held, expected, reason)
+    if launch.trainer.generates:
+        allowed = _longer(allowed, _with_rollout(launch.pace.window, expected, settings))
     return _longer(allowed, Budget(settings.minimum, expected, "the minimum"))
+
+
+def _with_rollout(window: Sequence[float], expected: float, settings: HangSettings) -> Budget:
+    """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
+    if len(window) < _FEW:
+        return Budget(settings.evaluating, expected, "first default for steps that generate")
+    seconds = settings.part_factor * max(window)
+    return Budget(seconds, expected, f"{settings.part_factor:g} x the longest step, which holds a rollout")
 
 
 def _second_line(state: RunState, settings: HangSettings) -> Budget:

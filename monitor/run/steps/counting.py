@@ -186,7 +186,7 @@ def _take_interval(state: RunState, iteration: int, delta: int) -> None:
     launch, known = state.launch, state.launch.log_interval
     regular = launch.dialect in BY_NAME and launch.driver != "trainer"
     if regular or known is None or delta >= known or delta == launch.last_delta:
-        if launch.iterations == 1 and delta > 1 and iteration == 2 * delta and launch.dialect not in BY_NAME:
+        if launch.iterations == 1 and delta > 1 and iteration == 2 * delta and launch.loaded is None:
             launch.iterations += delta - 1  # the first line stood for as many
             state.iterations_total += delta - 1
         launch.log_interval = delta

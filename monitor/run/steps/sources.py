@@ -85,6 +85,8 @@ class Trainer:
     """The same of the last one that is not."""
     elapsed: float | None = None
     """Seconds since its start that the training's bar showed last."""
+    generates: bool = False
+    """A step holds a rollout (TRL's GRPO): it takes as long as its longest answer."""
 
 
 @dataclass(slots=True)

@@ -192,6 +192,7 @@ def _take_values(launch: Launch, event: TrainerLogged) -> None:
     if trainer.total is None and trainer.bar:
         trainer.total = launch.train_iterations = trainer.bar[1]
     trainer.declared, trainer.supposed = True, False
+    trainer.generates = trainer.generates or event.reward is not None
     latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
     latest.learning_rate = event.learning_rate
     if event.memory_bytes is not None:

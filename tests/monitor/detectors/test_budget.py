@@ -12,6 +12,7 @@ from monitor.run.phases import Parts
 from monitor.run.records import AttemptEnd
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE, Intervals
 from monitor.run.state import Launch, RunState, Validation
+from monitor.run.steps.sources import Trainer
 from parsers.events import CheckpointSaved, Event, IterationLogged, ValidationLogged
 
 GPT = Topology(
@@ -89,6 +90,14 @@ TRAINING: dict[str, Row] = {
     # between two lines of the loop
     "three times the gap": (run(window=TWENTY), 60.0, 20.0, USUAL),
     "no less than the minimum": (run(window=(19.9,) * 3), 60.0, 19.9, MINIMUM),
+    "four steps that generate": (
+        run(window=(20.0,) * 4, driver="trainer", trainer=Trainer(generates=True)),
+        1800.0, 20.0, "first default for steps that generate",
+    ),
+    "five of them": (
+        run(window=(20.0, 20.0, 90.0, 20.0, 20.0), driver="trainer", trainer=Trainer(generates=True)),
+        270.0, 20.0, "3 x the longest step, which holds a rollout",
+    ),
     "the last is slower": (run(window=(20.0, 20.0, 50.0)), 150.0, 50.0, "3 x 50 s expected"),
     "ten iterations a line": (run(window=TEN, log_interval=10), 300.0, 100.0, HUNDRED),
     "as the arguments say": (run(window=TEN, topology=Topology(log_interval=20)), 600.0, 200.0, "3 x 200 s expected"),

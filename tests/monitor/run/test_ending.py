@@ -64,6 +64,10 @@ NPU = KEY_ERROR.replace("KeyError: 'text'", "RuntimeError: NPU out of memory. Tr
 PADDLE = "Out of memory error on GPU 0. Cannot allocate 1.507812GB memory on GPU 0.\n"
 SUMMARY = "{'train_runtime': 120.0, 'train_samples_per_second': 32.0, 'train_steps_per_second': 0.5, 'epoch': 1.0}\n"
 WANDB = "wandb: Find logs at: ./wandb/run-20250302_115218-wntzruuo/logs\n"
+MISSED = (
+    "[rank1]:[W301 08:01:14.546911398 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=63, addr=[n1]:454, "
+    "remote=[n0]:8888): Failed to recv, got 0 bytes. Connection was likely closed.\n"
+)
 DOGS = WATCHDOG.format(rank=1) + WATCHDOG.format(rank=5)
 
 TABLE = {
@@ -106,6 +110,8 @@ TABLE = {
     "done, then a helper fails": (DONE + HELPER + SRUN, "finished", "python_exception", False),
     "the program is done, then a worker segfaults": (EXITED + SEGFAULT, "finished", "segfault", False),
     "done, then an exception": (DONE + KEY_ERROR + SRUN, "crashed", "python_exception", True),
+    "done, a rank leaves, and another misses it": (DONE + WANDB + MISSED, "exiting", "nccl", False),
+    "a rank leaves, and another misses it": (WANDB + MISSED, "crashed", "nccl", True),
     "asked to end": (ASKED, "finished", None, False),
     "asked to end by the scheduler": (ASKED + LATE, "finished", "time_limit", False),
     "one failed, the others are asked to end": (OF_RANK_3 + ASKED + SRUN, "crashed", "python_exception", True),
@@ -176,7 +182,20 @@ def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None
     assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
 
 
-@pytest.mark.parametrize(("text", "told"), [(KEY_ERROR, True), (SRUN, True), (IN_A_FUNCTION, False), ("", False)])
+OF_LLAMA_FACTORY = KEY_ERROR.replace("/home/me/pretrain_gpt.py", "/app/src/llamafactory/launcher.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (KEY_ERROR, True),
+        (HELPER, True),
+        (OF_LLAMA_FACTORY + TORCHRUN, True),
+        (SRUN, True),
+        (IN_A_FUNCTION, False),
+        ("", False),
+    ],
+)
 def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
     """It cost no iteration, but a model may not have been written."""
     assert (launch(events(SUMMARY + text)).ending.job_failed_at is not None) is told

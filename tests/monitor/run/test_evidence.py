@@ -248,7 +248,8 @@ def fails(event: Event, **launch: Any) -> RunState:
 )
 def test_a_set_up_goes_on(state: RunState, at: float, lives: bool) -> None:
     """Behind what may have been caught, or a moment later; then nothing of it is kept."""
-    assert goes_on(state, at) == lives
+    told = Told("log", at, True, None, LogEvent(1, "test", BADLY, "the line"))
+    assert goes_on(state, told) == lives
     assert bool(state.launch.evidence) != lives
 
 

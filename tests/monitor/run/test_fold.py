@@ -8,6 +8,7 @@ from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import (
     ArgumentsDumped,
+    CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaveStarted,
     EngineStepLogged,
@@ -69,8 +70,17 @@ def test_log_interval_counts_every_iteration(state: RunState) -> None:
     """A line every ten iterations stands for ten, once the interval is known."""
     feed(state, *(iteration(n) for n in (10, 20, 30)))
     assert state.launch.log_interval == 10
-    assert state.iterations_total == 21  # of the first line only its own iteration is sure
+    assert state.iterations_total == 30  # the first line too: it is as far from 0
     assert state.seconds.count == 20
+
+
+def test_only_a_training_that_began_at_0_has_such_a_first_line(state: RunState) -> None:
+    """Of another one only its own iteration is sure, or those since the checkpoint that it says it loaded."""
+    feed(state, *(iteration(n) for n in (1010, 1020)))
+    assert state.iterations_total == 11
+    loaded = RunState(name="run")
+    feed(loaded, CheckpointLoaded(iteration=9), *(iteration(n) for n in (10, 20)))
+    assert loaded.iterations_total == 11
 
 
 def test_log_interval_of_the_arguments_counts_the_first_line(state: RunState) -> None:
@@ -158,7 +168,7 @@ def test_engine_alone_drives_the_run(state: RunState) -> None:
             EngineStepLogged(form="throughput", step=step, samples_per_second=172.0, max_allocated_bytes=7),
         )
     assert (state.launch.latest.iteration, state.skipped_iterations_total) == (30, 3)
-    assert state.iterations_total == 21
+    assert state.iterations_total == 30
     assert derived.samples_per_second(state) == 172.0
     assert state.launch.memory.max_allocated == 7
 
