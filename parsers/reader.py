@@ -189,17 +189,16 @@ class SourceReader:
 
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         """Its events into `out`."""
-        number, data = block.first_line, block.data
-        numbers: Sequence[int]
+        data, numbers = block.data, list[int]()
         if b"\r" in data:
             # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
             physical = data.replace(b"\r\n", b"\n").split(b"\n")
-            numbers = [number + index for index, line in enumerate(physical) for _ in range(line.count(b"\r") + 1)]
+            for number, line in enumerate(physical, block.first_line):
+                numbers += [number] * (line.count(b"\r") + 1)
             data = b"\n".join(physical).replace(b"\r", b"\n")
         lines = data.split(b"\n")
         lines.pop()  # the data ends in a line end
-        if b"\r" not in block.data:
-            numbers = range(number, number + len(lines))
+        numbers = numbers or list(range(block.first_line, block.first_line + len(lines)))
         if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in _CARRIED):
             lines, numbers = self._unwrapped(lines, numbers)
             data = b"\n".join(lines)
