@@ -262,9 +262,8 @@ class SourceReader:
         parts = 0
         for segment, line in _segments(raw):
             parts += 1
-            out.extend(
-                LogEvent(number, rule, event, shown or segment or raw) for rule, event, shown in self._ask(line, rules)
-            )
+            for rule, event, shown in self._ask(line, rules):
+                out.append(LogEvent(number, rule, event, shown or segment or raw))
         found = out[before:]
         learns = shape is not None and parts == 1 and not self._open and shape.template is None
         if not found:
@@ -319,18 +318,16 @@ class SourceReader:
     def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event, str]]:
         """(rule, event, the line that tells it where that is an earlier one)."""
         found: list[tuple[str, Event, str]] = []
-        if self._open:
-            taken, still_open = False, []
-            for name, gatherer in reversed(self._open):  # the one that was opened last is nearest
-                events, took, done = ([], False, False) if taken else gatherer.offer(line)
-                found.extend((name, event, gatherer.shown) for event in events)
-                taken = taken or took
-                if not done:
-                    still_open.append((name, gatherer))
-            self._open = still_open[::-1]
+        for place in reversed(range(len(self._open))):  # the one that was opened last is nearest
+            name, gatherer = self._open[place]
+            events, taken, done = gatherer.offer(line)
+            if events:
+                found += [(name, event, gatherer.shown) for event in events]
+            if done:
+                del self._open[place]
             if taken:
                 return found
-        for name, item in self._read_by_rules(line, rules):
+        for name, item in self._read_by_rules(line, rules) if rules else ():
             if isinstance(item, Event):
                 found.append((name, item, ""))
             else:

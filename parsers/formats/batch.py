@@ -48,7 +48,7 @@ def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
     """LSF ended the job, or saw it end."""
     text = line.text.strip()
     if _SUBJECT.match(text):
-        yield LsfReportGatherer(writer=str(line.prefix.key), subject=text)
+        yield LsfReportGatherer(writer=line.prefix.key, subject=text)
     else:
         yield from _reason(text, line.origin)
         yield from _end(text, line.origin)
@@ -114,7 +114,7 @@ class LsfReportGatherer(Gatherer):
         if self.follows:
             return [], False, False
         self.lines += 1
-        if self.lines > _REPORT_LINES or str(line.prefix.key) != self.writer:
+        if self.lines > _REPORT_LINES or line.prefix.key != self.writer:
             return self.close(), False, True
         if self.script:
             self.script = not _RULE.match(bare)

@@ -42,9 +42,9 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
     """Torchrun's agent: who failed, who was ended for it."""
     text, origin = line.text, line.origin
     if _ROOT_CAUSE in text:
-        yield RootCauseGatherer(writer=str(line.prefix.key), root=True)
+        yield RootCauseGatherer(writer=line.prefix.key, root=True)
     elif text.strip() == _FAILURES:
-        yield RootCauseGatherer(writer=str(line.prefix.key))
+        yield RootCauseGatherer(writer=line.prefix.key)
     elif match := _FAILED.search(text):
         code = int(match[1])
         yield failed(code, f"local rank {match[2]} failed with exit code {code}", origin)
@@ -89,7 +89,7 @@ class RootCauseGatherer(Gatherer):
         """Take the report's lines, of the one who writes it; the border behind the root cause is the last."""
         self.lines += 1
         text, bare = line.text, line.text.strip()
-        if str(line.prefix.key) != self.writer:
+        if line.prefix.key != self.writer:
             return self._other()
         if not self.root:
             return self._before(line)
