@@ -29,8 +29,6 @@ from parsers.wrappers import CUT, Unwrapper
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
 _SHORT = 1000  # bytes of a line that is remembered
-_CARRIED = (b'\n{"', *CUT)  # of lines that carry others, or parts of them
-_NOT_PLAIN = (b"\r", b"\0", *_CARRIED)
 
 
 @cache
@@ -65,10 +63,7 @@ def passed_over(data: bytes, memo: Memo) -> Bookmark | None:
     """As SourceReader.save after a source of `data` alone, if that is plain lines of which no rule wants one. None: it
     is to be read.
     """
-    for mark in _NOT_PLAIN:
-        if mark in data:
-            return None
-    if not data.endswith(b"\n") or data.startswith(b'{"') or any(memo.known(data)):
+    if b"\r" in data or b"\0" in data or _carries(data) or not data.endswith(b"\n") or any(memo.known(data)):
         return None
     return Bookmark(len(data), data.count(b"\n") + 1)
 
@@ -193,13 +188,13 @@ class SourceReader:
         if b"\r" in data:
             # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
             physical = data.replace(b"\r\n", b"\n").split(b"\n")
-            for number, line in enumerate(physical, block.first_line):
-                numbers += [number] * (line.count(b"\r") + 1)
+            for number, several in enumerate(physical, block.first_line):
+                numbers += [number] * (several.count(b"\r") + 1)
             data = b"\n".join(physical).replace(b"\r", b"\n")
         lines = data.split(b"\n")
         lines.pop()  # the data ends in a line end
         numbers = numbers or list(range(block.first_line, block.first_line + len(lines)))
-        if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in _CARRIED):
+        if self._unwrapper.parts or _carries(data):
             lines, numbers = self._unwrapped(lines, numbers)
             data = b"\n".join(lines)
         known = self._memo.known(data)
@@ -335,6 +330,13 @@ class SourceReader:
         for rule in self._extra:
             found.extend((rule.name, item, "") for item in rule.read(line) if isinstance(item, Event))
         return found
+
+
+def _carries(data: bytes) -> bool:
+    """Whether lines carry others, or parts of them."""
+    if data.startswith(b'{"') or b'\n{"' in data:
+        return True
+    return b" P " in data and any(mark in data for mark in CUT)  # what all of these hold is found in half the time
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

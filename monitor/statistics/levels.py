@@ -6,6 +6,7 @@ against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -28,8 +29,10 @@ _DECIMALS = (2, 3)  # decimals looked for: no program prints fewer, and more are
 _MISS = 3  # a value that is not slow takes back so many that are
 
 
-class Level(Struct):
-    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
+class Level(Struct, dict=True):
+    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation. In order
+    they are kept beside it, where none of it is saved.
+    """
 
     values: list[float] = field(default_factory=list)
     """The last ones, oldest first."""
@@ -98,8 +101,7 @@ class Level(Struct):
                             down = limit
                 look = up >= suspect or down >= suspect or residual > distant
             if not seen % _RENEW and seen >= LEARN:
-                del values[:-WINDOW]
-                ordered = sorted(values)
+                ordered = self._in_order()
                 look, known = look or value is None, at + 1 if known is None else known
                 value = ordered[len(ordered) // 2]
                 scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
@@ -116,6 +118,22 @@ class Level(Struct):
             self.residuals += at - known
         self.seen, self.value, self.scale, self.up, self.down = seen, value, scale, up, down
         return at, look
+
+    def _in_order(self) -> list[float]:
+        """The values that make the level, the lowest first; older ones are dropped. `_RENEW` came since the last time:
+        to take the others as they stood is five times as fast as to sort them.
+        """
+        values, kept = self.values, self.__dict__
+        ordered: list[float] = kept.get("ordered", [])
+        fresh = _RENEW if len(ordered) + _RENEW == len(values) else len(values)
+        if fresh == len(values):
+            ordered = kept["ordered"] = []
+        ordered += values[-fresh:]
+        ordered.sort()  # two runs: it merges them
+        for gone in values[:-WINDOW]:
+            del ordered[bisect_left(ordered, gone)]
+        del values[:-WINDOW]
+        return ordered
 
     def recent(self, count: int = RECENT) -> list[float]:
         """The last residuals, `count` at most, oldest first."""

@@ -193,8 +193,7 @@ def _take(
     state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], lines: Sequence[Timed | None],
     settings: SlowdownSettings,
 ) -> bool:  # fmt: skip
-    """Compare steps of one batch size with their level; `times` are logarithms, `lines` the timers that came with each.
-    """
+    """Compare steps of one batch size with their level; `times` are logarithms, `lines` the timers with each."""
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
     grows = state.launch.topology.sequence_grows

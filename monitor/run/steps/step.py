@@ -154,9 +154,10 @@ def may_change_launch(state: RunState, event: Event, author: str) -> bool:
         return source != "engine" or launch.phase in ENDED
     if source == "trainer" or (last := launch.last_iteration) is None:
         return False  # the Trainer's launches begin with its own heading
-    if isinstance(event, IterationLogged):
-        return event.iteration < last or (event.iteration == last and not _is_repeated(state, event, author))
-    return event.step < last  # type: ignore[attr-defined]
+    if isinstance(event, EngineStepLogged):
+        return event.step < last
+    assert isinstance(event, IterationLogged)
+    return event.iteration < last or (event.iteration == last and not _is_repeated(state, event, author))
 
 
 def _is_repeated(state: RunState, event: IterationLogged, author: str) -> bool:
