@@ -6,12 +6,11 @@ against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import NORMAL_DEVIATIONS, median
+from monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check
@@ -120,18 +119,12 @@ class Level(Struct, dict=True):
         return at, look
 
     def _in_order(self) -> list[float]:
-        """The values that make the level, the lowest first; older ones are dropped. `_RENEW` came since the last time:
-        to take the others as they stood is five times as fast as to sort them.
-        """
+        """The values that make the level, the lowest first; older ones go. `_RENEW` came since it was asked last."""
         values, kept = self.values, self.__dict__
-        ordered: list[float] = kept.get("ordered", [])
-        fresh = _RENEW if len(ordered) + _RENEW == len(values) else len(values)
-        if fresh == len(values):
-            ordered = kept["ordered"] = []
-        ordered += values[-fresh:]
-        ordered.sort()  # two runs: it merges them
-        for gone in values[:-WINDOW]:
-            del ordered[bisect_left(ordered, gone)]
+        if len(kept.get("ordered", ())) + _RENEW != len(values):
+            kept["ordered"] = sorted(values[:-_RENEW])
+        ordered: list[float] = kept["ordered"]
+        move_on(ordered, values[-_RENEW:], values[:-WINDOW])
         del values[:-WINDOW]
         return ordered
 

@@ -1,7 +1,6 @@
 """What is remembered of losses and grad norms, as logarithms, and the thresholds."""
 
 import math
-from bisect import bisect_left
 from operator import sub
 from typing import Any
 
@@ -9,7 +8,7 @@ from msgspec import Struct, field
 
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
-from monitor.statistics.median import spread
+from monitor.statistics.median import move_on, spread
 from monitor.units import Factor, Ratio
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
@@ -61,10 +60,8 @@ class Trace(Struct, dict=True):
         values, fresh = self.values, len(self.values) - size
         ordered: list[float] = self.__dict__.pop("apart", [])
         if 0 < fresh <= len(ordered) == size - _LAG:
-            ordered += map(sub, values[-fresh:], values[-fresh - _LAG :])
-            ordered.sort()
-            for gone in map(sub, values[_LAG : _LAG + fresh], values):
-                del ordered[bisect_left(ordered, gone)]
+            gone = map(sub, values[_LAG : _LAG + fresh], values)
+            move_on(ordered, map(sub, values[-fresh:], values[-fresh - _LAG :]), gone)
         else:
             ordered = sorted(map(sub, values[-size:][_LAG:], values[-size:]))
         del values[:-size], self.stamps[:-size]
