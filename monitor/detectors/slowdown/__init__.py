@@ -180,6 +180,7 @@ def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
         if window.onset is not None:
             window.ended()
     elif not shift.unsure:
+        window.trim(further=1)
         if window.onset != shift.onset:
             drifted = shift.reason == "drift"
             others = other_launches(memory) if shift.reason == "launch" else None
@@ -214,7 +215,6 @@ def _take(
         if track.value is None or not look:
             continue  # nearly all steps of a healthy run end here
         step = steps[at - 1]
-        memory.window.trim(further=1)
         if not known:
             changed |= begin_segment(state, memory, track, step, settings)
         else:
@@ -222,7 +222,8 @@ def _take(
                 renew_segment(memory, track)
             changed |= watch(memory, track, step, at - begun, grows, settings)
         memory.reference = track.value
-        changed |= _explain(state, memory, lines[at - 1])
+        if changed or lines[at - 1] is not None:
+            changed |= _explain(state, memory, lines[at - 1])
     return changed
 
 
