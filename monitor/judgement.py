@@ -83,7 +83,7 @@ class Judge:
                 continue
             # whether the steps before the event are to be seen before it is folded
             if steps and (
-                may_change_launch(state.launch, event) if kind in _KEEP_BUFFER else not is_known(state.launch, event)
+                may_change_launch(state, event, source) if kind in _KEEP_BUFFER else not is_known(state.launch, event)
             ):
                 self._update(state, steps)
                 steps = []

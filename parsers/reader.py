@@ -29,8 +29,6 @@ from parsers.wrappers import CUT, Unwrapper
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
 _SHORT = 1000  # bytes of a line that is remembered
-_CARRIED = (b'\n{"', *CUT)  # of lines that carry others, or parts of them
-_NOT_PLAIN = (b"\r", b"\0", *_CARRIED)
 
 
 @cache
@@ -65,10 +63,7 @@ def passed_over(data: bytes, memo: Memo) -> Bookmark | None:
     """As SourceReader.save after a source of `data` alone, if that is plain lines of which no rule wants one. None: it
     is to be read.
     """
-    for mark in _NOT_PLAIN:
-        if mark in data:
-            return None
-    if not data.endswith(b"\n") or data.startswith(b'{"') or any(memo.known(data)):
+    if b"\r" in data or b"\0" in data or _carries(data) or not data.endswith(b"\n") or any(memo.known(data)):
         return None
     return Bookmark(len(data), data.count(b"\n") + 1)
 
@@ -189,18 +184,17 @@ class SourceReader:
 
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         """Its events into `out`."""
-        number, data = block.first_line, block.data
-        numbers: Sequence[int]
+        data, numbers = block.data, list[int]()
         if b"\r" in data:
             # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
             physical = data.replace(b"\r\n", b"\n").split(b"\n")
-            numbers = [number + index for index, line in enumerate(physical) for _ in range(line.count(b"\r") + 1)]
+            for number, several in enumerate(physical, block.first_line):
+                numbers += [number] * (several.count(b"\r") + 1)
             data = b"\n".join(physical).replace(b"\r", b"\n")
         lines = data.split(b"\n")
         lines.pop()  # the data ends in a line end
-        if b"\r" not in block.data:
-            numbers = range(number, number + len(lines))
-        if self._unwrapper.parts or data.startswith(b'{"') or any(mark in data for mark in _CARRIED):
+        numbers = numbers or list(range(block.first_line, block.first_line + len(lines)))
+        if self._unwrapper.parts or _carries(data):
             lines, numbers = self._unwrapped(lines, numbers)
             data = b"\n".join(lines)
         known = self._memo.known(data)
@@ -263,9 +257,8 @@ class SourceReader:
         parts = 0
         for segment, line in _segments(raw):
             parts += 1
-            out.extend(
-                LogEvent(number, rule, event, shown or segment or raw) for rule, event, shown in self._ask(line, rules)
-            )
+            for rule, event, shown in self._ask(line, rules):
+                out.append(LogEvent(number, rule, event, shown or segment or raw))
         found = out[before:]
         learns = shape is not None and parts == 1 and not self._open and shape.template is None
         if not found:
@@ -320,18 +313,16 @@ class SourceReader:
     def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event, str]]:
         """(rule, event, the line that tells it where that is an earlier one)."""
         found: list[tuple[str, Event, str]] = []
-        if self._open:
-            taken, still_open = False, []
-            for name, gatherer in reversed(self._open):  # the one that was opened last is nearest
-                events, took, done = ([], False, False) if taken else gatherer.offer(line)
-                found.extend((name, event, gatherer.shown) for event in events)
-                taken = taken or took
-                if not done:
-                    still_open.append((name, gatherer))
-            self._open = still_open[::-1]
+        for place in reversed(range(len(self._open))):  # the one that was opened last is nearest
+            name, gatherer = self._open[place]
+            events, taken, done = gatherer.offer(line)
+            if events:
+                found += [(name, event, gatherer.shown) for event in events]
+            if done:
+                del self._open[place]
             if taken:
                 return found
-        for name, item in self._read_by_rules(line, rules):
+        for name, item in self._read_by_rules(line, rules) if rules else ():
             if isinstance(item, Event):
                 found.append((name, item, ""))
             else:
@@ -339,6 +330,13 @@ class SourceReader:
         for rule in self._extra:
             found.extend((rule.name, item, "") for item in rule.read(line) if isinstance(item, Event))
         return found
+
+
+def _carries(data: bytes) -> bool:
+    """Whether lines carry others, or parts of them."""
+    if data.startswith(b'{"') or b'\n{"' in data:
+        return True
+    return b" P " in data and any(mark in data for mark in CUT)  # what all of these hold is found in half the time
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

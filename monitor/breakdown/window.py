@@ -35,9 +35,9 @@ class Window(Struct):
         if self.first is None and len(self.lines) >= _LEARN:
             self.first = profile(self.lines)
 
-    def trim(self) -> None:
-        """Keep the last lines only."""
-        del self.lines[:-_LINES]
+    def trim(self, further: int = 0) -> None:
+        """Keep the last lines only, and so many `further` ones."""
+        del self.lines[: -_LINES - further]
 
     def restart(self) -> None:
         """Another launch or batch size: what was printed so far can no longer be compared with what comes."""

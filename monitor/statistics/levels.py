@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import NORMAL_DEVIATIONS, median
+from monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check
@@ -28,8 +28,10 @@ _DECIMALS = (2, 3)  # decimals looked for: no program prints fewer, and more are
 _MISS = 3  # a value that is not slow takes back so many that are
 
 
-class Level(Struct):
-    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
+class Level(Struct, dict=True):
+    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation. In order
+    they are kept beside it, where none of it is saved.
+    """
 
     values: list[float] = field(default_factory=list)
     """The last ones, oldest first."""
@@ -98,8 +100,7 @@ class Level(Struct):
                             down = limit
                 look = up >= suspect or down >= suspect or residual > distant
             if not seen % _RENEW and seen >= LEARN:
-                del values[:-WINDOW]
-                ordered = sorted(values)
+                ordered = self._in_order()
                 look, known = look or value is None, at + 1 if known is None else known
                 value = ordered[len(ordered) // 2]
                 scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
@@ -116,6 +117,16 @@ class Level(Struct):
             self.residuals += at - known
         self.seen, self.value, self.scale, self.up, self.down = seen, value, scale, up, down
         return at, look
+
+    def _in_order(self) -> list[float]:
+        """The values that make the level, the lowest first; older ones go. `_RENEW` came since it was asked last."""
+        values, kept = self.values, self.__dict__
+        if len(kept.get("ordered", ())) + _RENEW != len(values):
+            kept["ordered"] = sorted(values[:-_RENEW])
+        ordered: list[float] = kept["ordered"]
+        move_on(ordered, values[-_RENEW:], values[:-WINDOW])
+        del values[:-WINDOW]
+        return ordered
 
     def recent(self, count: int = RECENT) -> list[float]:
         """The last residuals, `count` at most, oldest first."""

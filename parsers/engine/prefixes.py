@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from parsers.wrappers import MONTHS, TEXT_FORMS
 
@@ -109,9 +110,14 @@ class Prefix:
         return self.task if self.local_rank is None else None
 
     @property
-    def key(self) -> tuple[int | None, int | None, int | None, str | None, str | None]:
+    def key(self) -> str:
         """Tells the writers of a merged file apart."""
-        return (self.task, self.local_rank, self.rank, self.node, self.pod)
+        return _key(self.task, self.local_rank, self.rank, self.node, self.pod)
+
+
+@lru_cache(256)
+def _key(*told: int | str | None) -> str:
+    return str(told)
 
 
 def iso_time(text: str) -> str:

@@ -16,7 +16,7 @@ import random
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -51,6 +51,7 @@ _TIME = re.compile(
     % "|".join(MONTHS).encode()
 )
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
+_REPEATED = 256  # pieces of a kind that are remembered
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
 _WIDEST_FRACTION = 24  # `0.00010000000000000002` is a learning rate
 _Span: TypeAlias = tuple[int, int]
@@ -397,9 +398,11 @@ def _decoder(*kinds: type[Event]) -> Callable[[bytes], tuple[Any, ...]]:
 
 @cache
 def _work(convert: _Convert) -> Callable[[bytes], bytes]:
+    """What makes JSON of a piece. Memory, in which most of them are told, is the same line after line."""
     if convert is fields.clock:
         return _clock_work
 
+    @lru_cache(_REPEATED)
     def work(piece: bytes) -> bytes:
         value = convert(piece.decode("ascii", "replace"))
         return b"!" if value is None else repr(value).encode()  # no JSON: it is left to the reference reading

@@ -41,7 +41,7 @@ def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
     """A report begins."""
     text = line.text.strip()
     if _SUBJECT.match(text):
-        yield LsfReportGatherer(writer=str(line.prefix.key), subject=text)
+        yield LsfReportGatherer(writer=line.prefix.key, subject=text)
 
 
 class LsfReportGatherer(Gatherer):
@@ -76,7 +76,7 @@ class LsfReportGatherer(Gatherer):
         if self.follows:
             return [], False, False
         self.lines += 1
-        if self.lines > _REPORT_LINES or str(line.prefix.key) != self.writer:
+        if self.lines > _REPORT_LINES or line.prefix.key != self.writer:
             return self.close(), False, True
         if self.script:
             self.script = not _RULE.match(bare)

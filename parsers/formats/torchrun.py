@@ -36,9 +36,9 @@ _BORDER = lazy(r"^[=-]{4,200}$")
 def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
     """A report begins, or its last part where the rest was lost."""
     if _ROOT_CAUSE in line.text:
-        yield RootCauseGatherer(writer=str(line.prefix.key), root=True)
+        yield RootCauseGatherer(writer=line.prefix.key, root=True)
     elif line.text.strip() == _FAILURES:
-        yield RootCauseGatherer(writer=str(line.prefix.key))
+        yield RootCauseGatherer(writer=line.prefix.key)
 
 
 class RootCauseGatherer(Gatherer):
@@ -69,7 +69,7 @@ class RootCauseGatherer(Gatherer):
         """Take the report's lines, of the one who writes it; the border behind the root cause is the last."""
         self.lines += 1
         text, bare = line.text, line.text.strip()
-        if str(line.prefix.key) != self.writer:
+        if line.prefix.key != self.writer:
             return self._other()
         if not self.root:
             return self._before(line)

@@ -66,8 +66,8 @@ class TracebackGatherer(Gatherer):
         """An exception line ends one of the tracebacks; the rules may read it too."""
         self.lines += 1
         text, bare = line.text, line.text.strip()
-        writer = self.writers.setdefault(str(line.prefix.key), {})
-        if _is_header(line):
+        writer = self.writers.setdefault(line.prefix.key, {})
+        if HEADER in bare and _is_header(line):
             self.pending, self.lines = min(self.pending + 1, _MAX_PENDING), 0
             writer.pop("told", None)  # no sentence stood between: this is another one
             return [], True, False
@@ -98,7 +98,7 @@ class TracebackGatherer(Gatherer):
         writer["code"] = bare.startswith('File "')
         if "script" not in writer and (match := _FILE.match(text)):
             writer["script"] = match[1]
-        if text.rstrip().endswith(_TOP_LEVEL):
+        if bare.endswith(_TOP_LEVEL):
             writer["top_level"] = True
             return True
         return False
@@ -145,7 +145,7 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
         yield TracebackGatherer()
     elif line.text.rstrip().endswith(_TOP_LEVEL) and (frame := _FILE.match(line.text)):
         told = {"script": frame[1], "top_level": True}
-        yield TracebackGatherer(writers={str(line.prefix.key): told}, headless=True)
+        yield TracebackGatherer(writers={line.prefix.key: told}, headless=True)
 
 
 def open_ignored(line: Line) -> Iterator[Event | Gatherer]:

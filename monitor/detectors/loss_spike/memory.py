@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
-from monitor.statistics.median import spread
+from monitor.statistics.median import move_on, spread
 from monitor.units import Factor, Ratio
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
@@ -45,18 +45,32 @@ class LossSpikeSettings(Struct, frozen=True):
     """Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost."""
 
 
-class Trace(Struct):
-    """Logarithms in the order in which they came, and at which iteration each came."""
+class Trace(Struct, dict=True):
+    """Logarithms in the order in which they came, and at which iteration each came. Differences of them are kept in
+    order of size beside it, where none is saved.
+    """
 
     values: list[float] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
 
-    def keep(self, size: int) -> None:
-        """Drop the oldest. Called now and then: appending is all that a step costs."""
-        del self.values[:-size], self.stamps[:-size]
+    def keep(self, size: int) -> list[float]:
+        """Drop the oldest. Called now and then: appending is all that a step costs. The differences of values _LAG
+        apart, the lowest first: of a full window only the new ones are worked out and merged into the others.
+        """
+        values, fresh = self.values, len(self.values) - size
+        ordered: list[float] = self.__dict__.pop("apart", [])
+        if 0 < fresh <= len(ordered) == size - _LAG:
+            gone = map(sub, values[_LAG : _LAG + fresh], values)
+            move_on(ordered, map(sub, values[-fresh:], values[-fresh - _LAG :]), gone)
+        else:
+            ordered = sorted(map(sub, values[-size:][_LAG:], values[-size:]))
+        del values[:-size], self.stamps[:-size]
+        self.__dict__["apart"] = ordered
+        return ordered
 
     def before(self, stamp: int) -> None:
         """Forget what came at `stamp` or later: a restart went back behind it."""
+        self.__dict__.clear()
         self.values = [value for value, at in zip(self.values, self.stamps, strict=True) if at < stamp]
         self.stamps = [at for at in self.stamps if at < stamp]
 
@@ -167,18 +181,16 @@ def is_abnormal(memory: Memory, loss: float, norm: float, settings: LossSpikeSet
 
 def set_bars(memory: Memory, settings: LossSpikeSettings) -> None:
     """Level, spread and bars from the lines that are known now."""
-    memory.loss.keep(_WINDOW)
-    memory.norm.keep(_WINDOW)
     memory.loss_record *= _DECAY
     memory.norm_record *= _DECAY
     memory.loss_bar = memory.loss_look = memory.norm_bar = memory.norm_bar_twice = math.inf
-    memory.loss_level, own = _level(memory.loss.values)
+    memory.loss_level, own = _level(memory.loss)
     if memory.loss_level is not None:
         memory.loss_spread = max(own, LOSS_SPREAD)
         learned = max(settings.spreads * memory.loss_spread, settings.record_factor * memory.loss_record)
         memory.loss_bar = max(math.log1p(settings.loss_floor), learned)
         memory.loss_look = settings.twice * memory.loss_bar
-    memory.norm_level, own = _level(memory.norm.values)
+    memory.norm_level, own = _level(memory.norm)
     if own == 0.0:  # a constant is not computed: no evidence
         memory.norm_level = None
     if memory.norm_level is not None:
@@ -188,13 +200,13 @@ def set_bars(memory: Memory, settings: LossSpikeSettings) -> None:
         memory.norm_bar_twice = max(math.log(settings.norm_floor_twice), settings.twice * learned)
 
 
-def _level(values: list[float]) -> tuple[float | None, float]:
+def _level(trace: Trace) -> tuple[float | None, float]:
     """(what the next value should be, how far values lie apart, in standard deviations: 0 where most of them are the
     same); None where too little is known.
     """
+    apart, values, half = trace.keep(_WINDOW), trace.values, _STRETCH // 2
     if len(values) < MINIMUM:
         return None, 0.0
-    half, apart = _STRETCH // 2, list(map(sub, values[_LAG:], values))
     before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.

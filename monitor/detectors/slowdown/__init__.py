@@ -116,7 +116,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         memory.outside.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
-    changed, begin = False, 0
+    changed = False
     if memory.saves_seen != state.past.checkpoints.saves:  # a save ends a batch: these are the steps after it
         memory.saves_seen, before = state.past.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
@@ -124,50 +124,53 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             seconds = median(launch.engine.between.usual)
         memory.slow_saves = saves.watch(before, state.past.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
-    for place, step in enumerate(steps):
+    for step in steps:
         if step.outside is not None:
             took, outside = step.outside, memory.outside
             changed |= outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for)
-        if step.timed is not None and place > begin:
-            changed |= _follow(state, memory, steps[begin:place], settings)
-            begin = place
-    return _follow(state, memory, steps[begin:] if begin else steps, settings) or changed
+    return _follow(state, memory, steps, settings) or changed
 
 
 def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-    """Take steps of which the first alone may bring timers: those of the line before it."""
-    launch = state.launch
-    batch_usual, length_usual = launch.topology.global_batch_size, launch.topology.sequence_length
-    sizes = memory.sizes
+    """Take steps, and the timers that came with each: those of the line before it."""
+    topology = state.launch.topology
+    batch_usual, length_usual = topology.global_batch_size, topology.sequence_length
+    sizes, warm_up = memory.sizes, settings.warm_up
     changed, log = False, math.log
-    timed = steps[0].timed
-    if timed is not None:
-        memory.window.add(timed)
     taken: list[Step] = []
     times: list[float] = []
+    lines: list[Timed | None] = []
     for step in steps:
-        seconds = step.seconds
+        seconds, timed = step.seconds, step.timed
         if step.counted:
             memory.steps += 1
             if seconds is None:
                 memory.untimed = step.iteration
-                continue
-        elif seconds is None or memory.untimed is None or memory.untimed != step.iteration:
-            continue
-        else:
+        elif memory.untimed is None or memory.untimed != step.iteration:
+            seconds = None
+        elif seconds is not None:
             memory.untimed = None
-        if seconds <= 0 or memory.steps <= settings.warm_up:
+        if seconds is None or seconds <= 0 or memory.steps <= warm_up:
+            if timed is not None:
+                changed |= _take(state, memory, taken, times, lines, settings)
+                taken, times, lines = [], [], []
+                memory.window.add(timed)
+                changed |= _explain(state, memory, timed)
             continue
         size = step.batch_size or batch_usual, step.sequence_length or length_usual
         if size != sizes:
-            changed |= _take(state, memory, taken, times, settings)
-            taken, times = [], []
+            changed |= _take(state, memory, taken, times, lines, settings)
+            taken, times, lines = [], [], []
             memory.sizes = sizes = size
             changed |= _change_key(memory, f"{size[0]}/{size[1]}")
+            timed = None  # of a line of the size before
         taken.append(step)
         times.append(log(seconds))
-    changed |= _take(state, memory, taken, times, settings)
-    return _explain(state, memory, timed) or changed
+        lines.append(timed)
+    changed |= _take(state, memory, taken, times, lines, settings)
+    changed |= _explain(state, memory, None)
+    memory.window.trim()
+    return changed
 
 
 def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
@@ -177,22 +180,21 @@ def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
         if window.onset is not None:
             window.ended()
     elif not shift.unsure:
+        window.trim(further=1)
         if window.onset != shift.onset:
             drifted = shift.reason == "drift"
             others = other_launches(memory) if shift.reason == "launch" else None
             window.shifted(shift.onset, drifted=drifted, before=others)
         if timed is not None or window.found is None:
-            changed = window.explain(timed, state.launch.topology.pipeline_parallel_size)
-            window.trim()
-            return changed
-    window.trim()
+            return window.explain(timed, state.launch.topology.pipeline_parallel_size)
     return False
 
 
 def _take(
-    state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], settings: SlowdownSettings
-) -> bool:
-    """Compare steps of one batch size with their level; `times` are logarithms."""
+    state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], lines: Sequence[Timed | None],
+    settings: SlowdownSettings,
+) -> bool:  # fmt: skip
+    """Compare steps of one batch size with their level; `times` are logarithms, `lines` the timers with each."""
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
     grows = state.launch.topology.sequence_grows
@@ -207,6 +209,9 @@ def _take(
         suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
         at, look = track.add(times, iterations, at, limit, suspect, far)
         _count_over(memory, steps[begun:at], times[begun:at])  # by what was normal before the last look
+        for line in lines[begun:at]:
+            if line is not None:
+                memory.window.add(line)
         if track.value is None or not look:
             continue  # nearly all steps of a healthy run end here
         step = steps[at - 1]
@@ -217,6 +222,8 @@ def _take(
                 renew_segment(memory, track)
             changed |= watch(memory, track, step, at - begun, grows, settings)
         memory.reference = track.value
+        if changed or lines[at - 1] is not None:
+            changed |= _explain(state, memory, lines[at - 1])
     return changed
 
 
@@ -224,10 +231,12 @@ def _count_over(memory: Memory, steps: Sequence[Step], times: Sequence[float]) -
     """Into the distribution: each time over what was normal before it, over that of before a slowdown that stands."""
     normal = memory.reference if memory.shift is None else memory.shift.base
     if normal is not None:
+        counts, total = memory.over, memory.over_sum
         for step, time in zip(steps, times, strict=True):
-            over = math.exp(time - normal)
-            memory.over[bisect_left(OVER_NORMAL, over)] += step.interval
-            memory.over_sum += over * step.interval
+            over, interval = math.exp(time - normal), step.interval
+            counts[bisect_left(OVER_NORMAL, over)] += interval
+            total += over * interval
+        memory.over_sum = total
 
 
 def over_normal(state: RunState) -> tuple[list[int], float]:

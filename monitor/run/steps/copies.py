@@ -84,6 +84,10 @@ class Copies(Struct):
             return True
         return False
 
+    def may_be_rivals(self, lines: int, interval: int) -> bool:
+        """Whether the last step, told once more, may be another launch's."""
+        return bool(self.rivals) or (bool(self.left) and lines <= _AHEAD * interval)
+
     def rival(self, last: int) -> None:
         """Another launch writes beside the one that counts, and stands at iteration `last`."""
         self.rivals = [*self.rivals[1 - _RIVALS :], last]

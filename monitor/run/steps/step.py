@@ -140,16 +140,29 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
 
 def _take_memory(step: Step, memory: Memory) -> None:
     step.memory_bytes = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
-    step.memory_peak_bytes = max((peak for peak in (memory.max_allocated, memory.allocated) if peak), default=None)
+    step.memory_peak_bytes = max(memory.max_allocated or 0, memory.allocated or 0) or None
 
 
-def may_change_launch(launch: Launch, event: Event) -> bool:
-    """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
-    source = _SOURCES.get(type(event))
+def may_change_launch(state: RunState, event: Event, author: str) -> bool:
+    """Whether a report of a step may begin another launch, or may come from another step source than the last one.
+    `author`: the file that it came from.
+    """
+    source, launch = _SOURCES.get(type(event)), state.launch
     if source is None:
         return False
     if source != launch.driver:
         return source != "engine" or launch.phase in ENDED
     if source == "trainer" or (last := launch.last_iteration) is None:
         return False  # the Trainer's launches begin with its own heading
-    return event.iteration <= last if isinstance(event, IterationLogged) else event.step < last  # type: ignore[attr-defined]
+    if isinstance(event, EngineStepLogged):
+        return event.step < last
+    assert isinstance(event, IterationLogged)
+    return event.iteration < last or (event.iteration == last and not _is_repeated(state, event, author))
+
+
+def _is_repeated(state: RunState, event: IterationLogged, author: str) -> bool:
+    """Whether the last line comes once more, as from a logger that prints all twice: no other launch may tell it."""
+    launch, copies = state.launch, state.copies
+    if event.dialect != launch.dialect or copies.may_be_rivals(launch.iterations, launch.log_interval or 1):
+        return False
+    return copies.is_copy(event, author, launch.number)
