@@ -151,7 +151,7 @@ def history(
                 yield Moment(player.run.state.name, due, shown)
             due += step
         before, shown = player, None
-        deque(players.play(item), maxlen=0)
+        deque(players.play([item]), maxlen=0)
         player = players.current()
         if player is not before and before.now > due - step:
             yield from _last(config, before)
