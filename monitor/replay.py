@@ -11,7 +11,6 @@ import math
 import pickle
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -41,30 +40,10 @@ _DAY = 86400.0
 _YEAR = 365 * _DAY
 _UNPLACED: frozenset[type[Event]] = frozenset({PartBegan, GenerationMoved})
 """Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
-_FEW, _MOST = 128, 1024  # events that are judged one by one before many are at once, and of these at the most
-_PATIENT = 4096  # the first of these where verdicts change every now and then
+_FEW = 128  # events that are judged one by one before the judge goes ahead
+_MOST = 1024  # events by which it goes ahead, at the most, and that are judged one by one behind a change
+_TAKEN_BACK = ("run", "now", "_judged_until", "_seconds", "_samples", "_tflops")
 _OPENING = 1000  # events of a source among which its year is looked for
-
-
-@dataclass(slots=True)
-class _Samples:
-    """What the steps of a run took, for its summary."""
-
-    seconds: Sample = field(default_factory=Sample)
-    rates: Sample = field(default_factory=Sample)
-    tflops: Sample = field(default_factory=Sample)
-
-    def add(self, state: RunState) -> None:
-        """One more step."""
-        launch = state.launch
-        if launch.step_seconds is None:
-            return
-        self.seconds.add(launch.step_seconds)
-        rate = derived.samples_per_second(state)
-        if rate is not None:
-            self.rates.add(rate)
-        if launch.latest.tflops is not None:
-            self.tflops.add(launch.latest.tflops)
 
 
 class Replay:
@@ -80,7 +59,7 @@ class Replay:
         self._judged_until = float("-inf")  # deadlines before are; lines may have followed too closely to look for more
         self._judge = judge
         self._due: Placed | None = None
-        self._samples = _Samples()
+        self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
 
     def play(self, items: Iterable[Placed]) -> Iterator[Transition]:
         """Events in the order of their times, each at its own.
@@ -88,32 +67,23 @@ class Replay:
         Where verdicts have not changed for long the judge goes ahead; if one does change, the run is taken back.
         """
         events: Iterator[Placed] = filter(_has_a_place, items)
-        again = deque[Placed]()
-        rest, ahead, most, patience = events, False, _FEW, _FEW
+        rest, again, ahead, most = events, deque[Placed](), False, _FEW
         self._due = next(rest, None)
         while self._due is not None:
             begin = yield from self._wait_for(self._due)
-            kept = pickle.dumps((self.run, self.now, self._judged_until, self._samples)) if ahead else b""
+            kept = pickle.dumps({name: getattr(self, name) for name in _TAKEN_BACK}) if ahead else b""
             self._due, taken = None, list[Placed]()
+            stretch = self._stretch(chain((begin,), rest), taken, most)
             try:
-                yield from self._judge.follow(
-                    self.run, self._stretch(chain((begin,), rest), taken, most), live=True, ahead=ahead
-                )
+                yield from self._judge.follow(self.run, stretch, True, ahead)
             except Overtaken:
-                self.run, self.now, self._judged_until, self._samples = pickle.loads(kept)  # noqa: S301  # written above
+                self.__dict__.update(pickle.loads(kept))  # noqa: S301  # written above
                 again.extendleft(reversed(taken if self._due is None else [*taken, self._due]))
                 self._due, rest = again.popleft(), _first(again, events)
-                patience = min(2 * patience, _PATIENT)
-                ahead, most = False, max(patience, len(taken))
-                continue
-            if len(taken) < most:
-                ahead, most = False, patience
-            elif not ahead:
-                ahead, most = True, _FEW
-            elif most < _MOST:
-                most *= 2
+                ahead, most = False, max(_MOST, len(taken))
             else:
-                patience = _FEW
+                calm = len(taken) == most
+                ahead, most = calm, min(2 * most, _MOST) if ahead and calm else _FEW
 
     def _wait_for(self, placed: Placed) -> Generator[Transition, None, Placed]:
         """Time passes until the event is due: at the time that it then has."""
@@ -141,10 +111,10 @@ class Replay:
         if placed.proof != "proved" or placed.took > 0:
             return True
         deadline = self._judge.deadline(self.run, self._judged_before())
-        if deadline is not None and deadline < at:
-            return True
-        self._judged_until = at
-        return False
+        if deadline is None or deadline >= at:
+            self._judged_until = at
+            return False
+        return True
 
     def _judged_before(self) -> float:
         """Deadlines up to there need no judgement any more."""
@@ -167,7 +137,17 @@ class Replay:
             before, timed = state.iterations_total, state.launch.step_seconds is not None
             yield entry, source, at
             if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
-                self._samples.add(state)
+                self._sample(state)
+
+    def _sample(self, state: RunState) -> None:
+        if state.launch.step_seconds is None:
+            return
+        self._seconds.add(state.launch.step_seconds)
+        rate, tflops = derived.samples_per_second(state), state.launch.latest.tflops
+        if rate is not None:
+            self._samples.add(rate)
+        if tflops is not None:
+            self._tflops.add(tflops)
 
     def leaves_open(self, placed: Placed) -> bool:
         """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
@@ -245,9 +225,9 @@ class Replay:
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(self.run.book.counts.items())),
             "slowdown": None if (found := level(state)) is None else standing(found),
-            "median_seconds_per_iteration": _rounded(self._samples.seconds.median),
-            "median_samples_per_second": _rounded(self._samples.rates.median),
-            "median_tflops": _rounded(self._samples.tflops.median),
+            "median_seconds_per_iteration": _rounded(self._seconds.median),
+            "median_samples_per_second": _rounded(self._samples.median),
+            "median_tflops": _rounded(self._tflops.median),
             **derived.figures(state, seconds),
         })  # fmt: skip
 

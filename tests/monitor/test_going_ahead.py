@@ -14,7 +14,6 @@ from parsers.reader import SourceReader
 def _told(text: str, monkeypatch: pytest.MonkeyPatch, few: int) -> tuple[list[Transition], dict[str, object]]:
     monkeypatch.setattr(replays, "_FEW", few)
     monkeypatch.setattr(replays, "_MOST", 4 * few)
-    monkeypatch.setattr(replays, "_PATIENT", 2 * few)
     reader = SourceReader()
     entries = [*reader.feed(text.encode()), *reader.flush()]
     played = list(replay(Judge(Config(), repeats=False), "run", {"log": entries}, after=7200.0))
