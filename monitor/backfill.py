@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from monitor.judgement import Judge
 from monitor.metrics import CATALOGUE, samples_of
 from monitor.prometheus_text import Family, escaped
 from monitor.replay import Players, Replay
+from monitor.run.experiments import BOUNDS
 from monitor.snapshot import Histogram, Sample, clean_label
 from monitor.source_clock import Placed, SourceClock, clocked
 from parsers.events import LogEvent
@@ -138,7 +139,10 @@ def history(
     player.dated = any(clock.scale.dated for clock in clocks.values())
     due: float | None = None
     shown: Samples | None = None
-    for item in heapq.merge(*streams, key=itemgetter(0)):
+    items = heapq.merge(*streams, key=itemgetter(0))
+    left = list(islice(items, 1))
+    while left:
+        item = left.pop()
         at = item.at
         if due is None:
             due = at
@@ -151,12 +155,23 @@ def history(
                 yield Moment(player.run.state.name, due, shown)
             due += step
         before, shown = player, None
-        deque(players.play(item), maxlen=0)
+        deque(players.play(_until(due, item, items, left)), maxlen=0)
         player = players.current()
         if player is not before and before.now > due - step:
             yield from _last(config, before)
     deque(players.finish(0.0), maxlen=0)
     yield from _last(config, player)
+
+
+def _until(due: float, begin: Placed, items: Iterator[Placed], left: list[Placed]) -> Iterator[Placed]:
+    """Lines up to the one before which the run is looked at: that one is `left`. Alone where another run may begin."""
+    yield begin
+    alone = begin.entry.event.kind in BOUNDS
+    for item in items:
+        if alone or due < item.at < float("inf") or item.entry.event.kind in BOUNDS:
+            left.append(item)
+            return
+        yield item
 
 
 def _begun(

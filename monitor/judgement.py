@@ -5,9 +5,10 @@ healthy iterations cost a million small updates and hardly a judgement.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
@@ -19,7 +20,7 @@ from monitor.run.launches import is_known, retire
 from monitor.run.state import RunState
 from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
 from parsers import events
-from parsers.events import Event, LogEvent, TimersReported, TrainerLogged
+from parsers.events import Event, LogEvent, TimersReported
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
@@ -31,6 +32,13 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
 )  # fmt: skip
 """Events that change nothing of what `Detector.update` may take as constant, but for a restart (`may_change_launch`):
 as a setting does that is known already."""
+
+Timed: TypeAlias = tuple[LogEvent, str, float]
+"""An event, the stream it came from, and the instant at which it is folded."""
+
+
+class Overtaken(Exception):  # noqa: N818  # no error: whoever goes ahead goes back
+    """A verdict may have changed at a step, and the run is beyond it."""
 
 
 @dataclass(slots=True)
@@ -67,50 +75,48 @@ class Judge:
                 self._listeners.setdefault(kind, []).append(listener)
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
-        """Fold events in their order and let the detectors see them.
+        """`follow` events of one instant."""
+        return self.follow(run, zip(entries, repeat(source), repeat(at)), live)
+
+    def follow(self, run: Judged, timed: Iterable[Timed], live: bool, ahead: bool = False) -> list[Transition]:
+        """Fold events in their order and let the detectors see them. Each is asked for when all before it are judged.
 
         While a log is followed, the run is judged at once where a verdict may have changed, so that what begins and
         ends within one reading is notified too. In a backlog steps are collected: the detectors see many at a time.
+        `ahead`: so they do here; raises Overtaken where a verdict may have changed among these steps.
         """
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
         restarts = state.restarts
-        for entry in entries:
+        for entry, source, at in timed:
             event = entry.event
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            # whether the steps before the event are to be seen before it is folded
-            if steps and (
-                may_change_launch(state, event, source) if kind in _KEEP_BUFFER else not is_known(state.launch, event)
-            ):
-                self._update(state, steps)
-                steps = []
-            iterations, skipped = state.iterations_total, state.skipped_iterations_total
-            step_source = state.launch.driver
-            fold(state, entry, source, at, live)
-            if kind in STEP_EVENTS and not (
-                kind is TrainerLogged and steps and is_amended(steps[-1], state.launch, event)  # type: ignore[arg-type]
-            ):
-                step = step_of(state, event, iterations, skipped, step_source)
-                if step is not None:
-                    steps.append(step)
+            if steps and _is_seen_after(state, event, source):
+                self._update(state, steps, ahead)
+                steps.clear()
+            step = _folded(state, entry, source, at, live, steps[-1] if steps and not ahead else None)
+            if step is not None:
+                steps.append(step)
             changed = kind in self._listeners and self._tell(state, event)
             if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
                 restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
-                if steps:
-                    changed = self._update(state, steps) or changed
-                    # a hang that stands ends with the next step
-                    if run.book.open and steps[-1].counted and not self._timed.isdisjoint(run.book.open):
-                        changed = True
-                    steps = []
-                if changed:
-                    transitions += self.judge(run, at)
+                transitions += self._judge_after(run, steps, at, changed, ahead)
         if steps:
-            self._update(state, steps)
+            self._update(state, steps, ahead)
         return transitions
+
+    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool, ahead: bool) -> list[Transition]:
+        """Judge where an event has changed something, or where a step does, unless that is left for later."""
+        stands = not self._timed.isdisjoint(run.book.open)
+        if steps and (changed or stands or not ahead):
+            # a hang that stands ends with the next step
+            changed = self._update(run.state, steps, ahead) or changed or (stands and steps[-1].counted)
+            steps.clear()
+        return self.judge(run, at) if changed else []
 
     def _tell(self, state: RunState, event: Event) -> bool:
         """The detectors that listen for it see an event; whether a verdict may have changed."""
@@ -121,8 +127,8 @@ class Judge:
                 changed = True
         return changed
 
-    def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
-        """Let every detector see the steps. Whether a verdict may have changed."""
+    def _update(self, state: RunState, steps: Sequence[Step], ahead: bool) -> bool:
+        """Let every detector see the steps. Whether a verdict may have changed; Overtaken if one has `ahead`."""
         changed, memories, number = False, state.memory_of, state.launch.number
         for name, kind, of_launch, update, settings in self._updates:
             memory: Any = memories.get(name)
@@ -130,6 +136,8 @@ class Judge:
                 memory = prepare(state, name, kind)
             if update(state, memory, steps, settings):
                 changed = True
+        if changed and ahead:
+            raise Overtaken
         return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
@@ -217,3 +225,18 @@ class Judge:
             name: d.check(state, recall(state, name, d.memory) if d.memory else None, now, settings)
             for name, d, settings in self._detectors
         }  # fmt: skip
+
+
+def _is_seen_after(state: RunState, event: Event, source: str) -> bool:
+    """Whether the steps before the event are to be seen before it is folded."""
+    return may_change_launch(state, event, source) if type(event) in _KEEP_BUFFER else not is_known(state.launch, event)
+
+
+def _folded(state: RunState, entry: LogEvent, source: str, at: float, live: bool, last: Step | None) -> Step | None:
+    """Fold an event: the step that it reports, unless it says more of the `last` one."""
+    event, step_source = entry.event, state.launch.driver
+    iterations, skipped = state.iterations_total, state.skipped_iterations_total
+    fold(state, entry, source, at, live)
+    if type(event) not in STEP_EVENTS or (last is not None and is_amended(last, state.launch, event)):
+        return None
+    return step_of(state, event, iterations, skipped, step_source)

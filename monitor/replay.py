@@ -7,10 +7,12 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 """
 
 import heapq
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import pickle
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -20,7 +22,7 @@ from monitor.detectors.base import stated
 from monitor.detectors.slowdown.words import level, standing
 from monitor.identity.naming import experiment_name
 from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
+from monitor.judgement import Judge, Judged, Overtaken, Timed
 from monitor.run import derived
 from monitor.run.evidence import settle
 from monitor.run.experiments import BOUNDS, Experiments
@@ -38,6 +40,9 @@ _DAY = 86400.0
 _YEAR = 365 * _DAY
 _UNPLACED: frozenset[type[Event]] = frozenset({PartBegan, GenerationMoved})
 """Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
+_FEW = 128  # events that are judged one by one before the judge goes ahead
+_MOST = 1024  # events by which it goes ahead, at the most, and that are judged one by one behind a change
+_TAKEN_BACK = ("run", "now", "_judged_until", "_seconds", "_samples", "_tflops")
 _OPENING = 1000  # events of a source among which its year is looked for
 
 
@@ -53,33 +58,97 @@ class Replay:
         self._open_until = float("-inf")  # nothing is judged up to there, that instant included
         self._judged_until = float("-inf")  # deadlines before are; lines may have followed too closely to look for more
         self._judge = judge
+        self._due: Placed | None = None
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
 
-    def play(self, placed: Placed) -> Iterator[Transition]:
-        """One event at its time."""
-        at, entry, source, proof, dated, took = placed
-        if not dated and type(entry.event) in _UNPLACED:
-            return
-        at = self.now if at == float("inf") else max(at, self.now)
+    def play(self, items: Iterable[Placed]) -> Iterator[Transition]:
+        """Events in the order of their times, each at its own.
+
+        Where verdicts have not changed for long the judge goes ahead; if one does change, the run is taken back.
+        """
+        events: Iterator[Placed] = filter(_has_a_place, items)
+        rest, again, ahead, most = events, deque[Placed](), False, _FEW
+        self._due = next(rest, None)
+        while self._due is not None:
+            begin = yield from self._wait_for(self._due)
+            kept = pickle.dumps({name: getattr(self, name) for name in _TAKEN_BACK}) if ahead else b""
+            self._due, taken = None, list[Placed]()
+            stretch = self._stretch(chain((begin,), rest), taken, most)
+            try:
+                yield from self._judge.follow(self.run, stretch, True, ahead)
+            except Overtaken:
+                self.__dict__.update(pickle.loads(kept))  # noqa: S301  # written above
+                again.extendleft(reversed(taken if self._due is None else [*taken, self._due]))
+                self._due, rest = again.popleft(), _first(again, events)
+                ahead, most = False, max(_MOST, len(taken))
+            else:
+                calm = len(taken) == most
+                ahead, most = calm, min(2 * most, _MOST) if ahead and calm else _FEW
+
+    def _wait_for(self, placed: Placed) -> Generator[Transition, None, Placed]:
+        """Time passes until the event is due: at the time that it then has."""
+        at = self.now if placed.at == float("inf") else max(placed.at, self.now)
         if self.first is None:
             self.first = self.now = at
-        state = self.run.state
-        if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
+        if at - self.now > _LEAST_GAP and self._is_to_wait(placed, at):
+            state = self.run.state
             reported = self._judge.crash_reported_at(self.run) if state.launch.phase == "crashed" else None
-            if state.launch.phase == "crashed" and (proof == "unknown" or _failed_since(state, reported, at)):
+            if state.launch.phase == "crashed" and (placed.proof == "unknown" or _failed_since(state, reported, at)):
                 # a relaunch, or what failed only now: the crash is reported, and it may follow
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = self._open_until = at
-            elif proof != "proved" or took > 0:
+            elif placed.proof != "proved" or placed.took > 0:
                 at = self._unproved(placed._replace(at=at))
             yield from self.pass_until(at)
         self.now = at
-        if type(entry.event) is TimeShown:
+        return placed._replace(at=at)
+
+    def _is_to_wait(self, placed: Placed, at: float) -> bool:
+        """Whether time alone may change a verdict before the event, or nobody knows how long the silence before it was.
+        Where not, the time has passed.
+        """
+        if at <= self._judge.calm_until(self.run):
+            return False
+        if placed.proof != "proved" or placed.took > 0:
+            return True
+        deadline = self._judge.deadline(self.run, self._judged_before())
+        if deadline is None or deadline >= at:
+            self._judged_until = at
+            return False
+        return True
+
+    def _judged_before(self) -> float:
+        """Deadlines up to there need no judgement any more."""
+        return max(math.nextafter(self._judged_until, 0.0), self._open_until)
+
+    def _stretch(self, items: Iterator[Placed], taken: list[Placed], most: int) -> Iterator[Timed]:
+        """Events up to one before which time alone may change a verdict, or up to `most`: the next one is due then."""
+        state, never = self.run.state, float("inf")
+        for placed in items:
+            at, entry, source, *_ = placed
+            if at < self.now or at == never:
+                at = self.now
+            if len(taken) == most or (at - self.now > _LEAST_GAP and self._is_to_wait(placed, at)):
+                self._due = placed
+                return
+            taken.append(placed)
+            self.now = at
+            if type(entry.event) is TimeShown:
+                continue
+            before, timed = state.iterations_total, state.launch.step_seconds is not None
+            yield entry, source, at
+            if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
+                self._sample(state)
+
+    def _sample(self, state: RunState) -> None:
+        if state.launch.step_seconds is None:
             return
-        before, timed = state.iterations_total, state.launch.step_seconds is not None
-        yield from self._judge.take(self.run, (entry,), source, at, True)
-        if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
-            self._sample(state)
+        self._seconds.add(state.launch.step_seconds)
+        rate, tflops = derived.samples_per_second(state), state.launch.latest.tflops
+        if rate is not None:
+            self._samples.add(rate)
+        if tflops is not None:
+            self._tflops.add(tflops)
 
     def leaves_open(self, placed: Placed) -> bool:
         """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
@@ -126,23 +195,12 @@ class Replay:
         """Time passes without an event: each deadline is judged at its instant; one that came among the last lines, at
         the last of them.
         """
-        after = max(math.nextafter(self._judged_until, 0.0), self._open_until)
+        after = self._judged_before()
         while (deadline := self._judge.deadline(self.run, after)) is not None and deadline < until:
             after = deadline + _EPSILON
             self.now = max(self.now, after)
             yield from self._judge.judge(self.run, self.now)
         self.now = self._judged_until = max(self.now, until)
-
-    def _sample(self, state: RunState) -> None:
-        launch = state.launch
-        if launch.step_seconds is None:
-            return
-        self._seconds.add(launch.step_seconds)
-        rate = derived.samples_per_second(state)
-        if rate is not None:
-            self._samples.add(rate)
-        if launch.latest.tflops is not None:
-            self._tflops.add(launch.latest.tflops)
 
     def time_of(self, at: float) -> str | float:
         """ISO 8601 where the log prints times, else seconds since the first line."""
@@ -182,6 +240,16 @@ def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
     return undated and reported is not None and at > reported + _LEAST_GAP
 
 
+def _first(again: deque[Placed], then: Iterator[Placed]) -> Iterator[Placed]:
+    while again:
+        yield again.popleft()
+    yield from then
+
+
+def _has_a_place(placed: Placed) -> bool:
+    return placed.dated or type(placed.entry.event) not in _UNPLACED
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
@@ -196,15 +264,26 @@ class Players:
         self._experiments = {source: Experiments() for source in clocks}
         self._latest = Experiments()  # of the source that is furthest
 
-    def play(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
-        """One event at its time, as far as it is known whose it is."""
-        if not self.all[0].dated and self._clocks[placed.source].scale.dated:
-            placed = self._date(placed)
+    def play(self, items: Iterable[Placed]) -> Iterator[tuple[Replay, Transition]]:
+        """Events in the order of their times, each at its own, as far as it is known whose it is."""
+        for (player, dated), several in groupby(items, self._whose):
+            those = self._date(several, dated)
+            if player is not None:
+                yield from ((player, transition) for transition in player.play(those))
+            else:
+                for placed in those:
+                    yield from self._play_bound(placed)
+
+    def _whose(self, placed: Placed) -> tuple[Replay | None, bool]:
+        """(whose the event is, None where that is to be decided; whether the log has printed times by then)."""
         experiments = self._experiments[placed.source]
-        if not experiments.held and placed.entry.event.kind not in BOUNDS:
-            player = self.current(placed.source)
-            yield from ((player, transition) for transition in player.play(placed))
-            return
+        decided = not experiments.held and placed.entry.event.kind not in BOUNDS
+        dated = self.all[0].dated or self._clocks[placed.source].scale.dated
+        return self.current(placed.source) if decided else None, dated
+
+    def _play_bound(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
+        """One event that may tell of another experiment, or comes behind one that may."""
+        experiments = self._experiments[placed.source]
         before, number = self.current(placed.source), experiments.number
         due = experiments.take(placed.entry, placed, before.run.state)
         if experiments.told and experiments.number >= self._latest.number:
@@ -213,17 +292,22 @@ class Players:
         if experiments.number != number and experiments is self._latest:
             player.run.archived = False  # a sweep may come back to one
             yield from ((before, transition) for transition in before.retire(due[0][1].at))
-        yield from ((player, transition) for _, item in due for transition in player.play(item))
+        yield from ((player, transition) for transition in player.play(item for _, item in due))
 
-    def _date(self, placed: Placed) -> Placed:
-        """From here on the log prints times. What was counted from 0, of a source that prints none, is moved there."""
+    def _date(self, items: Iterator[Placed], dated: bool) -> Iterator[Placed]:
+        """Where the log prints times from here on: what was counted from 0, of a source that prints none, is moved
+        there.
+        """
+        if not dated or self.all[0].dated:
+            return items
         for player in self.all:
             player.dated = True
+        placed = next(items)
         first, now = self.all[0].first, self.current(placed.source).now
-        if first is None or placed.at - now <= _YEAR:
-            return placed
-        self.all[0].first = first + placed.at - now
-        return placed._replace(proof="unknown")
+        if first is not None and placed.at - now > _YEAR:
+            self.all[0].first = first + placed.at - now
+            placed = placed._replace(proof="unknown")
+        return chain((placed,), items)
 
     def current(self, source: str | None = None) -> Replay:
         """The one that a source's lines belong to, the newest if none is given."""
@@ -241,7 +325,8 @@ class Players:
         """The log has ended; `after` seconds more are watched."""
         for source, experiments in self._experiments.items():
             player = self.current(source)
-            yield from ((player, transition) for _, item in experiments.release() for transition in player.play(item))
+            held = [item for _, item in experiments.release()]
+            yield from ((player, transition) for transition in player.play(held))
         player = self.current()
         yield from ((player, transition) for transition in player.finish(after))
 
@@ -264,8 +349,7 @@ def replay(
             clocks[source] = SourceClock(written=near)
         streams.append(clocked(entries, source, clocks[source]))
     players = Players(judge, name, clocks)
-    for placed in heapq.merge(*streams, key=itemgetter(0)):
-        yield from players.play(placed)
+    yield from players.play(heapq.merge(*streams, key=itemgetter(0)))
     yield from players.finish(after)
     for player in players.all:
         yield player, None
@@ -274,6 +358,6 @@ def replay(
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:
     """(the first full stamp near the beginning of a source, its entries)."""
     rest = iter(entries)
-    read = list(itertools.islice(rest, _OPENING))
+    read = list(islice(rest, _OPENING))
     moments = (log_clock(entry.event.logged_at) for entry in read)
-    return next((moment for moment in moments if moment is not None), None), itertools.chain(read, rest)
+    return next((moment for moment in moments if moment is not None), None), chain(read, rest)

@@ -92,7 +92,7 @@ def causes(played: Scenario) -> tuple[str | None, str | None]:
         if "[after training is done]" in emission.text:
             break
         for entry in reader.feed(emission.text.encode()):
-            for told in player.play(Placed(emission.at, entry, "log")):
+            for told in player.play([Placed(emission.at, entry, "log")]):
                 slower = told.incident == "slowdown" and told.status == "firing" and told.severity != "info"
                 if slower and first is None:
                     first = told.evidence.get("cause", "unknown")

@@ -46,7 +46,7 @@ def played(each: Scenario, silence: float) -> tuple[list[Transition], RunState]:
     for at, text, _ in timeline(each):
         told += player.pass_until(at)
         for entry in reader.feed(text.encode()):
-            told += player.play(Placed(at, entry, "log"))
+            told += player.play([Placed(at, entry, "log")])
     told += player.finish(at + silence - player.now)
     return [item for item in told if not item.quiet], player.run.state
 

@@ -30,7 +30,7 @@ def reported(series: Series) -> list[dict[str, Any]]:
     player = Replay(Judge(Config()), f"series-{series.seed}")
     out: list[dict[str, Any]] = []
     for number, (at, event) in enumerate(events(series)):
-        transitions = player.play(Placed(at, LogEvent(number, "bench", event, ""), "bench"))
+        transitions = player.play([Placed(at, LogEvent(number, "bench", event, ""), "bench")])
         out.extend(item.to_json() for item in transitions if item.status == "firing" and not item.quiet)
     return out
 

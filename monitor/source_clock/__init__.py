@@ -40,38 +40,35 @@ class Dating:
         self._shown: LogEvent | None = None
         self._since: list[LogEvent] = []
 
-    def feed(self, entry: LogEvent) -> Iterator[Placed]:
+    def feed(self, entry: LogEvent) -> list[Placed]:
         """The next one. What comes out may be earlier ones, or nothing yet."""
         raw = self.clock.scale.moment(entry.event)
         if raw is None:
             waiting = self._waiting if self._shown is None else self._since
             waiting.append(entry)
-            if len(self._waiting) + len(self._since) >= _MOST_WAITING:
-                yield from self.flush()
-            return
-        if self._shown is not None:
-            yield from self._settle(raw)
-        if isinstance(entry.event, TimeShown):
+            return self.flush() if len(self._waiting) + len(self._since) >= _MOST_WAITING else []
+        settled = [] if self._shown is None else self._settle(raw)
+        if type(entry.event) is TimeShown:
             self._shown = entry
-            return
-        yield from self._place(entry, raw)
+            return settled
+        placed = self._place(entry, raw)
+        return settled + placed if settled else placed
 
-    def flush(self) -> Iterator[Placed]:
+    def flush(self) -> list[Placed]:
         """What waits for a stamp."""
-        if self._shown is not None:
-            yield from self._settle(None)
-        yield from self._place(None)
+        settled = [] if self._shown is None else self._settle(None)
+        return settled + self._place(None)
 
-    def _settle(self, raw: float | None) -> Iterator[Placed]:
+    def _settle(self, raw: float | None) -> list[Placed]:
         """The bare stamp, now that the next one is known."""
         shown, since = self._shown, self._since
         self._shown, self._since = None, []
         told = self.clock.scale.moment(shown.event) if shown is not None else None
-        if shown is not None and told is not None and (raw is None or told <= raw + SKEW):
-            yield from self._place(shown, told)
+        placed = self._place(shown, told) if told is not None and (raw is None or told <= raw + SKEW) else []
         self._waiting += since
+        return placed
 
-    def _place(self, entry: LogEvent | None, raw: float | None = None) -> Iterator[Placed]:
+    def _place(self, entry: LogEvent | None, raw: float | None = None) -> list[Placed]:
         """What waits, and the dated entry behind it."""
         waiting, self._waiting = self._waiting, []
         return self.clock.place(waiting, entry, self._source, raw)
@@ -79,10 +76,10 @@ class Dating:
 
 def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
     """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
-    dating, rest = Dating(source, clock), iter(entries)
-    seen = deque[LogEvent]()
+    dating, rest, seen = Dating(source, clock), iter(entries), deque[LogEvent]()
+    steps = dating.clock.steps
     while (entry := seen.popleft() if seen else next(rest, None)) is not None:
-        if dating.clock.steps.wants_seconds(entry.event):
+        if not steps.stepped and steps.wants_seconds(entry.event):
             dating.clock.first_seconds = _seconds_behind(entry.event, rest, seen)
         yield from dating.feed(entry)
     yield from dating.flush()

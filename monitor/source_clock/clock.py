@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from monitor.source_clock.stamps import Scale
-from monitor.source_clock.steps import ENDS, Steps, number_of, seconds_of
+from monitor.source_clock.steps import ENDS, OF_LAUNCHES, Steps, number_of, seconds_of
 from parsers import events
 from parsers.events import Event, LogEvent
 
@@ -38,6 +38,11 @@ class Span(NamedTuple):
     """It is a step that took time."""
 
 
+_NOTHING = Span(0.0, known=False, open=False, begins=False, launch=False, after_end=False, took=0.0, step=False)
+_TELLING = _TIMELESS | _BEGINNINGS | OF_LAUNCHES | STEP
+"""The others say nothing of their time."""
+
+
 def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool) -> list[Span]:
     """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
     behind them; `dated`: some line before has printed a time.
@@ -46,6 +51,9 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
     for entry, following in zip(waiting, _following(waiting, end), strict=True):
         event = entry.event
         kind = type(event)
+        if kind not in _TELLING:
+            spans.append(_NOTHING)
+            continue
         launch, ended = steps.note(event), steps.ended
         if launch:
             steps.begin()
@@ -152,28 +160,28 @@ class SourceClock:
 
     def place(
         self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
-    ) -> Iterator[Placed]:
+    ) -> list[Placed]:
         """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
         source, or patience, has ended.
         """
-        begin = self.scale.now
-        spans = spans_of(self.steps, waiting, dated, begin or 0.0, self.scale.dated) if waiting else []
+        begin, scale = self.scale.now, self.scale
+        if not waiting and dated is not None and raw is not None:
+            at = scale.place(dated.event, raw) if scale.dated else scale.first(dated.event, raw)
+            return [self._dated(dated, at, source, "unknown" if scale.unsure else "proved")]
+        spans = spans_of(self.steps, waiting, dated, begin or 0.0, scale.dated)
         if dated is None or raw is None:
-            yield from self._forward(waiting, spans, source)
-            return
-        told = sum(span.seconds for span in spans)
-        at = self.scale.place(dated.event, raw, told) if self.scale.dated else self.scale.first(dated.event, raw)
-        if not waiting:
-            yield self._dated(dated, at, source, "unknown" if self.scale.unsure else "proved")
-            return
+            return list(self._forward(waiting, spans, source))
+        told = sum([span.seconds for span in spans])
+        at = scale.place(dated.event, raw, told) if scale.dated else scale.first(dated.event, raw)
         if begin is None:
-            yield from self._backward(waiting, spans, at, source)
+            placed = list(self._backward(waiting, spans, at, source))
         else:
-            yield from self._between(waiting, spans, begin, at, dated, source)
+            placed = list(self._between(waiting, spans, begin, at, dated, source))
         carried, self._carried = self._carried, 0
         loose = any(span.open for span in spans)
-        unknown = self.scale.unsure or (carried and not loose)
-        yield self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved")
+        unknown = scale.unsure or (carried and not loose)
+        placed.append(self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved"))
+        return placed
 
     def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
         event = entry.event

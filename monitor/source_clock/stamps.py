@@ -69,13 +69,15 @@ class Scale:
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = [self._first_offset(key, event, raw, told)]
-        best = min((offset for offset in offsets if raw + offset >= now - SKEW), default=None)
+        best: float | None = offsets[0]
+        if len(offsets) > 1 or raw + offsets[0] < now - SKEW:
+            best = min((offset for offset in offsets if raw + offset >= now - SKEW), default=None)
         if best is None and type(event) in ENDS:
             return now  # torchrun prints when the first process failed, at the end of a teardown of minutes
         if best is None:
             best = self._gone_back(event, raw + offsets[0]) + offsets[0]
             self._steady = 0
-        elif self._summer_began(event, raw + best):
+        elif raw + best - now >= _HOUR and self._summer_began(event, raw + best):
             best -= _HOUR
         self._steady = min(self._steady + 1, _CONFIRMED)
         self.unsure = self._steady < _CONFIRMED and raw + best > now + _HOUR
@@ -121,11 +123,11 @@ class Scale:
         return now - moment
 
     def _summer_began(self, event: Event, moment: float) -> bool:
-        """The clock was put on by an hour, on a Sunday night of spring: the iteration says it took that much less."""
-        if self.now is None or moment - self.now < _HOUR or not self.dated:
-            return False
+        """Of a stamp that is an hour ahead: the clock was put on, on a Sunday night of spring, for the iteration says
+        it took that much less.
+        """
         seconds = seconds_of(event)
-        if seconds is None:
+        if self.now is None or not self.dated or seconds is None:
             return False
         expected = seconds * self.steps.peek(event)
         if abs(moment - self.now - _HOUR - expected) > max(5.0, 0.1 * expected) or expected >= _HOUR:
@@ -142,4 +144,5 @@ class Scale:
 def _writer(event: Event) -> _Writer:
     """Whose clock a stamp is from: (node, whether it prints no year, whether it names its zone)."""
     text = event.logged_at or ""
-    return event.node, text.startswith("--"), text[19:].endswith("Z") or "+" in text[19:] or "-" in text[19:]
+    tail = text[19:]
+    return event.node, text[:2] == "--", tail[-1:] == "Z" or "+" in tail or "-" in tail

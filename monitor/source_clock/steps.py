@@ -30,6 +30,7 @@ _MILESTONES_OF_LAUNCH = ("launched", "initialized")
 ENDS: frozenset[type[Event]] = frozenset(
     {FailureSeen, ProcessExited, ProcessTerminated, ProgramExited, TrainerSummary, TracebackSeen, WatchdogTimedOut}
 )
+OF_LAUNCHES: frozenset[type[Event]] = ENDS | {ArgumentsDumped, CheckpointLoaded, MilestoneReached, TopologyLogged}
 
 
 @dataclass(slots=True)
@@ -163,6 +164,8 @@ class Steps:
     def note(self, event: Event) -> bool:
         """Remember what the event says of launches. True for the first line of a new one."""
         kind = type(event)
+        if kind not in OF_LAUNCHES:
+            return False
         if kind in ENDS:
             self.ended = True
         elif isinstance(event, CheckpointLoaded):
@@ -192,13 +195,13 @@ class Steps:
 
 def number_of(event: Event) -> int | None:
     """Of the step that the line reports; None if it reports none by number."""
-    if isinstance(event, IterationLogged):
+    if type(event) is IterationLogged:
         return event.iteration
-    return event.step if isinstance(event, EngineStepLogged) else None
+    return event.step if type(event) is EngineStepLogged else None
 
 
 def seconds_of(event: Event) -> float | None:
     """Per iteration, as the line prints."""
-    if isinstance(event, IterationLogged):
+    if type(event) is IterationLogged:
         return event.seconds_per_iteration
-    return event.seconds_per_step if isinstance(event, EngineStepLogged) else None
+    return event.seconds_per_step if type(event) is EngineStepLogged else None

@@ -53,7 +53,7 @@ class Playing:
         for at, text in timed:
             told.extend(player.pass_until(at))
             for entry in reader.feed(text.encode()):
-                told.extend(player.play(Placed(at, entry, stream)))
+                told.extend(player.play([Placed(at, entry, stream)]))
             self.at = at
 
     def end(self, after: float) -> Played:

@@ -30,7 +30,7 @@ def player_after(scenario: Scenario, seconds: float) -> Replay:
     for at, text in texts(scenario):
         list(player.pass_until(at))
         for entry in reader.feed(text.encode()):
-            list(player.play(Placed(at, entry, "log")))
+            list(player.play([Placed(at, entry, "log")]))
     list(player.pass_until(at + seconds))
     return player
 

@@ -65,7 +65,7 @@ def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
     reader, player, found = SourceReader(), Replay(Judge(Config(), repeats=False), "run"), []
     for at, text in timed:
         for entry in reader.feed(text.encode()):
-            list(player.play(Placed(at, entry, "log")))
+            list(player.play([Placed(at, entry, "log")]))
         value = slowdown.ratio(player.run.state)
         if value is not None:
             found.append(value)

@@ -103,9 +103,11 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     return step
 
 
-def is_amended(step: Step, launch: Launch, event: TrainerLogged) -> bool:
+def is_amended(step: Step, launch: Launch, event: Event) -> bool:
     """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
-    if launch.driver != "trainer" or step.reported or step.iteration != launch.latest.iteration:
+    if type(event) is not TrainerLogged or launch.driver != "trainer" or step.reported:
+        return False
+    if step.iteration != launch.latest.iteration:
         return False
     _take_dict(step, launch, event)
     step.learning_rate = event.learning_rate
