@@ -13,6 +13,7 @@ from monitor.core.counters import count_events
 from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
+from monitor.identity import ALONE
 from monitor.identity.naming import pid_file_of
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
@@ -65,6 +66,8 @@ class Folding:
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = self._watched.current(source)
+        if run is not None and source.member.launch != ALONE:  # also where it adds nothing
+            self._note_source(run.state, source)
         joins = run is not None and source.name in run.state.copies.joined  # what it says tells of no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
