@@ -104,6 +104,10 @@ def _fits(info: inspect.Type, raw: Any) -> bool:
         return isinstance(raw, str) and short <= len(raw) <= long and re.search(pattern, raw) is not None
     if isinstance(raw, bool) or isinstance(info, inspect.BoolType):
         return isinstance(raw, bool) and isinstance(info, inspect.BoolType)
+    return _is_number(info, raw)
+
+
+def _is_number(info: inspect.Type, raw: Any) -> bool:
     if not isinstance(raw, int if isinstance(info, inspect.IntType) else int | float):
         return False
     if not -1e300 < raw < 1e300:  # neither infinite nor NaN, nor an integer that no float can hold

@@ -120,11 +120,7 @@ class Belonging:
                 if event.kind in BOUNDS and len(source.opening) < _MOST:
                     source.opening.append((entry, at))
             if is_step:
-                member.note_step(event, entry.raw)
-                if not self.waits(source):
-                    self.companions.add(source)
-                if source.caught_up:
-                    source.stepped_at = at
+                self._note_step(source, entry, at)
         found: Due = [((entry,), when) for entry, when in opening] if member.owner == source.run != run else []
         found += self.companions.beyond(source, [(due, at)])
         if self.waits(source):
@@ -177,6 +173,13 @@ class Belonging:
         if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
             self._take_key(source, identity.printed_key(entry.event.value))
         return entry
+
+    def _note_step(self, source: Source, entry: LogEvent, at: float) -> None:
+        source.member.note_step(entry.event, entry.raw)
+        if not self.waits(source):
+            self.companions.add(source)
+        if source.caught_up:
+            source.stepped_at = at
 
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
         member = source.member

@@ -33,8 +33,6 @@ _EARLY: Final = 64  # first steps of a stream that are remembered
 _LINES: Final = 8  # of these as they stand in the file
 _SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
 
-_HALVES: Final = [{TrainerLogged.kind}, {TrainerProgressed.kind}]
-"""HF Trainer writes its dicts to one file of a job and its bar to the other."""
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
@@ -213,9 +211,14 @@ def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]],
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
-        kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
-        return "same" if sorted(kinds, key=str) == _HALVES else "unknown"
+        return "same" if _are_halves(one, other) else "unknown"
     return "another" if are_set_up_apart(one, other) else "same"
+
+
+def _are_halves(one: Member, other: Member) -> bool:
+    """HF Trainer writes its dicts to one file of a job and its bar to the other."""
+    kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
+    return all(len(kind) == 1 for kind in kinds) and set().union(*kinds) == {TrainerLogged.kind, TrainerProgressed.kind}
 
 
 def tells_the_same(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> bool:

@@ -63,9 +63,7 @@ class Abreast:
     def _tells(self, event: Event) -> bool:
         """Whether the line tells what nobody has told."""
         member, mark, step = self._member, mark_of(event), step_of(event)
-        if (step is not None and step[1] < member.told.get(step[0], step[1])) or (
-            mark and (member.told or mark in member.marks)
-        ):
+        if _begins_anew(member, mark, step):
             member.launch += 1
             member.told.clear()
             member.marks.clear()
@@ -98,6 +96,12 @@ class Abreast:
         if self._member.copy_of:
             return isinstance(event, ENDS)
         return not self._member.told or isinstance(event, (*ENDS, *_SETTINGS))
+
+
+def _begins_anew(member: Member, mark: str, step: tuple[str, float] | None) -> bool:
+    if step is not None:
+        return step[1] < member.told.get(step[0], step[1])
+    return mark != "" and (bool(member.told) or mark in member.marks)
 
 
 def mark_of(event: Event) -> str:

@@ -58,8 +58,7 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
         if launch:
             steps.begin()
         first = not steps.stepped
-        # tqdm draws a bar as it begins; one whose beginning is not there may have begun at any time
-        loose = isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
+        loose = _is_loose(steps, event)
         says = steps.says(event, following, position, dated)
         known, seconds = says is not None, says or 0.0
         position += seconds
@@ -71,6 +70,11 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
         )
     _into_steps(steps, spans)
     return spans
+
+
+def _is_loose(steps: Steps, event: Event) -> bool:
+    """A bar is drawn as it begins; one whose beginning is not there may have begun at any time."""
+    return isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
 
 
 def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None]:
