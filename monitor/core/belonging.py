@@ -15,7 +15,7 @@ from monitor.core.companions import Companions, Due
 from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
-from monitor.identity import Member, Values, Verdict
+from monitor.identity import ALONE, Member, Values, Verdict
 from monitor.identity.abreast import mark_of
 from monitor.identity.naming import are_of_one_launch, experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
@@ -131,6 +131,8 @@ class Belonging:
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
+        if member.launch == ALONE and (mark := mark_of(event)):
+            member.marks.add(mark)
         if event.logged_at is not None:
             member.note_stamp(log_clock(event.logged_at))
         if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):

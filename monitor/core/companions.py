@@ -72,6 +72,8 @@ class Companions:
                 one.member.launch = number if cursor is None else cursor.first if first else cursor.launch
         if source.caught_up:
             source.member.launch = number
+        if source.waiting:  # it is gone through once more
+            source.member.marks.clear()
         source.member.told.clear()
         self._highest.pop(run.state.name, None)
 

@@ -419,3 +419,25 @@ def test_a_chain_is_the_same_in_whichever_order_it_is_read(
     assert logs.totals("megatron_restarts_total") == {"gpt": 2}
     assert logs.totals("megatron_lost_iterations_total") == {"gpt": 20}
     assert logs.told == []
+
+
+@pytest.mark.parametrize(
+    "files", [(of_process(0), of_process(7)), ("/l/gpt/1/rank.00/stdout", "/l/gpt/1/rank.07/stdout")]
+)
+def test_a_relaunch_that_hangs_in_its_set_up_is_told(files: tuple[str, str]) -> None:
+    """Of two processes of a launch the one prints the set-up and the other the steps; both go on in their files."""
+    logs = Following("runs=[{paths: ['/l/**/*']}]")
+    first, last = files
+    logs.write(first, arguments())
+    for number in range(1, 31):
+        logs.wait(5)
+        logs.write(last, step(number, seconds=5.0))
+    logs.write(last, OOM)
+    logs.wait(60)
+    assert len(logs.firing("crash")) == 1
+    logs.write(first, arguments())
+    logs.wait(10)
+    (page,) = logs.pages().values()
+    assert (page["state"], page["restarts"]) == ("starting", 1)
+    logs.wait(4 * 3600)
+    assert len(logs.firing("hang")) == 1
