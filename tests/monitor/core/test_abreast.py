@@ -91,3 +91,21 @@ def test_followed_live(dialect: str, fault: str) -> None:
     for place in (TORCHRUN, FOLDER):
         alone = followed(dialect, fault, place, [0])
         assert followed(dialect, fault, place, [1, 0, 2]) == alone, place
+
+
+@pytest.mark.parametrize("dialect", ["hf-trainer", "megatron-lm"])
+def test_a_killed_daemon_goes_on(dialect: str) -> None:
+    """It knows where each stream was, and in which launch."""
+    told = []
+    for ranks in ([0], [1, 0, 2]):
+        logs, last = Following(TORCHRUN[0]), 0.0
+        for place, (at, text) in enumerate(printed(dialect, "crash_and_restart")):
+            for rank in ranks:
+                logs.write(TORCHRUN[1].format(rank), by_rank(text, rank))
+                if place % 25 == 24 and rank == ranks[0]:
+                    logs.killed()
+            logs.wait(min(at - last, 4.0))
+            last = at
+        logs.wait(60)
+        told.append(judged(logs))
+    assert told[0] == told[1]
