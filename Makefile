@@ -97,7 +97,6 @@ dashboards: dev  ## write Grafana's dashboards anew from grafana/source
 	$(BIN)/python -m grafana.source
 
 readme: dev  ## write the generated tables of README.md and docs/ again
-	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt

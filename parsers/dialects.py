@@ -7,7 +7,7 @@ A dialect is the kind of training program that prints the iteration lines. The s
 import msgspec
 from msgspec import Struct
 
-from parsers.tables import table_in
+from megatron_monitor.parsers.tables import table_in
 
 
 class Dialect(Struct, frozen=True):

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
-from parsers.patterns import patterned
-from parsers.tables import table_in
+from megatron_monitor.parsers.patterns import patterned
+from megatron_monitor.parsers.tables import table_in
 
 MASK: Final = "***"
 

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from monitor.cli import main as cli
-from monitor.config import load
-from monitor.identity import named
+from megatron_monitor.cli import main as cli
+from megatron_monitor.config import load
+from megatron_monitor.identity import named
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import rules, tool
@@ -365,7 +365,7 @@ def slurm_job(directory: Path, train: str, name: str) -> subprocess.Popen[bytes]
     programs.mkdir()
     for program, text in {
         "srun": 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"\n',
-        "megatron-monitor": f'cd {ROOT} && exec {sys.executable} -m monitor "$@"\n',
+        "megatron-monitor": f'cd {ROOT} && exec {sys.executable} -m megatron_monitor "$@"\n',
     }.items():
         (programs / program).write_text(f"#!/usr/bin/env bash\n{text}")
         (programs / program).chmod(0o755)
