@@ -1,4 +1,4 @@
-"""Builds the wheel. The YAML files of the formats are packed as JSON, which loads faster; pyproject.toml says the rest."""
+"""Builds the wheel: packs the YAML files of the formats as JSON, which loads faster. pyproject.toml says the rest."""
 
 import json
 from pathlib import Path
