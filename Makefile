@@ -100,7 +100,6 @@ corpus: dev  ## what the product judges of tests/corpus and of all logs of ../sh
 	$(BIN)/python -m tests.corpus.record $(ARGS)
 
 readme: dev  ## write the generated tables of README.md and docs/ again
-	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt

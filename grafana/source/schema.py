@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from monitor.config.yaml_text import read_yaml
+from megatron_monitor.config.yaml_text import read_yaml
 
 FOLDER = Path(__file__).parent
 COLUMNS = 24

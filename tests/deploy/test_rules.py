@@ -17,9 +17,9 @@ from deploy.source.manifests import alerts, dashboards, site
 from deploy.source.relay import written
 from deploy.source.rules import files
 from deploy.source.selection import Settings
-from monitor.detectors import DETECTORS
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.run.phases import RUN_STATES
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, RULES
 from tests.grafana import lint

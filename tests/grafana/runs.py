@@ -9,7 +9,7 @@ before the end of the day.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.grafana import exporters
 
 HOUR = 3600.0

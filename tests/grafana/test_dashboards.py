@@ -15,8 +15,8 @@ from grafana.source.__main__ import FOLDER, text
 from grafana.source.dashboards import BOARDS
 from grafana.source.queries import Queries
 from grafana.source.schema import read, shared
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.run.phases import RUN_STATES
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
 from tests.grafana import lint
 from tests.grafana.lint import load
