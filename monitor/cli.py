@@ -16,7 +16,6 @@ COMMANDS = {
     "demo": "Start here: a simulated run with a fault, and its page.",
     "explain": "Show which rule reads a line, or why none does.",
     "flight-recorder": "Tell from dumps which rank the others wait for, and where.",
-    "flops": "Compute TFLOP/s per GPU by every formula of the field.",
     "formats": "List the line formats that are built in, or print one's file.",
     "forward": "Follow logs and push their lines to a monitor elsewhere.",
     "nodes": "Show each node's record over all runs, and whom to exclude.",
