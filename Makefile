@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules image licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs rules image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -92,9 +92,6 @@ rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml and deploy/gr
 
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
-
-dashboards: dev  ## write Grafana's dashboards anew from grafana/source
-	$(BIN)/python -m grafana.source
 
 readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_trainers
