@@ -41,7 +41,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
     for kind in _KINDS:
         paths = [root / kind] if (root / kind).is_file() else sorted((root / kind).rglob("*"))
         for path in paths:
-            if path.is_file() and path.suffix not in (".py", ".pyc"):
+            if path.is_file():
                 yield str(path.relative_to(root)), path.read_bytes()
 
 
