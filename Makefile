@@ -91,7 +91,6 @@ golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
 
 readme: dev  ## write the generated tables of README.md and docs/ again
-	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt

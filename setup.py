@@ -1,38 +1,27 @@
-"""The wheel's layout: one top-level package, `megatron_monitor`, with `monitor`, `parsers` and the files of `assets`.
+"""Builds the wheel: packs the YAML files of the formats as JSON, which loads faster. pyproject.toml says the rest."""
 
-Everything else stands in pyproject.toml. The repository keeps its packages at the top level, where they are read; a
-training repository may have packages of the same names, so that they must not be installed there.
-"""
+import json
+from pathlib import Path
 
-from setuptools import find_packages, setup
+import yaml
+from setuptools import setup
 from setuptools.command.build_py import build_py
 
-ENDS = ("md", "yml", "yaml", "json", "sh", "sbatch", "service", "tmpl", "conf", "alloy", "txt", "default")
-ASSETS = ["config.yaml", "LICENSE", "grafana/dashboards/*.json", *(f"deploy/**/*.{end}" for end in ENDS)]
-PACKAGES = [f"megatron_monitor.{name}" for name in find_packages(include=["monitor*", "parsers*"])]
+FORMATS = ("formats", "trainers")
 
 
-class WithAssets(build_py):
-    """The assets are files alone, though setup.py stands beside them."""
+class WithFormats(build_py):
+    """Writes `built.json` beside the YAML files in the wheel. An editable install reads the YAML files themselves."""
 
-    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """Modules of a package."""
-        return [] if package == "megatron_monitor.assets" else super().find_package_modules(package, package_dir)
+    def run(self) -> None:
+        """Copy the package, then pack its formats."""
+        super().run()
+        if self.editable_mode:
+            return
+        for name in FORMATS:
+            folder = Path(self.build_lib) / "megatron_monitor" / "parsers" / name
+            files = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))}
+            (folder / "built.json").write_text(json.dumps(files))
 
 
-setup(
-    cmdclass={"build_py": WithAssets},
-    packages=["megatron_monitor", "megatron_monitor.assets", *PACKAGES],
-    package_dir={
-        "megatron_monitor": "megatron_monitor",
-        "megatron_monitor.monitor": "monitor",
-        "megatron_monitor.parsers": "parsers",
-        "megatron_monitor.assets": ".",
-    },
-    package_data={
-        "megatron_monitor.monitor": ["**/*"],
-        "megatron_monitor.parsers": ["**/*"],
-        "megatron_monitor.assets": ASSETS,
-    },
-    exclude_package_data={"": ["*.pyc"]},
-)
+setup(cmdclass={"build_py": WithFormats})

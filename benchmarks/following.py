@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from statistics import median
 
-from monitor.follow.directory_watches import DirectoryWatches
-from monitor.follow.follower import Follower
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import CaughtUp, Whole
-from monitor.follow.patterns import Watch
+from megatron_monitor.follow.directory_watches import DirectoryWatches
+from megatron_monitor.follow.follower import Follower
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import CaughtUp, Whole
+from megatron_monitor.follow.patterns import Watch
 
 _FILES, _DIRECTORIES = 10_000, 600
 _GOAL = 0.5

@@ -29,24 +29,34 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from monitor.config import Config, load
-from monitor.config.dialects import DialectError, dialect_of
-from monitor.config.document import ConfigError
-from monitor.core import Core
-from monitor.core.aside import Aside
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Copied, Data, Fingerprint, Gone, Opened, Readable, Restarted, Unheard
-from monitor.follow.messages import Unreadable as NotReadable
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import MountReader, Readers
-from monitor.follow.settings import FollowSettings
-from monitor.nodes.flight_recorder import NoDumpError, diagnose, read_dump
-from monitor.notifiers.message import payload
-from monitor.serve.http import App
-from monitor.serve.server import HttpServer, Limits
-from monitor.slurm.replies import ReplyError, read_account, read_show
+from megatron_monitor.config import Config, load
+from megatron_monitor.config.dialects import DialectError, dialect_of
+from megatron_monitor.config.document import ConfigError
+from megatron_monitor.core import Core
+from megatron_monitor.core.aside import Aside
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import (
+    CaughtUp,
+    Copied,
+    Data,
+    Fingerprint,
+    Gone,
+    Opened,
+    Readable,
+    Restarted,
+    Unheard,
+)
+from megatron_monitor.follow.messages import Unreadable as NotReadable
+from megatron_monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.readers import MountReader, Readers
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.nodes.flight_recorder import NoDumpError, diagnose, read_dump
+from megatron_monitor.notifiers.message import payload
+from megatron_monitor.serve.http import App
+from megatron_monitor.serve.server import HttpServer, Limits
+from megatron_monitor.slurm.replies import ReplyError, read_account, read_show
 from tests.clock import ManualClock
 from tests.parsers import test_paths
 from tests.plain import decode, encode

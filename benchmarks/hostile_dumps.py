@@ -192,7 +192,7 @@ def measure(name: str, data: bytes | Callable[[Path], None], seconds: float) -> 
             f"listen=127.0.0.1:{port}", f"state_dir={here}/state", "detectors.hang.minimum=3s",
             "detectors.hang.factor=1", f"flight_recorder=['{here}/dumps/nccl_trace_rank_*']",
         )  # fmt: skip
-        command = [sys.executable, "-m", "monitor", "run", f"{here}/*.log"]
+        command = [sys.executable, "-m", "megatron_monitor", "run", f"{here}/*.log"]
         command += [word for setting in settings for word in ("--set", setting)]
         with (here / "err").open("wb") as errors:
             daemon = subprocess.Popen(command, stderr=errors, stdout=errors)

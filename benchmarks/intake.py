@@ -28,6 +28,7 @@ from pathlib import Path
 
 from tests.lines import line
 
+MONITOR = (sys.executable, "-m", "megatron_monitor")
 _COUNTS = ("megatron_iterations_total", "megatron_restarts_total", "megatron_failures_total")
 
 
@@ -51,7 +52,7 @@ class Daemon:
     def start(self) -> None:
         """Until it takes pushes."""
         options = [part for setting in self.settings for part in ("--set", setting)]
-        command = [sys.executable, "-m", "monitor", "run", "--listen", f"127.0.0.1:{self.page}", *options]
+        command = [*MONITOR, "run", "--listen", f"127.0.0.1:{self.page}", *options]
         with (self.folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         while True:
@@ -145,14 +146,23 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
         path = folder / f"run{number}.out"
         fault = ("crash_and_restart", "crash_oom", "crash_python", "crash_killed")[number % 4]
         size = pushes * 5 // runs
-        command = [sys.executable, "-m", "monitor", "simulate", "--dialect", "megatron-lm", "--seed", str(number)]
+        command = [
+            sys.executable,
+            "-m",
+            "megatron_monitor",
+            "simulate",
+            "--dialect",
+            "megatron-lm",
+            "--seed",
+            str(number),
+        ]
         subprocess.run(
             [*command, "--fault", f"{fault}@{size // 4}", "--iterations", str(size // 2), "-o", path], check=True
         )
         today = time.strftime("%Y-%m-%d", time.gmtime())  # what was stamped long ago is archived when it is opened
         path.write_text(path.read_text().replace("2026-01-01", today))
         texts[path.stem] = path.read_text().splitlines()
-    once = [sys.executable, "-m", "monitor", "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
+    once = [*MONITOR, "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
     truth = samples(subprocess.run(once, check=True, capture_output=True, text=True).stdout)
     daemon = Daemon(folder, "intake.tenants.max_bytes_per_second=15kB", "detectors.hang.minimum=1h")
     daemon.start()

@@ -30,6 +30,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.intake import disturbed, free_port, samples
 from tests.lines import line
 
+MONITOR = (sys.executable, "-m", "megatron_monitor")
 _COUNTS = ("megatron_iterations_total", "megatron_restarts_total", "megatron_failures_total")
 
 
@@ -89,7 +90,15 @@ class Group:
     def start(self, number: int) -> None:
         mine = (*self.settings, f"state_dir={self.folder / f'state{number}'}")
         options = [part for setting in mine for part in ("--set", setting)]
-        command = [sys.executable, "-m", "monitor", "run", "--listen", f"127.0.0.1:{self.pages[number]}", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "megatron_monitor",
+            "run",
+            "--listen",
+            f"127.0.0.1:{self.pages[number]}",
+            *options,
+        ]
         with (self.folder / f"member{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -134,12 +143,21 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
     for number in range(runs):
         path, size = folder / f"run{number}.out", pushes * 5 // runs
         fault = ("crash_and_restart", "crash_oom", "crash_python", "crash_killed")[number % 4]
-        command = [sys.executable, "-m", "monitor", "simulate", "--dialect", "megatron-lm", "--seed", str(number)]
+        command = [
+            sys.executable,
+            "-m",
+            "megatron_monitor",
+            "simulate",
+            "--dialect",
+            "megatron-lm",
+            "--seed",
+            str(number),
+        ]
         faults = ["--fault", f"{fault}@{size // 4}", "--iterations", str(size // 2)]
         subprocess.run([*command, *faults, "-o", path], check=True)
         path.write_text(path.read_text().replace("2026-01-01", time.strftime("%Y-%m-%d", time.gmtime())))
         texts[path.stem] = path.read_text().splitlines()
-    once = [sys.executable, "-m", "monitor", "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
+    once = [*MONITOR, "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
     truth = samples(subprocess.run(once, check=True, capture_output=True, text=True).stdout)
     broker, receiver = Broker(4), Receiver()
     group = Group(folder, broker, 3, receiver, "detectors.hang.minimum=1h", "message_limit.messages=1000")

@@ -28,7 +28,7 @@ from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.work_item import WorkItem
 
-from monitor.system.clock import SystemClock
+from megatron_monitor.system.clock import SystemClock
 
 FILES = {
     "monitor/hands/plan.py": "tests/monitor/hands/test_plan.py",

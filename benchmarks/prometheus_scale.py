@@ -27,10 +27,10 @@ from typing import Any
 
 import yaml
 
-from monitor.commands.arguments import Given
-from monitor.once import metrics_page
-from monitor.simulate import Fault, Scenario, write
-from monitor.system.clock import SystemClock
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.once import metrics_page
+from megatron_monitor.simulate import Fault, Scenario, write
+from megatron_monitor.system.clock import SystemClock
 
 ROOT = Path(__file__).parents[1]
 MOVING = re.compile(

@@ -15,11 +15,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from monitor.config import Config, load
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import replay
-from parsers.events import LogEvent
+from megatron_monitor.config import Config, load
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import replay
 
 _TAIL = 200  # lines in which a log's last words stand
 _LEAST = 5  # steps from which on a training is one

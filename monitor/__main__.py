@@ -1,6 +1,6 @@
-"""`python -m monitor` is `megatron-monitor`."""
+"""`python -m megatron_monitor` is `megatron-monitor`."""
 
-from monitor.cli import main
+from megatron_monitor.cli import main
 
 if __name__ == "__main__":
     main()

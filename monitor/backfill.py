@@ -14,16 +14,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
-from monitor.config import Config
-from monitor.core.view import view_of
-from monitor.judgement import Judge
-from monitor.metrics import CATALOGUE, samples_of
-from monitor.prometheus_text import Family, escaped
-from monitor.replay import Players, Replay
-from monitor.run.experiments import BOUNDS
-from monitor.snapshot import Histogram, Sample, clean_label
-from monitor.source_clock import Placed, SourceClock, clocked
-from parsers.events import LogEvent
+from megatron_monitor.config import Config
+from megatron_monitor.core.view import view_of
+from megatron_monitor.judgement import Judge
+from megatron_monitor.metrics import CATALOGUE, samples_of
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.prometheus_text import Family, escaped
+from megatron_monitor.replay import Players, Replay
+from megatron_monitor.run.experiments import BOUNDS
+from megatron_monitor.snapshot import Histogram, Sample, clean_label
+from megatron_monitor.source_clock import Placed, SourceClock, clocked
 
 _BUFFERED = 512  # points of one label set kept in memory
 

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monitor.breakdown.advice import advice_for
-from monitor.incidents import Incident, IncidentBook, Transition
-from monitor.nodes.hostlist import is_node_name
-from monitor.run.state import RunState
+from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.incidents import Incident, IncidentBook, Transition
+from megatron_monitor.nodes.hostlist import is_node_name
+from megatron_monitor.run.state import RunState
 
 _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from monitor import __version__
+from megatron_monitor import __version__
 
 COMMANDS = {
     "assets": "Write dashboards, rules, manifests and the configuration into a folder.",
@@ -52,7 +52,7 @@ class _Commands(click.Group):
 def command(name: str) -> click.Command:
     """The command of this name. Only the one that is asked for is loaded: half of a short run is importing."""
     name = name.replace("-", "_")
-    found = getattr(import_module(f"monitor.commands.{name}"), name)
+    found = getattr(import_module(f"megatron_monitor.commands.{name}"), name)
     assert isinstance(found, click.Command)
     _keep_examples(found)
     return found

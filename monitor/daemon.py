@@ -20,28 +20,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from monitor.config import Config, ConfigError
-from monitor.core import Core
-from monitor.core.sources import unmatched, watches
-from monitor.desk import Desk
-from monitor.dumps import DumpReader
-from monitor.incidents import Transition
-from monitor.intake.labels import followed
-from monitor.live import LiveCore
-from monitor.serve.latest import Latest
-from monitor.serve.tls import TlsError
-from monitor.services import Services, StartError
-from monitor.slurm.client import SlurmClient
-from monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
-from monitor.store import StateInUseError, StateNewerError
-from monitor.system.clock import Clock, SystemClock
-from monitor.system.systemd import ServiceManager
-from parsers.redaction import masked_path
+from megatron_monitor.config import Config, ConfigError
+from megatron_monitor.core import Core
+from megatron_monitor.core.sources import unmatched, watches
+from megatron_monitor.desk import Desk
+from megatron_monitor.dumps import DumpReader
+from megatron_monitor.incidents import Transition
+from megatron_monitor.intake.labels import followed
+from megatron_monitor.live import LiveCore
+from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.tls import TlsError
+from megatron_monitor.services import Services, StartError
+from megatron_monitor.slurm.client import SlurmClient
+from megatron_monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
+from megatron_monitor.store import StateInUseError, StateNewerError
+from megatron_monitor.system.clock import Clock, SystemClock
+from megatron_monitor.system.systemd import ServiceManager
 
 __all__ = ["Daemon", "ReloadError", "StartError", "serve", "state_directory"]
 
 if TYPE_CHECKING:
-    from monitor.kafka.member import Member
+    from megatron_monitor.kafka.member import Member
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Daemon:
         """As one of the group that shares the topic. Raises StartError."""
         assert self._services is not None
         try:
-            from monitor.kafka.member import Member
+            from megatron_monitor.kafka.member import Member
 
             address = self._services.page_url or f"http://{self.address}/"
             return Member(config, self.clock, self._live.wake, self._links, address)

@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from monitor.core.outbox import Outbox, Owed, Result, Tried
-from monitor.incidents import Transition
-from monitor.notifiers import DeliveryError, Notifier
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
+from megatron_monitor.core.outbox import Outbox, Owed, Result, Tried
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import DeliveryError, Notifier
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

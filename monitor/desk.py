@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from monitor.config import Config
-from monitor.core import Core
-from monitor.deliveries import Deliveries
-from monitor.hands.executor import Executor
-from monitor.incidents import Transition
-from monitor.saving import Saving
-from monitor.scalars import one_line
-from monitor.system.clock import Clock
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.deliveries import Deliveries
+from megatron_monitor.hands.executor import Executor
+from megatron_monitor.incidents import Transition
+from megatron_monitor.saving import Saving
+from megatron_monitor.scalars import one_line
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from monitor.nodes.flight_recorder import Diagnosis
-from monitor.run.dumps import DumpsAsked, DumpsRead
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
-from monitor.system.process import run
-from parsers.json_text import read_json
+from megatron_monitor.nodes.flight_recorder import Diagnosis
+from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.process import run
 
 _log = logging.getLogger(__name__)
 
-_ROOT = Path(__file__).resolve().parent.parent
-_READER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from monitor.system.dump_files import main; main()"
+_READER = (sys.executable, "-s", "-S", "-P", "-m", "megatron_monitor.system.dump_files")
+_VARIABLES = {"PYTHONPATH": str(Path(__file__).parents[1])}  # all that is imported there is ours or Python's
 _SECONDS = 130.0  # the reader's own limit, and a last dump
 _MOST = 8 * 2**20  # bytes
 _WAITING = 100  # questions
@@ -49,7 +49,7 @@ class Told(Diagnosis):
 def read_files(patterns: Sequence[str], since: float, clock: Clock) -> Told:
     """What the dumps tell that were written since then, Unix seconds. Raises DumpsUnreadableError."""
     given = json.dumps([since, patterns]).encode()  # more names than arguments may be
-    ended = run([sys.executable, "-I", "-S", "-c", _READER, str(_ROOT)], clock, _SECONDS, _MOST, given=given)
+    ended = run(_READER, clock, _SECONDS, _MOST, _VARIABLES, given=given)
     try:
         if ended.code == 0:
             return read_json(ended.output, msgspec.json.Decoder(Told).decode)

@@ -18,11 +18,11 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from monitor.detectors import DETECTORS
-from monitor.detectors.base import RANK, Severity, Verdict, duration, stated
-from monitor.run.phases import ENDED
-from monitor.run.state import RunState
-from monitor.units import PositiveSeconds, Seconds
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.detectors.base import RANK, Severity, Verdict, duration, stated
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import RunState
+from megatron_monitor.units import PositiveSeconds, Seconds
 
 _INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, row in DETECTORS.items()}
 _UNLIMITED = frozenset(name for name, row in DETECTORS.items() if row.messages == "each")

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from monitor.config import Config
-from monitor.detectors import DETECTORS, crash, hang
-from monitor.detectors.base import UNKNOWN, Detector, OfLaunch, Verdict, prepare, recall
-from monitor.incidents import IncidentBook, Transition, give_up, judge
-from monitor.run.evidence import believe, settle
-from monitor.run.fold import fold, fold_timers
-from monitor.run.launches import is_known, retire
-from monitor.run.state import RunState
-from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
-from parsers import events
-from parsers.events import Event, LogEvent, TimersReported
+from megatron_monitor.config import Config
+from megatron_monitor.detectors import DETECTORS, crash, hang
+from megatron_monitor.detectors.base import UNKNOWN, Detector, OfLaunch, Verdict, prepare, recall
+from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event, LogEvent, TimersReported
+from megatron_monitor.run.evidence import believe, settle
+from megatron_monitor.run.fold import fold, fold_timers
+from megatron_monitor.run.launches import is_known, retire
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {

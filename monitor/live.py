@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from msgspec.structs import asdict
 
-from monitor.config import Config
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.core.sources import watches
-from monitor.follow.follower import Follower, MountStatus
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import Position
-from monitor.follow.settings import FollowSettings
-from monitor.intake.carriers import Heard
-from monitor.snapshot import Snapshot
-from monitor.system.clock import Clock, SteadyClock, SystemClock
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.core.sources import watches
+from megatron_monitor.follow.follower import Follower, MountStatus
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import Position
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.intake.carriers import Heard
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 _log = logging.getLogger(__name__)
 

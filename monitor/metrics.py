@@ -12,18 +12,18 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from monitor.breakdown.account import Timed
-from monitor.breakdown.profile import critical, spreads
-from monitor.causes import causes, failure_of, lost_seconds
-from monitor.detectors import memory_pressure, slowdown
-from monitor.incidents import Incident, IncidentBook
-from monitor.model.tables import rows_of
-from monitor.run import derived
-from monitor.run.job import OVER
-from monitor.run.phases import PARTS, RUN_STATES
-from monitor.run.state import RunState
-from monitor.run.steps.pace import HISTOGRAM_BUCKETS
-from monitor.snapshot import Histogram, Sample, clean_label
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.profile import critical, spreads
+from megatron_monitor.causes import causes, failure_of, lost_seconds
+from megatron_monitor.detectors import memory_pressure, slowdown
+from megatron_monitor.incidents import Incident, IncidentBook
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.run import derived
+from megatron_monitor.run.job import OVER
+from megatron_monitor.run.phases import PARTS, RUN_STATES
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.pace import HISTOGRAM_BUCKETS
+from megatron_monitor.snapshot import Histogram, Sample, clean_label
 
 Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()
@@ -245,14 +245,16 @@ def _reads(how: str, labelled: bool) -> Callable[[View], Iterable[Sample] | Hist
 
 CATALOGUE: tuple[Metric, ...] = tuple(
     Metric(name, kind, text, tuple((labels or "").split()), _reads(how, labels is not None))
-    for name, kind, labels, how, text in rows_of("monitor", "metrics.csv", tuple[str, Kind, str | None, str, str])
+    for name, kind, labels, how, text in rows_of(
+        "megatron_monitor", "metrics.csv", tuple[str, Kind, str | None, str, str]
+    )
 )
 _LABELS = {metric.name: metric.labels for metric in CATALOGUE}
 
 
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = tuple(
     MonitorMetric(name, kind, text, tuple((labels or "").split()))
-    for name, kind, labels, text in rows_of("monitor", "own_metrics.csv", tuple[str, Kind, str | None, str])
+    for name, kind, labels, text in rows_of("megatron_monitor", "own_metrics.csv", tuple[str, Kind, str | None, str])
 )
 
 

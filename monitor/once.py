@@ -7,19 +7,19 @@ from typing import TypeAlias
 
 import msgspec
 
-from monitor.config import Config
-from monitor.core import Core
-from monitor.core.sources import watches
-from monitor.follow.discovery import Found
-from monitor.follow.messages import Unreadable
-from monitor.follow.readers import read_once
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.prometheus_text import TextFormat
-from monitor.snapshot import Snapshot
-from monitor.system.clock import Clock, SteadyClock, SystemClock
-from parsers.events import LogEvent
-from parsers.redaction import masked_path
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.sources import watches
+from megatron_monitor.follow.discovery import Found
+from megatron_monitor.follow.messages import Unreadable
+from megatron_monitor.follow.readers import read_once
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _COUNTED = (

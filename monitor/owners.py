@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from monitor.model.tables import rows_of
-from parsers.patterns import lazy
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.patterns import lazy
 
 UNSURE: Final = "unsure"
 """The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
@@ -65,7 +65,7 @@ class _Row(NamedTuple):
 
 @cache
 def _table() -> list[tuple[_Row, re.Pattern[str] | None]]:
-    rows = rows_of("monitor", "operators.csv", _Row)
+    rows = rows_of("megatron_monitor", "operators.csv", _Row)
     return [(row, re.compile(row.form.replace("{R5}", _RANDOM)) if row.form else None) for row in rows]
 
 

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from monitor.causes import cause_of, failure_of
-from monitor.detectors import hang, memory_pressure, slowdown
-from monitor.detectors.hang import HangSettings
-from monitor.detectors.slowdown.words import normal
-from monitor.incidents import Incident
-from monitor.metrics import View
-from monitor.run import derived
-from monitor.run.job import page as job_page
-from monitor.run.state import RunState
+from megatron_monitor.causes import cause_of, failure_of
+from megatron_monitor.detectors import hang, memory_pressure, slowdown
+from megatron_monitor.detectors.hang import HangSettings
+from megatron_monitor.detectors.slowdown.words import normal
+from megatron_monitor.incidents import Incident
+from megatron_monitor.metrics import View
+from megatron_monitor.run import derived
+from megatron_monitor.run.job import page as job_page
+from megatron_monitor.run.state import RunState
 
 
 def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:

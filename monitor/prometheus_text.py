@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, MonitorMetric
-from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, MonitorMetric
+from megatron_monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
 

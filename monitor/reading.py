@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import IO, NamedTuple
 
-from monitor.config import Config
-from monitor.run.fold import UNREAD, used
-from monitor.scalars import compiled
-from monitor.system.cache_files import CacheFiles
-from parsers.engine.memo import Memo
-from parsers.engine.scan import Rule, Scanner
-from parsers.engine.search import best
-from parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
-from parsers.formats.custom import CustomReader
-from parsers.reader import Bookmark, SourceReader, passed_over
-from parsers.registry import CLOCK_RULES, RULES, rules_with
+from megatron_monitor.config import Config
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.scan import Rule, Scanner
+from megatron_monitor.parsers.engine.search import best
+from megatron_monitor.parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
+from megatron_monitor.parsers.formats.custom import CustomReader
+from megatron_monitor.parsers.reader import Bookmark, SourceReader, passed_over
+from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
+from megatron_monitor.run.fold import UNREAD, used
+from megatron_monitor.scalars import compiled
+from megatron_monitor.system.cache_files import CacheFiles
 
 _CHUNK = 1 << 20
 

@@ -16,22 +16,22 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from monitor.charts.history import History
-from monitor.charts.steady import Sample
-from monitor.detectors.base import stated
-from monitor.detectors.slowdown.words import level, standing
-from monitor.identity.naming import experiment_name
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged, Overtaken, Timed
-from monitor.run import derived
-from monitor.run.evidence import settle
-from monitor.run.experiments import BOUNDS, Experiments
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED
-from monitor.run.records import Experiment
-from monitor.run.state import RunState
-from monitor.source_clock import Placed, SourceClock, clocked
-from parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
+from megatron_monitor.charts.history import History
+from megatron_monitor.charts.steady import Sample
+from megatron_monitor.detectors.base import stated
+from megatron_monitor.detectors.slowdown.words import level, standing
+from megatron_monitor.identity.naming import experiment_name
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged, Overtaken, Timed
+from megatron_monitor.parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
+from megatron_monitor.run import derived
+from megatron_monitor.run.evidence import settle
+from megatron_monitor.run.experiments import BOUNDS, Experiments
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Experiment
+from megatron_monitor.run.state import RunState
+from megatron_monitor.source_clock import Placed, SourceClock, clocked
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6

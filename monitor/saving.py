@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from monitor.core import Core
-from monitor.core.conversion import EARLIER
-from monitor.core.saved import Saved, of_parts
-from monitor.incidents import Transition
-from monitor.notifiers.message import message_id
-from monitor.store import Parts, StateNewerError, Store
-from monitor.system.clock import Clock
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.saved import Saved, of_parts
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.message import message_id
+from megatron_monitor.store import Parts, StateNewerError, Store
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from ipaddress import ip_address
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
-from monitor.config import Config, host_and_port
-from monitor.incidents import Transition
-from monitor.intake.door import Door
-from monitor.outputs import Outputs
-from monitor.serve.auth import Auth, Hosts, is_loopback
-from monitor.serve.http import App
-from monitor.serve.latest import Latest
-from monitor.serve.server import HttpServer, may_listen
-from monitor.serve.tls import Tls, TlsError
-from monitor.snapshot import FIGURES, MonitorCounts
-from monitor.system.clock import Clock
+from megatron_monitor.config import Config, host_and_port
+from megatron_monitor.incidents import Transition
+from megatron_monitor.intake.door import Door
+from megatron_monitor.outputs import Outputs
+from megatron_monitor.serve.auth import Auth, Hosts, is_loopback
+from megatron_monitor.serve.http import App
+from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.server import HttpServer, may_listen
+from megatron_monitor.serve.tls import Tls, TlsError
+from megatron_monitor.snapshot import FIGURES, MonitorCounts
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from monitor.charts.history import History
-from monitor.incidents import Transition
+from megatron_monitor.charts.history import History
+from megatron_monitor.incidents import Transition
 
 _MAX_LABEL = 300
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
 
 LONGEST_SECONDS: Final = 10 * 366 * 86400.0
 """Ten years: anything longer is a slip of the unit, and the system's own waits overflow not far above."""

@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from parsers.engine.fields import rejected
-from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
-from parsers.engine.memo import Memo, Shape
-from parsers.engine.prefixes import segments, strip_prefixes
-from parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from parsers.engine.templates import Answer
-from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
-from parsers.redaction import in_key, masked
-from parsers.registry import GATHERERS, RULES
-from parsers.wrappers import CUT, Unwrapper
+from megatron_monitor.parsers.engine.fields import rejected
+from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
+from megatron_monitor.parsers.engine.memo import Memo, Shape
+from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
+from megatron_monitor.parsers.engine.templates import Answer
+from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
+from megatron_monitor.parsers.redaction import in_key, masked
+from megatron_monitor.parsers.registry import GATHERERS, RULES
+from megatron_monitor.parsers.wrappers import CUT, Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from parsers.declared.compiled import rules_of
-from parsers.declared.schema import Dialect, built_in
-from parsers.engine.scan import Rule
-from parsers.formats import stamps
-from parsers.formats.forms import FORMS
+from megatron_monitor.parsers.declared.compiled import rules_of
+from megatron_monitor.parsers.declared.schema import Dialect, built_in
+from megatron_monitor.parsers.engine.scan import Rule
+from megatron_monitor.parsers.formats import stamps
+from megatron_monitor.parsers.formats.forms import FORMS
 
 SPEAKERS: tuple[str, ...] = (
     "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
@@ -19,7 +19,7 @@ _CODE = (
     "megatron", "hf_trainer", "megatron_setup", "megatron_reports", "arguments", "batch", "tracebacks", "torchrun",
     "scripts", "environment", "hf_settings", "unread",
 )  # fmt: skip
-MODULES = {name: import_module(f"parsers.formats.{name}") for name in _CODE}
+MODULES = {name: import_module(f"megatron_monitor.parsers.formats.{name}") for name in _CODE}
 """Those that are code, by name."""
 _OWN: tuple[Rule, ...] = tuple(
     rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *FORMS.get(name, ()))

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from parsers.declared.schema import Dialect, Sample
-from parsers.engine.fields import number
-from parsers.engine.memo import Memo
-from parsers.engine.prefixes import strip_prefixes
-from parsers.engine.scan import Line, Rule, Scanner
-from parsers.events import ANSI, LogEvent, to_fields
-from parsers.reader import SourceReader
-from parsers.registry import rules_with
+from megatron_monitor.parsers.declared.schema import Dialect, Sample
+from megatron_monitor.parsers.engine.fields import number
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.prefixes import strip_prefixes
+from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
+from megatron_monitor.parsers.events import ANSI, LogEvent, to_fields
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.registry import rules_with
 
 
 def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from parsers.json_text import read_json
-from parsers.patterns import lazy
-from parsers.redaction import masked
+from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.redaction import masked
 
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)"
 _NAME = r"[\w.-]{1,253}"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from monitor.cli import main
-from monitor.simulate import Scenario, write
+from megatron_monitor.cli import main
+from megatron_monitor.simulate import Scenario, write
 
 
 def command(*arguments: object, code: int | None = 0, stdin: bytes | str | None = None) -> Result:

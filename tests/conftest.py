@@ -15,8 +15,8 @@ from msgspec import inspect
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from monitor.cli import GARBAGE
-from monitor.core.aside import Aside
+from megatron_monitor.cli import GARBAGE
+from megatron_monitor.core.aside import Aside
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"

@@ -1,9 +1,9 @@
 """A partition of a topic, kept here: its records, what members have written of it, and who has it."""
 
-from monitor.config import load
-from monitor.kafka.shard import Shard
-from monitor.kafka.state import StateRecord
-from monitor.store import Parts
+from megatron_monitor.config import load
+from megatron_monitor.kafka.shard import Shard
+from megatron_monitor.kafka.state import StateRecord
+from megatron_monitor.store import Parts
 from tests.clock import ManualClock
 from tests.kafka_broker import loki
 from tests.programs import wait

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from monitor.charts.history import Sealed
-from monitor.core import Core
-from monitor.core.saved import Saved, of_parts
+from megatron_monitor.charts.history import Sealed
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved, of_parts
 
 
 def encode(value: Any) -> bytes:

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 TETHERED = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: it is killed when the test's process dies, however that ends (util-linux)."""
-_INSTALLED = os.environ.get("MEGATRON_MONITOR_PROGRAM")
-MONITOR = (_INSTALLED,) if _INSTALLED else (sys.executable, "-m", "monitor")
+INSTALLED = os.environ.get("MEGATRON_MONITOR_PROGRAM")
+MONITOR = (INSTALLED,) if INSTALLED else (sys.executable, "-m", "megatron_monitor")
 """The program: an installed one where the environment names it (.ci/wheel), else the tree's."""
-PYTHON = str(Path(_INSTALLED).with_name("python")) if _INSTALLED else sys.executable
+PYTHON = str(Path(INSTALLED).with_name("python")) if INSTALLED else sys.executable
 """What runs it."""
 now = time.monotonic  # noqa: TID251 - real programs run on the real clock
 

@@ -7,20 +7,20 @@ from typing import Any, get_args
 import pytest
 from click.shell_completion import get_completion_class
 
-from monitor.audit import CHECKS, GONE, IGNORABLE
-from monitor.cli import COMMANDS, command, main
-from monitor.detectors import DETECTORS
-from monitor.detectors.base import Detector
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.model.flops import FORMULAS
-from monitor.run.phases import RUN_STATES, Phase
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.simulate import FAULTS
-from parsers.declared.schema import built_in
-from parsers.declared.targets import UNITS
-from parsers.events import ANSI, Failure
-from parsers.registry import MODULES
+from megatron_monitor.audit import CHECKS, GONE, IGNORABLE
+from megatron_monitor.cli import COMMANDS, command, main
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.detectors.base import Detector
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.model.flops import FORMULAS
+from megatron_monitor.parsers.declared.schema import built_in
+from megatron_monitor.parsers.declared.targets import UNITS
+from megatron_monitor.parsers.events import ANSI, Failure
+from megatron_monitor.parsers.registry import MODULES
+from megatron_monitor.run.phases import RUN_STATES, Phase
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.simulate import FAULTS
 from tests.conftest import loaded
 
 ROOT = Path(__file__).parents[1]

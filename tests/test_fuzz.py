@@ -15,16 +15,16 @@ from msgspec import msgpack
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
-from monitor.incidents import Transition
-from monitor.notifiers.message import payload
-from monitor.serve.exchange import Request
-from monitor.serve.http import App
-from parsers.reader import SourceReader
-from parsers.registry import RULES
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.message import payload
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.registry import RULES
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.http import App
 from tests.clock import ManualClock
 from tests.monitor.core.test_jump import line
 from tests.plain import decode, encode

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.commands.arguments import Given
-from monitor.once import metrics_page
-from monitor.simulate import Fault, Scenario, write
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.once import metrics_page
+from megatron_monitor.simulate import Fault, Scenario, write
 
 GOLDEN = Path(__file__).parent / "golden" / "metrics.txt"
 SCENARIO = Scenario(

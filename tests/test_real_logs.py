@@ -2,16 +2,16 @@
 
 import pytest
 
-from monitor.commands.arguments import Given
-from monitor.core import Core
-from monitor.model.flops import FORMULAS, prints_as
-from monitor.once import read_all
-from monitor.run import derived
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from monitor.system.clock import SystemClock
-from parsers.events import IterationLogged
-from parsers.reader import SourceReader
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.core import Core
+from megatron_monitor.model.flops import FORMULAS, prints_as
+from megatron_monitor.once import read_all
+from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run import derived
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
+from megatron_monitor.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.conftest import REAL_LOGS
 

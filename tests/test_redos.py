@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-import parsers
-from parsers.engine.prefixes import segments, strip_prefixes
-from parsers.engine.scan import Line, Rule
-from parsers.formats import forms, torchrun, tracebacks
-from parsers.patterns import Lazy, filled
-from parsers.reader import SourceReader
-from parsers.registry import RULES
+from megatron_monitor import parsers
+from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.formats import forms, torchrun, tracebacks
+from megatron_monitor.parsers.patterns import Lazy, filled
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.registry import RULES
 from tests.test_forms import FORMS
 
 SIZE = 64 * 1024
@@ -186,13 +186,13 @@ PATTERNS = patterns()
 _NAMING = ("nccl", "failures", "pytorch", "megatron_checkpoint")
 _FORMS = tuple(rule for name in _NAMING for rule in forms.FORMS[name])
 _USED_BY = {
-    "parsers.formats.exceptions": (*tracebacks.RULES, *torchrun.RULES, *_FORMS),
-    "parsers.formats.forms": _FORMS,
+    "megatron_monitor.parsers.formats.exceptions": (*tracebacks.RULES, *torchrun.RULES, *_FORMS),
+    "megatron_monitor.parsers.formats.forms": _FORMS,
 }
 """Their expressions read what the rules of several modules have found."""
 _TRIED: set[tuple[str, str]] = set()
 """Rules and the texts that they were tried on: the expressions of several modules suggest the same."""
-SHARED = "parsers.engine.fields"
+SHARED = "megatron_monitor.parsers.engine.fields"
 """Its expressions are used by the rules of every module."""
 _OF_FORMS = {name for name, _ in FORMS}
 

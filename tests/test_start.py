@@ -1,21 +1,22 @@
 """What a short command loads: half of a short run is importing, and that creeps back."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from monitor.simulate import Scenario, write
+from megatron_monitor.simulate import Scenario, write
+from tests.programs import INSTALLED, PYTHON
 
 ROOT = Path(__file__).parents[1]
 
 NEVER = (
-    "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess", "tempfile",  # servers
+    "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess",  # servers
     "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
-    "yaml", "regex", "difflib",  # a configuration that says something
-    "monitor.daemon", "monitor.notifiers", "monitor.outputs", "monitor.simulate", "monitor.reports", "monitor.store",
+    "regex", "difflib",  # a configuration that says something
+    *(("yaml", "tempfile") if INSTALLED else ()),  # a checkout reads its formats from YAML files
+    "megatron_monitor.daemon", "megatron_monitor.notifiers", "megatron_monitor.outputs",
+    "megatron_monitor.simulate", "megatron_monitor.reports", "megatron_monitor.store",
 )  # fmt: skip
 """Modules that reading a log to its end must not load, with what is below them."""
 
@@ -25,12 +26,11 @@ def loaded(*arguments: str) -> set[str]:
     program = (
         "import sys, atexit\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "from monitor.cli import main\n"
+        "from megatron_monitor.cli import main\n"
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())
@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> str:
 def test_one_reading_loads_what_it_needs(log: str) -> None:
     """No server, no client, no watcher, no configuration language."""
     modules = loaded("run", "--once", log)
-    assert "parsers.reader" in modules
+    assert "megatron_monitor.parsers.reader" in modules
     assert [module for module in sorted(modules) if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
 
 
@@ -56,7 +56,7 @@ def test_what_is_loaded_late_is_there_when_it_is_needed(log: str) -> None:
     """The same reading with a pattern of one's own."""
     pattern = "patterns=[{name: own, match: 'iteration', kind: progress}]"
     modules = loaded("run", "--once", "--set", pattern, log)
-    assert {"yaml", "regex", "parsers.formats.custom"} <= modules
+    assert {"yaml", "regex", "megatron_monitor.parsers.formats.custom"} <= modules
 
 
 def test_a_replay_loads_no_more(log: str) -> None:
@@ -68,4 +68,4 @@ def test_a_replay_loads_no_more(log: str) -> None:
 
 def test_help_loads_no_command() -> None:
     """Who asks what there is waits for none of it."""
-    assert [module for module in loaded("--help") if module.startswith("monitor.commands.")] == []
+    assert [module for module in loaded("--help") if module.startswith("megatron_monitor.commands.")] == []

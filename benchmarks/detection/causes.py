@@ -16,13 +16,13 @@ import json
 import random
 from collections.abc import Sequence
 
-from monitor.config import Config
-from monitor.detectors import slowdown
-from monitor.judgement import Judge
-from monitor.replay import Replay
-from monitor.simulate import FORMS, Fault, Scenario, timeline
-from monitor.source_clock import Placed
-from parsers.reader import SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.detectors import slowdown
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import Replay
+from megatron_monitor.simulate import FORMS, Fault, Scenario, timeline
+from megatron_monitor.source_clock import Placed
 
 SEEDS = {"development": 10_000, "final": 3_900_000}
 _EXACT = {

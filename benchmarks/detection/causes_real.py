@@ -13,14 +13,14 @@ import json
 import random
 from pathlib import Path
 
-from monitor.breakdown.account import Timed
-from monitor.breakdown.attribution import attribute
-from monitor.breakdown.profile import profile
-from monitor.config import Config
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from parsers.reader import SourceReader
-from parsers.timers import timer
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.attribution import attribute
+from megatron_monitor.breakdown.profile import profile
+from megatron_monitor.config import Config
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.timers import timer
+from megatron_monitor.run.state import RunState
 
 _BEFORE = 32
 _WARM_UP = 3

@@ -13,8 +13,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from monitor.simulate import Scenario, lines
-from monitor.simulate.lines import Step
+from megatron_monitor.simulate import Scenario, lines
+from megatron_monitor.simulate.lines import Step
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import sys
 from collections import Counter
 
 from benchmarks.detection.learning import Course, course, texts
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from parsers.reader import SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm")
 SEEDS = {"development": 1_000, "final": 800_000}

@@ -16,11 +16,11 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.detection.mlperf_log import Run, megatron_lines, read_run
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import replay
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import replay
 
 ENVIRONMENT = "MEGATRON_MONITOR_MLPERF"
 _LEAST_LINES = 10  # a run of fewer lines says nothing of its steps

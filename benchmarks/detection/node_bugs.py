@@ -10,9 +10,9 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 
-from monitor.nodes.hostlist import compress, expand
-from monitor.nodes.record import LaunchRecord, Ledger
-from monitor.nodes.standing import standings
+from megatron_monitor.nodes.hostlist import compress, expand
+from megatron_monitor.nodes.record import LaunchRecord, Ledger
+from megatron_monitor.nodes.standing import standings
 
 _NAMES = expand("n[001-200]")
 _LOOK = 3

@@ -10,9 +10,9 @@ import random
 import sys
 from dataclasses import dataclass
 
-from monitor.nodes.hostlist import compress, expand
-from monitor.nodes.record import LaunchRecord, Ledger
-from monitor.nodes.standing import standings
+from megatron_monitor.nodes.hostlist import compress, expand
+from megatron_monitor.nodes.record import LaunchRecord, Ledger
+from megatron_monitor.nodes.standing import standings
 
 
 @dataclass(frozen=True)

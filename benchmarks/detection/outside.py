@@ -11,7 +11,7 @@ import argparse
 import math
 import random
 
-from monitor.breakdown.outside import Outside
+from megatron_monitor.breakdown.outside import Outside
 
 SEEDS = {"development": 0, "final": 3_900_000}
 NOISES = {"quiet": (0.3, 0.01, 1), "noisy": (0.8, 0.03, 3), "bursts": (0.5, 0.05, 8)}

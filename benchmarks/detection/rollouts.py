@@ -14,15 +14,15 @@ import json
 import random
 
 from benchmarks.detection.causes import causes
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.replay import Replay
-from monitor.run.state import RunState
-from monitor.simulate import Fault, Scenario, timeline
-from monitor.source_clock import Placed
-from monitor.statistics.median import median
-from parsers.reader import SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import Replay
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.source_clock import Placed
+from megatron_monitor.statistics.median import median
 
 SEEDS = {"development": 20_000, "final": 3_100_000}
 _ROLLOUT = 0.55  # of a step (simulate/lines.py)

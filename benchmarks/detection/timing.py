@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from benchmarks.detection.timing_series import Series, events
-from monitor.config import Config
-from monitor.judgement import Judge
-from monitor.replay import Replay
-from monitor.source_clock import Placed
-from parsers.events import LogEvent
+from megatron_monitor.config import Config
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.replay import Replay
+from megatron_monitor.source_clock import Placed
 
 SEEDS = {"development": 1_000, "final": 1_900_000}
 

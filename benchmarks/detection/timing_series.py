@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from parsers.events import (
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CheckpointSaved,
     CheckpointSaveStarted,

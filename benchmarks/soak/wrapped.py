@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from monitor import store
-from monitor.cli import main
-from monitor.follow.os_layer import OsLayer
-from monitor.system.clock import SystemClock
+from megatron_monitor import store
+from megatron_monitor.cli import main
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.system.clock import SystemClock
 
 FLAGS = Path(os.environ["SOAK_FLAGS"])
 _SEEN: list[float] = [-1.0, 0.0]

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.speed.measure import MONITOR, SCRATCH, cpu_of, environment, rss_of
 
 _POLLED = """
-from monitor.cli import main
-from monitor.follow.directory_watches import DirectoryWatches
+from megatron_monitor.cli import main
+from megatron_monitor.follow.directory_watches import DirectoryWatches
 assert callable(DirectoryWatches.watch)
 DirectoryWatches.watch = lambda *_: None
 main(prog_name="megatron-monitor")

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRATCH = Path(os.environ.get("BENCH_DIR") or f"{tempfile.gettempdir()}/megatron-monitor-bench")
-MONITOR = (sys.executable, "-m", "monitor")
+_SOURCE = str(Path(__file__).parents[2] / "src")
+MONITOR = (sys.executable, "-m", "megatron_monitor")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def environment() -> dict[str, str]:
         **inherited,
         "PYTHONPYCACHEPREFIX": str(SCRATCH / "pycache"),
         "XDG_STATE_HOME": str(SCRATCH / "state"),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [inherited.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([_SOURCE, *filter(None, [inherited.get("PYTHONPATH")])]),
     }
 
 

@@ -21,21 +21,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeAlias
 
-from monitor.config import Config, Watch
-from monitor.core import Core
-from monitor.core.sources import watches
-from monitor.follow.discovery import Found, find
-from monitor.follow.mounts import read_mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import absolute
-from monitor.identity import named
-from monitor.once import read_all
-from monitor.reports import columns
-from monitor.reports.outcome import Tally
-from monitor.reports.rows import Options, Row, row_of
-from monitor.run import derived
-from monitor.run.state import RunState
-from monitor.system.clock import Clock
+from megatron_monitor.config import Config, Watch
+from megatron_monitor.core import Core
+from megatron_monitor.core.sources import watches
+from megatron_monitor.follow.discovery import Found, find
+from megatron_monitor.follow.mounts import read_mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import absolute
+from megatron_monitor.identity import named
+from megatron_monitor.once import read_all
+from megatron_monitor.reports import columns
+from megatron_monitor.reports.outcome import Tally
+from megatron_monitor.reports.rows import Options, Row, row_of
+from megatron_monitor.run import derived
+from megatron_monitor.run.state import RunState
+from megatron_monitor.system.clock import Clock
 
 _FILES = 25  # of a task: twice as many need twice the memory and are hardly faster
 _BYTES = 32 << 20  # of a task, the same
@@ -245,7 +245,7 @@ def read_by_ray(tasks: Sequence[Task], read: Read, address: str) -> Iterator[Don
     """As read_tasks, by the tasks of a Ray cluster whose nodes all see the files and this installation."""
     import ray  # type: ignore[import-not-found,unused-ignore]
 
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).parents[2])
     ray.init(
         None if address == "local" else address, runtime_env={"env_vars": {"PYTHONPATH": root}}, log_to_driver=False
     )

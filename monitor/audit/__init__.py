@@ -5,10 +5,10 @@ does one whose arithmetic does not hold for this configuration (arguments.py). c
 layout.py checks arguments, figures.py what the lines print.
 """
 
-from monitor.audit.checks import CHECKS, GONE, IGNORABLE, RANK, Finding, Severity, described, not_ignorable
-from monitor.audit.figures import figures
-from monitor.audit.layout import layout
-from monitor.run.state import RunState
+from megatron_monitor.audit.checks import CHECKS, GONE, IGNORABLE, RANK, Finding, Severity, described, not_ignorable
+from megatron_monitor.audit.figures import figures
+from megatron_monitor.audit.layout import layout
+from megatron_monitor.run.state import RunState
 
 __all__ = ["CHECKS", "GONE", "IGNORABLE", "RANK", "Finding", "Severity", "audit", "described", "not_ignorable"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from monitor.model.tables import rows_of
+from megatron_monitor.model.tables import rows_of
 
 Severity = Literal["info", "warning", "critical"]
 RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
@@ -21,7 +21,9 @@ class Check(NamedTuple):
     shown: str
 
 
-CHECKS = {code: Check(*told) for code, *told in rows_of("monitor.audit", "checks.csv", tuple[str, str, str, str])}
+CHECKS = {
+    code: Check(*told) for code, *told in rows_of("megatron_monitor.audit", "checks.csv", tuple[str, str, str, str])
+}
 """By code; one that is not needed, or belongs to another incident, stands there for whoever looks for it."""
 IGNORABLE: tuple[str, ...] = tuple(
     code for code, check in CHECKS.items() if check.shown.startswith("incident `configuration`")

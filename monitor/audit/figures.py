@@ -7,21 +7,21 @@ the same configuration, as a report has.
 
 from collections.abc import Iterator
 
-from monitor.audit.checks import Finding, Severity
-from monitor.model import misprints as causes
-from monitor.model.flops import FORMULAS, formulas_of, passes, prints_as
-from monitor.model.sizes import parameters
-from monitor.model.tables import rows_of
-from monitor.model.topology import Topology
-from monitor.run import derived
-from monitor.run.state import RunState
-from monitor.statistics.median import median
+from megatron_monitor.audit.checks import Finding, Severity
+from megatron_monitor.model import misprints as causes
+from megatron_monitor.model.flops import FORMULAS, formulas_of, passes, prints_as
+from megatron_monitor.model.sizes import parameters
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.run import derived
+from megatron_monitor.run.state import RunState
+from megatron_monitor.statistics.median import median
 
 _Pairs = list[tuple[float, float]]
 """(recomputed, printed) TFLOP/s per GPU, one pair a line."""
 
 _NEAR = 0.004  # relative error of a ratio: print precision of time and figure together
-_RATIOS = rows_of("monitor.audit", "factors.csv", tuple[float, Severity, str])
+_RATIOS = rows_of("megatron_monitor.audit", "factors.csv", tuple[float, Severity, str])
 """By which printed TFLOPs are known to be off, how bad that is, and what it comes from."""
 _V100_BUG = 100.0  # TFLOP/s; BigScience's notes call more on a V100 "a bug in the calculation"
 _APART = 0.01  # smaller differences come from counting norms and biases otherwise

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from monitor.audit.checks import Finding, Severity
-from monitor.model.sizes import parameters
-from monitor.model.topology import Topology
-from monitor.run.state import RunState
-from parsers.dialects import dialect_of
-from parsers.engine.fields import whole
+from megatron_monitor.audit.checks import Finding, Severity
+from megatron_monitor.model.sizes import parameters
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.engine.fields import whole
+from megatron_monitor.run.state import RunState
 
 _SIZES = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",

@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec import field as member
 
-from parsers.events import TimersReported
-from parsers.timers import BESIDE, IGNORED, timer
+from megatron_monitor.parsers.events import TimersReported
+from megatron_monitor.parsers.timers import BESIDE, IGNORED, timer
 
 _NAMES = 60  # timers of a line; programs have up to 25
 _RANKS = 1024  # ranks whose time is kept, where the log prints each

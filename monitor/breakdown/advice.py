@@ -4,10 +4,10 @@ slowdown's cause; the line that names none is for all others of the kind. Pure.
 
 from typing import Final
 
-from monitor.model.tables import rows_of
+from megatron_monitor.model.tables import rows_of
 
 ADVICE: Final[dict[tuple[str, str], str]] = {
-    (kind, of or ""): text for kind, of, text in rows_of("monitor", "advice.csv", tuple[str, str | None, str])
+    (kind, of or ""): text for kind, of, text in rows_of("megatron_monitor", "advice.csv", tuple[str, str | None, str])
 }
 
 

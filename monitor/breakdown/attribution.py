@@ -11,9 +11,9 @@ from typing import Literal, cast
 
 from msgspec import Struct, field
 
-from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
-from monitor.statistics.median import median
-from parsers.timers import timer
+from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
+from megatron_monitor.parsers.timers import timer
+from megatron_monitor.statistics.median import median
 
 Cause = Literal[
     "compute", "slow_rank", "data", "network", "communication", "optimizer", "checkpoint", "rollout", "reward",

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import deviation, median
+from megatron_monitor.statistics.median import deviation, median
 
 _KEPT = 96
 _BEFORE = 24  # lines that must have shown what is usual

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from monitor.breakdown.account import Across, Timed
-from monitor.statistics.median import deviation, median
-from parsers.timers import BESIDE, timer
+from megatron_monitor.breakdown.account import Across, Timed
+from megatron_monitor.parsers.timers import BESIDE, timer
+from megatron_monitor.statistics.median import deviation, median
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.statistics.median import median
+from megatron_monitor.statistics.median import median
 
 KEPT = 16  # saves of a run whose time is kept
 _LAST = 3

@@ -2,10 +2,10 @@
 
 from msgspec import Struct, field
 
-from monitor.breakdown.account import Timed
-from monitor.breakdown.attribution import Attribution, attribute
-from monitor.breakdown.profile import OUTSIDE, Profile, profile
-from monitor.statistics.median import median
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.attribution import Attribution, attribute
+from megatron_monitor.breakdown.profile import OUTSIDE, Profile, profile
+from megatron_monitor.statistics.median import median
 
 _LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
 _BEFORE = 32

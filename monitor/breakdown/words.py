@@ -4,11 +4,11 @@ the program that wrote the log. Its options stand with the dialects (parsers/dia
 
 from typing import Any
 
-from monitor.breakdown.advice import advice_for
-from monitor.breakdown.attribution import Attribution
-from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
-from parsers.declared.schema import built_in
-from parsers.dialects import BY_NAME
+from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.breakdown.attribution import Attribution
+from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
+from megatron_monitor.parsers.declared.schema import built_in
+from megatron_monitor.parsers.dialects import BY_NAME
 
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",

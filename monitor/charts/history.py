@@ -15,9 +15,9 @@ from operator import add
 
 from msgspec import Struct, field, msgpack
 
-from monitor.breakdown.profile import UNTIMED
-from monitor.model.arguments import Changes
-from parsers.timers import CATEGORIES
+from megatron_monitor.breakdown.profile import UNTIMED
+from megatron_monitor.model.arguments import Changes
+from megatron_monitor.parsers.timers import CATEGORIES
 
 Row = tuple[int | float | None, ...]
 """(iteration, Unix seconds or None, attempt, *values)."""

@@ -11,17 +11,17 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 import msgspec
 
-from monitor.config import Config, ConfigError, Watch, load
-from monitor.follow.discovery import find
-from monitor.follow.mounts import read_mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch as Pattern
-from monitor.follow.patterns import absolute, has_magic
-from monitor.follow.streams import STDIN, is_stream
-from monitor.identity import named
-from monitor.scalars import one_line
-from monitor.system.clock import SystemClock
-from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
+from megatron_monitor.config import Config, ConfigError, Watch, load
+from megatron_monitor.follow.discovery import find
+from megatron_monitor.follow.mounts import read_mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch as Pattern
+from megatron_monitor.follow.patterns import absolute, has_magic
+from megatron_monitor.follow.streams import STDIN, is_stream
+from megatron_monitor.identity import named
+from megatron_monitor.scalars import one_line
+from megatron_monitor.system.clock import SystemClock
+from megatron_monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 

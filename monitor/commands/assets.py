@@ -1,14 +1,15 @@
 """`assets`: dashboards, rules, manifests and the configuration out of the installed package, into a directory."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import fail, warn
+from megatron_monitor.commands.arguments import fail, warn
 
-_ROOT = Path(__file__).resolve().parents[2]
-_KINDS = ("config.yaml", "LICENSE", "grafana/dashboards", "deploy")
+_ASSETS = Path(__file__).parents[1] / "assets"
+"""Links in a checkout, files in an installed package."""
 
 
 @click.command()
@@ -36,13 +37,11 @@ def assets(directory: Path, force: bool) -> None:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """(name, content): from the installed package, or from the repository."""
-    root = _ROOT / "assets" if (_ROOT / "assets").is_dir() else _ROOT
-    for kind in _KINDS:
-        paths = [root / kind] if (root / kind).is_file() else sorted((root / kind).rglob("*"))
-        for path in paths:
-            if path.is_file():
-                yield str(path.relative_to(root)), path.read_bytes()
+    """Name below the directory, and content."""
+    for folder, _, names in sorted(os.walk(_ASSETS, followlinks=True)):
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.name != "Dockerfile":
+                yield str(path.relative_to(_ASSETS)), path.read_bytes()
 
 
 def _differs(path: Path, data: bytes) -> bool:

@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from monitor.backfill import Moment, Spool, UndatedError, history
-from monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
-from monitor.commands.progress import progress
-from monitor.config import Config
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from parsers.events import LogEvent
+from megatron_monitor.backfill import Moment, Spool, UndatedError, history
+from megatron_monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
+from megatron_monitor.commands.progress import progress
+from megatron_monitor.config import Config
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.reading import dated_events
 
 
 def zone(value: str) -> tzinfo:

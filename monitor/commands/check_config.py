@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from monitor.audit import described
-from monitor.commands.arguments import fail, set_option
-from monitor.config import ConfigError, load
+from megatron_monitor.audit import described
+from megatron_monitor.commands.arguments import fail, set_option
+from megatron_monitor.config import ConfigError, load
 
 
 @click.command("check-config")
@@ -22,7 +22,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         config = load(file, overrides)
     except ConfigError as error:
         fail(error, code=2)
-    from monitor.services import refused  # loads the server
+    from megatron_monitor.services import refused  # loads the server
 
     if problems := refused(config):
         fail(*(f"{file}: {problem}" for problem in problems), code=2)
@@ -34,7 +34,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     for dialect in dialects:
         click.echo(f"dialect {dialect.name}: its {len(dialect.samples)} samples give what they say")
     if dialects:
-        from parsers.samples import claims
+        from megatron_monitor.parsers.samples import claims
 
         for note in claims(dialects):
             click.echo(note)

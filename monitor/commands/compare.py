@@ -5,9 +5,9 @@ from typing import TextIO
 
 import click
 
-from monitor.commands.arguments import Given, with_config
-from monitor.commands.reading import only_run
-from monitor.reports import comparison, html
+from megatron_monitor.commands.arguments import Given, with_config
+from megatron_monitor.commands.reading import only_run
+from megatron_monitor.reports import comparison, html
 
 
 @click.command()

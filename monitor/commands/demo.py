@@ -13,14 +13,14 @@ from string import Template
 
 import click
 
-from monitor.commands.arguments import fail
-from monitor.commands.run import start_logging
-from monitor.commands.simulate import scenario_of
-from monitor.config import load
-from monitor.daemon import Daemon, StartError
-from monitor.simulate import Scenario, write
-from monitor.simulate import slurm as played
-from monitor.system.clock import SystemClock
+from megatron_monitor.commands.arguments import fail
+from megatron_monitor.commands.run import start_logging
+from megatron_monitor.commands.simulate import scenario_of
+from megatron_monitor.config import load
+from megatron_monitor.daemon import Daemon, StartError
+from megatron_monitor.simulate import Scenario, write
+from megatron_monitor.simulate import slurm as played
+from megatron_monitor.system.clock import SystemClock
 
 _ITERATIONS = 240
 _SECONDS = 0.25
@@ -47,7 +47,7 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
         log = Path(directory) / (f"slurm-{_JOB}.out" if slurm else "demo-1B3.log")
         log.touch()
-        text = Template((get_data("monitor.commands", "demo.yaml") or b"").decode())
+        text = Template((get_data("megatron_monitor.commands", "demo.yaml") or b"").decode())
         file = Path(directory) / "config.yaml"
         file.write_text(text.substitute(listen=listen, directory=directory, log=log), "utf-8")
         config = load(file, () if slurm else ("slurm.enabled=false", "policies=[]"))

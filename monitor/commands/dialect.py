@@ -5,9 +5,9 @@ from pkgutil import get_data
 
 import click
 
-from monitor.commands.arguments import fail
-from monitor.reports.dialects import proposed
-from parsers.declared.schema import built_in
+from megatron_monitor.commands.arguments import fail
+from megatron_monitor.parsers.declared.schema import built_in
+from megatron_monitor.reports.dialects import proposed
 
 _LINES = 20_000  # a training shows its step lines long before
 _MOST = 64 * 1024  # bytes of a line that are read at once
@@ -31,7 +31,7 @@ def dialect(log: str | None, name: str, show: str | None) -> None:
         names = [known.name for known in built_in()]
         if show not in names:
             raise click.UsageError(f"no built-in dialect {show!r}; there are {', '.join(names)}")
-        click.echo((get_data("parsers.trainers", f"{show}.yaml") or b"").decode(), nl=False)
+        click.echo((get_data("megatron_monitor.parsers.trainers", f"{show}.yaml") or b"").decode(), nl=False)
         return
     if log is None:
         raise click.UsageError("LOG is missing")

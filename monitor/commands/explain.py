@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from monitor import identity
-from monitor.commands.arguments import Given, with_config
-from monitor.config import Config
-from monitor.follow.patterns import absolute
-from monitor.reading import own_rules
-from parsers.engine.prefixes import segments, strip_prefixes
-from parsers.engine.scan import Line, Rule
-from parsers.events import ANSI, EnvironmentVariableSeen, Event, to_fields
-from parsers.registry import RULES
+from megatron_monitor import identity
+from megatron_monitor.commands.arguments import Given, with_config
+from megatron_monitor.config import Config
+from megatron_monitor.follow.patterns import absolute
+from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import ANSI, EnvironmentVariableSeen, Event, to_fields
+from megatron_monitor.parsers.registry import RULES
+from megatron_monitor.reading import own_rules
 
 
 @click.command()

@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import click
 
-from monitor.commands.arguments import fail, files_of, say, warn
-from monitor.dumps import DumpsUnreadableError, read_files
-from monitor.nodes.collectives import operation_name
-from monitor.nodes.flight_recorder import Diagnosis
-from monitor.nodes.hostlist import HostlistError, expand
-from monitor.system.clock import SystemClock
+from megatron_monitor.commands.arguments import fail, files_of, say, warn
+from megatron_monitor.dumps import DumpsUnreadableError, read_files
+from megatron_monitor.nodes.collectives import operation_name
+from megatron_monitor.nodes.flight_recorder import Diagnosis
+from megatron_monitor.nodes.hostlist import HostlistError, expand
+from megatron_monitor.system.clock import SystemClock
 
 
 @click.command("flight-recorder")

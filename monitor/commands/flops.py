@@ -7,13 +7,13 @@ from typing import Any
 import click
 from msgspec.structs import fields, replace
 
-from monitor.commands.arguments import ABOVE_ZERO, POSITIVE, Given, count
-from monitor.commands.reading import only_run
-from monitor.model import gpus
-from monitor.model.topology import Topology, derive_ranks
-from monitor.reports import calculator, planner
-from monitor.reports.planner import Ramp
-from monitor.reports.rows import Row
+from megatron_monitor.commands.arguments import ABOVE_ZERO, POSITIVE, Given, count
+from megatron_monitor.commands.reading import only_run
+from megatron_monitor.model import gpus
+from megatron_monitor.model.topology import Topology, derive_ranks
+from megatron_monitor.reports import calculator, planner
+from megatron_monitor.reports.planner import Ramp
+from megatron_monitor.reports.rows import Row
 
 
 @click.group(invoke_without_command=True)

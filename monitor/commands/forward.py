@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
-from monitor.config.intake import Heartbeat
-from monitor.follow.patterns import Watch, absolute
-from monitor.follow.streams import STDIN
-from monitor.scalars import url_of
+from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
+from megatron_monitor.config.intake import Heartbeat
+from megatron_monitor.follow.patterns import Watch, absolute
+from megatron_monitor.follow.streams import STDIN
+from megatron_monitor.scalars import url_of
 
 if TYPE_CHECKING:
-    from monitor.forward import Target
+    from megatron_monitor.forward import Target
 
 
 @click.command()
@@ -55,11 +55,11 @@ def forward(
       megatron-monitor forward --to http://monitor:9844 '/logs/**/*.out'
       megatron-monitor forward --to http://monitor:9844 --label run=tr11 train.log
     """
-    from monitor.commands.run import start_logging
-    from monitor.config import default_config
-    from monitor.forward import Forwarder
-    from monitor.store import StateInUseError, StateUnreadableError
-    from monitor.system.clock import SystemClock
+    from megatron_monitor.commands.run import start_logging
+    from megatron_monitor.config import default_config
+    from megatron_monitor.forward import Forwarder
+    from megatron_monitor.store import StateInUseError, StateUnreadableError
+    from megatron_monitor.system.clock import SystemClock
 
     if (user is None) != (password_file is None):
         fail("--user and --password-file belong together", code=2)
@@ -89,7 +89,7 @@ def _state_of(words: list[str]) -> Path:
 
 
 def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Target":
-    from monitor.forward import PATH, Intake
+    from megatron_monitor.forward import PATH, Intake
 
     try:
         url = url_of(to)
@@ -100,13 +100,13 @@ def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) ->
 
 
 def _topic(to: str, properties: dict[str, str]) -> "Target":
-    from monitor.config.intake import KafkaSettings
+    from megatron_monitor.config.intake import KafkaSettings
 
     brokers, _, topic = to.removeprefix("kafka://").partition("/")
     if not (brokers and topic):
         fail(f"--to {to}: expected kafka://HOST:PORT/TOPIC", code=2)
     try:
-        from monitor.kafka.producing import Topic
+        from megatron_monitor.kafka.producing import Topic
 
         return Topic(to, KafkaSettings(bootstrap=tuple(brokers.split(",")), topic=topic, client=properties))
     except ImportError as error:

@@ -9,16 +9,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
-from monitor.config import Config
-from monitor.core.conversion import EARLIER
-from monitor.core.saved import of_parts
-from monitor.daemon import state_directory
-from monitor.nodes.hostlist import compress
-from monitor.nodes.record import Ledger
-from monitor.nodes.standing import Count, Standing, standings
-from monitor.once import read_all
-from monitor.store import Store
+from megatron_monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
+from megatron_monitor.config import Config
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.saved import of_parts
+from megatron_monitor.daemon import state_directory
+from megatron_monitor.nodes.hostlist import compress
+from megatron_monitor.nodes.record import Ledger
+from megatron_monitor.nodes.standing import Count, Standing, standings
+from megatron_monitor.once import read_all
+from megatron_monitor.store import Store
 
 _WIDTH = 120  # columns of a file or a pipe
 _SHOWN = 40  # rows where nobody asks for all: those with the least likely record

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from monitor.commands.arguments import Given, files_of, open_log, run_of, say, with_config
-from monitor.reading import chunks_of, full_reader, own_rules
-from monitor.scalars import one_line
-from parsers.events import IterationLogged, LogEvent, to_fields
+from megatron_monitor.commands.arguments import Given, files_of, open_log, run_of, say, with_config
+from megatron_monitor.parsers.events import IterationLogged, LogEvent, to_fields
+from megatron_monitor.reading import chunks_of, full_reader, own_rules
+from megatron_monitor.scalars import one_line
 
 
 @click.command()

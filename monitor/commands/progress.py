@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from monitor.detectors.base import duration
-from monitor.system.clock import SystemClock
+from megatron_monitor.detectors.base import duration
+from megatron_monitor.system.clock import SystemClock
 
 _FIRST, _EVERY = 1.5, 0.5  # seconds until it is shown, and between two
 

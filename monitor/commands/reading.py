@@ -2,10 +2,10 @@
 
 import click
 
-from monitor.archive import read_runs
-from monitor.commands.arguments import Given, spooled, warn
-from monitor.reports.rows import Options, Row
-from monitor.run.state import RunState
+from megatron_monitor.archive import read_runs
+from megatron_monitor.commands.arguments import Given, spooled, warn
+from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.run.state import RunState
 
 
 def only_run(path: str, given: Given) -> tuple[RunState, Row]:

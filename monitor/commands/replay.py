@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
-from monitor.commands.progress import progress
-from monitor.config import Config
-from monitor.detectors.base import RANK, duration
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import Replay
-from monitor.replay import replay as played
-from parsers.events import LogEvent
+from megatron_monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
+from megatron_monitor.commands.progress import progress
+from megatron_monitor.config import Config
+from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import Replay
+from megatron_monitor.replay import replay as played
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 

@@ -11,17 +11,17 @@ from typing import Any, TextIO, TypeAlias
 
 import click
 
-from monitor import archive as readers
-from monitor.archive import Done, Reading, Task, lines_of, merged, tasks_of, together
-from monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
-from monitor.commands.progress import progress
-from monitor.model.flops import FORMULAS
-from monitor.reports import html
-from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
-from monitor.reports.rows import Options, Row
-from monitor.reports.tables import aligned
-from monitor.scalars import one_line
-from parsers.redaction import masked_path
+from megatron_monitor import archive as readers
+from megatron_monitor.archive import Done, Reading, Task, lines_of, merged, tasks_of, together
+from megatron_monitor.commands.arguments import POSITIVE, Given, count, fail, spooled, warn, with_config
+from megatron_monitor.commands.progress import progress
+from megatron_monitor.model.flops import FORMULAS
+from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.reports import html
+from megatron_monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
+from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.reports.tables import aligned
+from megatron_monitor.scalars import one_line
 
 Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 

@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import click
 
-from monitor.commands.arguments import Given, fail, say, spooled, with_config
-from monitor.config import Config
-from monitor.scalars import one_line
+from megatron_monitor.commands.arguments import Given, fail, say, spooled, with_config
+from megatron_monitor.config import Config
+from megatron_monitor.scalars import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -43,19 +43,19 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.dialects:
-        from parsers.samples import claims
+        from megatron_monitor.parsers.samples import claims
 
         for note in claims([dialect for several in config.dialects for dialect in several]):
             _log.warning("%s", note)
     if once:
-        from monitor.once import metrics_page
+        from megatron_monitor.once import metrics_page
 
         page, problems, unreadable = metrics_page(config)
         for problem in problems:
             say(problem)
         click.echo(page, nl=False)
         sys.exit(1 if unreadable else 0)
-    from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
+    from megatron_monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
         serve(config, lambda: given.load(paths, name))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
-from monitor.system.clock import SystemClock
+from megatron_monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
+from megatron_monitor.system.clock import SystemClock
 
 
 def _listed(words: Iterable[tuple[str, str]]) -> str:

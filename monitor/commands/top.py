@@ -19,15 +19,15 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from monitor.archive import read_runs
-from monitor.commands.arguments import Given, fail, warn, with_config
-from monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
-from monitor.commands.top_screen import in_order, opened, page, plain, room_of, screen
-from monitor.config import Config
-from monitor.live import LiveCore
-from monitor.reports.rows import Options, Row
-from monitor.snapshot import Snapshot
-from monitor.system.clock import SystemClock
+from megatron_monitor.archive import read_runs
+from megatron_monitor.commands.arguments import Given, fail, warn, with_config
+from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
+from megatron_monitor.commands.top_screen import in_order, opened, page, plain, room_of, screen
+from megatron_monitor.config import Config
+from megatron_monitor.live import LiveCore
+from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import SystemClock
 
 HELP = """\
 up, down, page up, page down, Home, End   choose a run; the table scrolls (also k, j, g, G)

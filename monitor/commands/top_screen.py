@@ -13,9 +13,9 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from monitor.reports.tables import fitting
-from monitor.serve.formats import DASH, LABELS, SYMBOLS, Figure, duration, figures, instant, number, percent
-from monitor.snapshot import clean_label
+from megatron_monitor.reports.tables import fitting
+from megatron_monitor.serve.formats import DASH, LABELS, SYMBOLS, Figure, duration, figures, instant, number, percent
+from megatron_monitor.snapshot import clean_label
 
 _STYLES = {
     "hung": "bold red", "crashed": "bold red", "lost": "yellow", "training": "green", "finished": "green",

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 import click
 
-from monitor.commands.arguments import DURATION, fail
-from monitor.commands.asking import DEFAULT, DaemonError, ask
-from monitor.nodes.hostlist import HostlistError, compress
-from monitor.system.clock import SystemClock
+from megatron_monitor.commands.arguments import DURATION, fail
+from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
+from megatron_monitor.nodes.hostlist import HostlistError, compress
+from megatron_monitor.system.clock import SystemClock
 
 _EVERY = 1.0  # seconds between two questions: the daemon judges once a second
 _FIELDS = ("verdict", "reason", "exclude", "since", "checkpoint", "same_cause_before")

@@ -10,10 +10,10 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from monitor.config.decode import decode
-from monitor.config.document import ConfigError, ConfigProblem, Document
-from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
-from monitor.scalars import compiled, host_and_port
+from megatron_monitor.config.decode import decode
+from megatron_monitor.config.document import ConfigError, ConfigProblem, Document
+from megatron_monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
+from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
     "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
@@ -38,7 +38,10 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     text, settings = _text(source) if isinstance(source, Path) else source, list(overrides)
     document = Document()
     if text or settings:
-        from monitor.config.yaml_text import override, read_yaml  # PyYAML is a tenth of a start, and most need none
+        from megatron_monitor.config.yaml_text import (  # PyYAML is a tenth of a start, and most need none
+            override,
+            read_yaml,
+        )
 
         document = read_yaml(text)
         for setting in settings:

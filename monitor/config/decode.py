@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
 
-from monitor.config.document import Document, Path
+from megatron_monitor.config.document import Document, Path
 
 T = TypeVar("T")
 

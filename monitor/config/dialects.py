@@ -6,10 +6,10 @@ Reading takes bounded time and memory, whatever stands there.
 
 from pathlib import Path
 
-from monitor.config.decode import decode
-from parsers.declared.schema import Dialect
-from parsers.registry import rules_with
-from parsers.samples import differences
+from megatron_monitor.config.decode import decode
+from megatron_monitor.parsers.declared.schema import Dialect
+from megatron_monitor.parsers.registry import rules_with
+from megatron_monitor.parsers.samples import differences
 
 _MOST_FILES = 100  # of a folder
 _MOST_BYTES = 256 * 1024  # of a file; the longest of ours has 6 KB, and YAML takes 10 s a megabyte
@@ -45,7 +45,7 @@ def dialects_at(name: str, base: str) -> tuple[Dialect, ...]:
 
 def dialect_of(path: Path, data: bytes) -> Dialect:
     """The dialect in a file's text, which gives for its samples what it says. Raises DialectError."""
-    from monitor.config.yaml_text import read_yaml  # PyYAML is a tenth of a start, and most need none
+    from megatron_monitor.config.yaml_text import read_yaml  # PyYAML is a tenth of a start, and most need none
 
     try:
         text = data.decode("utf-8-sig")

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from monitor import scalars
-from monitor.units import PositiveSeconds
+from megatron_monitor import scalars
+from megatron_monitor.units import PositiveSeconds
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(?:([kMGT])(i)?)?B")
 

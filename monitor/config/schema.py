@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from monitor import scalars
-from monitor.config.intake import IntakeSettings, KafkaSettings
-from monitor.detectors import DETECTORS, IncidentKind
-from monitor.hands.settings import Policy
-from monitor.incidents import MessageLimit
-from monitor.scalars import FilePath, Name
-from monitor.slurm import SlurmSettings
-from monitor.units import PositiveSeconds, Seconds
-from parsers.events import Failure
+from megatron_monitor import scalars
+from megatron_monitor.config.intake import IntakeSettings, KafkaSettings
+from megatron_monitor.detectors import DETECTORS, IncidentKind
+from megatron_monitor.hands.settings import Policy
+from megatron_monitor.incidents import MessageLimit
+from megatron_monitor.parsers.events import Failure
+from megatron_monitor.scalars import FilePath, Name
+from megatron_monitor.slurm import SlurmSettings
+from megatron_monitor.units import PositiveSeconds, Seconds
 
 
 def _dialects(name: str, base: str) -> tuple[Any, ...]:
-    from monitor.config.dialects import dialects_at  # for a configuration that names one
+    from megatron_monitor.config.dialects import dialects_at  # for a configuration that names one
 
     return dialects_at(name, base)
 
@@ -183,9 +183,13 @@ class Config(Struct, frozen=True, kw_only=True):
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     dialects: tuple[DialectFiles, ...] = ()
     """Files of a site's own dialects, or folders of them: how the lines of its trainers are read."""
-    notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.notifiers:NOTIFIERS"})] = ()
+    notifiers: Annotated[
+        tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.notifiers:NOTIFIERS"})
+    ] = ()
     """Each of a class of monitor/notifiers, chosen by `type:`; they bring HTTP clients."""
-    outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "monitor.outputs:OUTPUTS"})] = ()
+    outputs: Annotated[
+        tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.outputs:OUTPUTS"})
+    ] = ()
     """Each of a class of monitor/outputs, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()

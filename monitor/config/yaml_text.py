@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from monitor.config.document import ConfigProblem, Document, Path, dotted
+from megatron_monitor.config.document import ConfigProblem, Document, Path, dotted
 
 MAX_CHARACTERS: Final = 1_000_000
 MAX_VALUES: Final = 20_000

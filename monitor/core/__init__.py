@@ -35,31 +35,31 @@ import platform
 from functools import partial
 from typing import Any
 
-from monitor import __version__
-from monitor.config import Config
-from monitor.core.belonging import Belonging
-from monitor.core.counters import count_lines
-from monitor.core.folding import Folding
-from monitor.core.hands import Hands
-from monitor.core.hands import Message as Event
-from monitor.core.intake import Intake
-from monitor.core.jobs import Jobs, Proof
-from monitor.core.nodes import Nodes
-from monitor.core.outbox import Outbox
-from monitor.core.runs import Run
-from monitor.core.saved import ENDED, LEDGER, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
-from monitor.core.view import count_sources, show
-from monitor.core.watched import Watched
-from monitor.follow.messages import Position
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.nodes.record import Ledger
-from monitor.run import derived, dumps
-from monitor.run.dumps import DumpsAsked, DumpsRead
-from monitor.run.job import proofs
-from monitor.slurm import JobAnswered, JobQuestion
-from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
-from monitor.units import LONGEST_SECONDS
+from megatron_monitor import __version__
+from megatron_monitor.config import Config
+from megatron_monitor.core.belonging import Belonging
+from megatron_monitor.core.counters import count_lines
+from megatron_monitor.core.folding import Folding
+from megatron_monitor.core.hands import Hands
+from megatron_monitor.core.hands import Message as Event
+from megatron_monitor.core.intake import Intake
+from megatron_monitor.core.jobs import Jobs, Proof
+from megatron_monitor.core.nodes import Nodes
+from megatron_monitor.core.outbox import Outbox
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.saved import ENDED, LEDGER, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
+from megatron_monitor.core.view import count_sources, show
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.follow.messages import Position
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.nodes.record import Ledger
+from megatron_monitor.run import derived, dumps
+from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
+from megatron_monitor.run.job import proofs
+from megatron_monitor.slurm import JobAnswered, JobQuestion
+from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
+from megatron_monitor.units import LONGEST_SECONDS
 
 _OWED_COUNTS = ("megatron_monitor_notifications_total", "megatron_monitor_actions_total")
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read

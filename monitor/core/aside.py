@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from monitor.core.saved import Saved
-from monitor.scalars import one_line
-from monitor.snapshot import MonitorCounts
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.scalars import one_line
+from megatron_monitor.snapshot import MonitorCounts
 
 Room = Literal["source", "run", "page", "state"]
 

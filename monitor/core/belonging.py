@@ -10,27 +10,27 @@ import logging
 import operator
 from collections.abc import Mapping, Sequence
 
-from monitor import identity
-from monitor.core.companions import Companions, Due
-from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
-from monitor.core.sources import Source
-from monitor.core.watched import Watched
-from monitor.identity import ALONE, Member, Values, Verdict
-from monitor.identity.abreast import mark_of
-from monitor.identity.naming import are_of_one_launch, experiment_name
-from monitor.run.experiments import BOUNDS, HELD_SECONDS
-from monitor.run.job import OVER, RUNNING
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED
-from monitor.run.state import RunState
-from monitor.run.steps.step import STEP_EVENTS
-from parsers.events import (
+from megatron_monitor import identity
+from megatron_monitor.core.companions import Companions, Due
+from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.identity import ALONE, Member, Values, Verdict
+from megatron_monitor.identity.abreast import mark_of
+from megatron_monitor.identity.naming import are_of_one_launch, experiment_name
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     HostSeen,
     IterationLogged,
     LogEvent,
 )
+from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
+from megatron_monitor.run.job import OVER, RUNNING
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import STEP_EVENTS
 
 _MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
 _LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobody told is believed to be over

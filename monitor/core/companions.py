@@ -5,12 +5,12 @@
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from monitor.core.sources import Source
-from monitor.core.watched import Watched
-from monitor.identity import ALONE
-from monitor.identity.abreast import Abreast
-from monitor.identity.naming import are_of_one_launch, is_of_a_process
-from parsers.events import LogEvent
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.identity import ALONE
+from megatron_monitor.identity.abreast import Abreast
+from megatron_monitor.identity.naming import are_of_one_launch, is_of_a_process
+from megatron_monitor.parsers.events import LogEvent
 
 Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
 """What is to be folded now, and when it was written."""

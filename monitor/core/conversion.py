@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from monitor.core.saved import ENDED, LEDGER, MONITOR
-from monitor.run.ending import Evidence, ending
-from monitor.run.launches import program_of
-from monitor.run.state import Launch
+from megatron_monitor.core.saved import ENDED, LEDGER, MONITOR
+from megatron_monitor.run.ending import Evidence, ending
+from megatron_monitor.run.launches import program_of
+from megatron_monitor.run.state import Launch
 
 _OF_THE_LAUNCH = {one.name for one in dataclasses.fields(Launch)} - {"pace", "arguments", "arguments_changed"}
 """Fields of a run in version 2 that are those of its present launch; of these three it is decided below."""

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from monitor.core.sources import Source
-from monitor.snapshot import MonitorCounts
-from parsers.events import LineDiscarded, LogEvent, Malformed
+from megatron_monitor.core.sources import Source
+from megatron_monitor.parsers.events import LineDiscarded, LogEvent, Malformed
+from megatron_monitor.snapshot import MonitorCounts
 
 _FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
 

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from monitor.charts.history import History
-from monitor.incidents import Transition
-from monitor.snapshot import RunSnapshot
+from megatron_monitor.charts.history import History
+from megatron_monitor.incidents import Transition
+from megatron_monitor.snapshot import RunSnapshot
 
 MOST = 100
 """Rows: with their charts some 2 MB, here and in the state file."""

@@ -7,23 +7,16 @@ the training loop (ends and failures in a file of its own) waits until the loop'
 import copy
 from collections.abc import Sequence
 
-from monitor.core.belonging import Belonging
-from monitor.core.companions import Due
-from monitor.core.counters import count_events
-from monitor.core.runs import Run, being_copied, found_again
-from monitor.core.sources import Source
-from monitor.core.watched import Watched
-from monitor.identity import ALONE
-from monitor.identity.naming import pid_file_of
-from monitor.judgement import Judged
-from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
-from monitor.run.fold import fold
-from monitor.run.launches import counted_in, precede
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED
-from monitor.run.state import RunState
-from monitor.run.steps.step import STEP_EVENTS
-from parsers.events import (
+from megatron_monitor.core.belonging import Belonging
+from megatron_monitor.core.companions import Due
+from megatron_monitor.core.counters import count_events
+from megatron_monitor.core.runs import Run, being_copied, found_again
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.identity import ALONE
+from megatron_monitor.identity.naming import pid_file_of
+from megatron_monitor.judgement import Judged
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,
     FailureSeen,
@@ -36,6 +29,13 @@ from parsers.events import (
     TracebackSeen,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.launches import counted_in, precede
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import STEP_EVENTS
 
 _STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
 _MOST_EARLY = 256  # ends and failures in a file without steps that are kept until the loop's file is read

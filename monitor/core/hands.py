@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from monitor.config import Config
-from monitor.core.runs import Run
-from monitor.hands.permission import Facts, is_fresh, may_act
-from monitor.hands.plan import Plan, course_of, describe, matches, plan
-from monitor.hands.record import ASK, ENDING, LOOK, NOT_DONE, Course, Order, Record, Step, StepDone, shown
-from monitor.hands.settings import Policy
-from monitor.incidents import Incident, Transition, amend
-from monitor.run.records import Unrestarted
+from megatron_monitor.config import Config
+from megatron_monitor.core.runs import Run
+from megatron_monitor.hands.permission import Facts, is_fresh, may_act
+from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
+from megatron_monitor.hands.record import ASK, ENDING, LOOK, NOT_DONE, Course, Order, Record, Step, StepDone, shown
+from megatron_monitor.hands.settings import Policy
+from megatron_monitor.incidents import Incident, Transition, amend
+from megatron_monitor.run.records import Unrestarted
 
 _log = logging.getLogger(__name__)
 

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from monitor.core.belonging import Belonging
-from monitor.core.counters import count_bytes, count_lines, count_read
-from monitor.core.folding import Folding
-from monitor.core.hearing import Hearing
-from monitor.core.ordered import HOLD, Ordered
-from monitor.core.runs import Run, not_listened
-from monitor.core.saved import SavedSource
-from monitor.core.sources import Source
-from monitor.core.watched import Watched
-from monitor.follow.content import Content
-from monitor.follow.messages import (
+from megatron_monitor.core.belonging import Belonging
+from megatron_monitor.core.counters import count_bytes, count_lines, count_read
+from megatron_monitor.core.folding import Folding
+from megatron_monitor.core.hearing import Hearing
+from megatron_monitor.core.ordered import HOLD, Ordered
+from megatron_monitor.core.runs import Run, not_listened
+from megatron_monitor.core.saved import SavedSource
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.follow.content import Content
+from megatron_monitor.follow.messages import (
     CaughtUp,
     Copied,
     Data,
@@ -31,10 +31,10 @@ from monitor.follow.messages import (
     Unreadable,
     Whole,
 )
-from monitor.identity import Member
-from monitor.reading import nothing_in
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED
+from megatron_monitor.identity import Member
+from megatron_monitor.reading import nothing_in
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import ENDED
 
 _NAMED = 100  # files without a training line that are named in the log
 _AHEAD = 86400.0  # seconds by which no file server's clock is ahead

@@ -4,12 +4,12 @@ stream's steps is that of a launch that begins, or text that a training prints: 
 
 from collections.abc import Iterator, Sequence
 
-from monitor import identity
-from monitor.core.runs import Run
-from monitor.core.sources import Source
-from monitor.core.watched import Watched
-from monitor.run.steps.step import STEP_EVENTS
-from parsers.events import EnvironmentVariableSeen, LogEvent
+from megatron_monitor import identity
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.parsers.events import EnvironmentVariableSeen, LogEvent
+from megatron_monitor.run.steps.step import STEP_EVENTS
 
 STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
 

@@ -11,15 +11,15 @@ from collections.abc import Container, Iterable, Mapping, Set
 
 from msgspec.structs import replace
 
-from monitor.config import Config
-from monitor.core.runs import Run
-from monitor.core.sources import TOGETHER, Source, Sources
-from monitor.hands.permission import Facts
-from monitor.identity import candidate, differs, key_of
-from monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
-from monitor.run.phases import ENDED
-from monitor.run.records import Job
-from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.config import Config
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import TOGETHER, Source, Sources
+from megatron_monitor.hands.permission import Facts
+from megatron_monitor.identity import candidate, differs, key_of
+from megatron_monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Job
+from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
 
 _log = logging.getLogger(__name__)
 

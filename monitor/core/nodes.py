@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.core.runs import Run
-from monitor.nodes.record import Ledger
-from monitor.nodes.standing import standings
-from monitor.run.nodes import launch_of
+from megatron_monitor.core.runs import Run
+from megatron_monitor.nodes.record import Ledger
+from megatron_monitor.nodes.standing import standings
+from megatron_monitor.run.nodes import launch_of
 
 _ROWS = 500
 _SUSPECTS = 20  # series: more nodes than that are no suspects but a cluster that is down

@@ -22,8 +22,8 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from monitor.detectors.base import RANK, duration
-from monitor.incidents import Transition
+from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.incidents import Transition
 
 _log = logging.getLogger(__name__)
 

@@ -7,19 +7,19 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from monitor.charts.history import History
-from monitor.config import Config
-from monitor.core.saved import Waiting
-from monitor.detectors import hang
-from monitor.identity.naming import experiment_name, pid_file_of
-from monitor.judgement import Judged
-from monitor.run.dumps import Looked
-from monitor.run.job import Candidate
-from monitor.run.phases import ENDED
-from monitor.run.records import Experiment
-from monitor.run.state import RunState
-from monitor.snapshot import RunSnapshot
-from parsers.events import LogEvent
+from megatron_monitor.charts.history import History
+from megatron_monitor.config import Config
+from megatron_monitor.core.saved import Waiting
+from megatron_monitor.detectors import hang
+from megatron_monitor.identity.naming import experiment_name, pid_file_of
+from megatron_monitor.judgement import Judged
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.run.dumps import Looked
+from megatron_monitor.run.job import Candidate
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Experiment
+from megatron_monitor.run.state import RunState
+from megatron_monitor.snapshot import RunSnapshot
 
 _NEWS = 60.0  # seconds in which a directory is searched again, whatever it holds
 _ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none

@@ -12,17 +12,17 @@ from sys import intern
 import msgspec
 from msgspec import Struct, field
 
-from monitor.charts.history import Sealed
-from monitor.core.ended import Ended
-from monitor.core.outbox import Owed
-from monitor.follow.messages import Position
-from monitor.hands.record import Record
-from monitor.identity import Member
-from monitor.intake.carriers import Remembered
-from monitor.judgement import Judged
-from monitor.nodes.record import Ledger
-from monitor.run.experiments import Known
-from parsers.reader import Bookmark
+from megatron_monitor.charts.history import Sealed
+from megatron_monitor.core.ended import Ended
+from megatron_monitor.core.outbox import Owed
+from megatron_monitor.follow.messages import Position
+from megatron_monitor.hands.record import Record
+from megatron_monitor.identity import Member
+from megatron_monitor.intake.carriers import Remembered
+from megatron_monitor.judgement import Judged
+from megatron_monitor.nodes.record import Ledger
+from megatron_monitor.parsers.reader import Bookmark
+from megatron_monitor.run.experiments import Known
 
 MONITOR, OWED, LEDGER, ENDED, _CHARTS = "\0monitor", "\0owed", "\0ledger", "\0ended", "\0charts\0"
 """Names of parts that no run can have."""

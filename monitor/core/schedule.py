@@ -5,8 +5,8 @@ once a second, for what time alone may change: budgets are of 60 s and more. Of 
 every 15 s: no detector has asked for more, no incident is open, and no deadline is near.
 """
 
-from monitor.core.runs import Run, Runs
-from monitor.judgement import Judge
+from megatron_monitor.core.runs import Run, Runs
+from megatron_monitor.judgement import Judge
 
 _INTERVAL = 1.0  # seconds between two looks at all runs
 _CALM_INTERVAL = 15.0  # seconds between two judgements of a run that only trains

@@ -7,21 +7,21 @@ from typing import Any
 from msgspec import Struct, field, msgpack
 from msgspec.structs import astuple
 
-from monitor.config import Config
-from monitor.config import Watch as Runs
-from monitor.core.ordered import Ordered
-from monitor.core.saved import SavedSource
-from monitor.follow.content import ENOUGH_BYTES
-from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
-from monitor.follow.patterns import Watch
-from monitor.identity import Member
-from monitor.identity.naming import experiment_name, watch_of
-from monitor.reading import Own, judged_reader
-from monitor.run.experiments import Experiments, Known
-from monitor.run.state import RunState
-from parsers.events import LogEvent
-from parsers.reader import Bookmark, SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.config import Watch as Runs
+from megatron_monitor.core.ordered import Ordered
+from megatron_monitor.core.saved import SavedSource
+from megatron_monitor.follow.content import ENOUGH_BYTES
+from megatron_monitor.follow.marker import Marker
+from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.identity import Member
+from megatron_monitor.identity.naming import experiment_name, watch_of
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.parsers.reader import Bookmark, SourceReader
+from megatron_monitor.reading import Own, judged_reader
+from megatron_monitor.run.experiments import Experiments, Known
+from megatron_monitor.run.state import RunState
 
 TOGETHER = 300.0
 """Seconds between the last lines of two files of one job."""

@@ -6,20 +6,20 @@ from typing import Any
 
 import msgspec
 
-from monitor.config import Config
-from monitor.core.aside import Aside
-from monitor.core.runs import Run
-from monitor.core.sources import Sources
-from monitor.detectors import hang
-from monitor.hands.record import Record
-from monitor.hands.verdict import verdict_of
-from monitor.judgement import Judged
-from monitor.metrics import View, samples_of
-from monitor.pages import page_of
-from monitor.run import derived
-from monitor.run.nodes import countable_nodes
-from monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
-from parsers.engine.scan import Rule
+from megatron_monitor.config import Config
+from megatron_monitor.core.aside import Aside
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import Sources
+from megatron_monitor.detectors import hang
+from megatron_monitor.hands.record import Record
+from megatron_monitor.hands.verdict import verdict_of
+from megatron_monitor.judgement import Judged
+from megatron_monitor.metrics import View, samples_of
+from megatron_monitor.pages import page_of
+from megatron_monitor.parsers.engine.scan import Rule
+from megatron_monitor.run import derived
+from megatron_monitor.run.nodes import countable_nodes
+from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
 _NO_RECORD = Record()

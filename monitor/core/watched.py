@@ -6,19 +6,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from monitor.config import Config
-from monitor.core.aside import Aside
-from monitor.core.ended import EndedRuns
-from monitor.core.runs import Run, Runs, came_back
-from monitor.core.saved import ENDED, LEDGER, OfLog, Waiting
-from monitor.core.schedule import Schedule
-from monitor.core.sources import Source, Sources
-from monitor.core.view import show
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import own_rules
-from monitor.run.records import Experiment
-from monitor.snapshot import MonitorCounts
+from megatron_monitor.config import Config
+from megatron_monitor.core.aside import Aside
+from megatron_monitor.core.ended import EndedRuns
+from megatron_monitor.core.runs import Run, Runs, came_back
+from megatron_monitor.core.saved import ENDED, LEDGER, OfLog, Waiting
+from megatron_monitor.core.schedule import Schedule
+from megatron_monitor.core.sources import Source, Sources
+from megatron_monitor.core.view import show
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.reading import own_rules
+from megatron_monitor.run.records import Experiment
+from megatron_monitor.snapshot import MonitorCounts
 
 _NAMED = 100  # runs that are refused and named in the log
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
-from monitor.detectors.base import Detector
+from megatron_monitor.detectors.base import Detector
 
 # launch_blocking compares the launches that slowdown has measured
 _NAMES = (
@@ -11,7 +11,7 @@ _NAMES = (
     "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm", "source_lost", "configuration",
     "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure", "straggler",
 )  # fmt: skip
-DETECTORS: dict[str, Detector] = {name: import_module(f"monitor.detectors.{name}").DETECTOR for name in _NAMES}
+DETECTORS: dict[str, Detector] = {name: import_module(f"megatron_monitor.detectors.{name}").DETECTOR for name in _NAMES}
 """Name -> detector, in the order in which they see a step. The names are the closed set of incident kinds."""
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from monitor.audit.checks import RANK as RANK
-from monitor.audit.checks import Severity as Severity
-from monitor.nodes.collectives import operation_name
-from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
-from monitor.run.phases import ENDED
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from parsers.events import Event
+from megatron_monitor.audit.checks import RANK as RANK
+from megatron_monitor.audit.checks import Severity as Severity
+from megatron_monitor.nodes.collectives import operation_name
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import CLEAR, Detector, Severity, Verdict
-from monitor.run.derived import at_risk_seconds
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from monitor.units import Factor, Seconds
-from parsers import events
-from parsers.dialects import dialect_of
-from parsers.events import Event
+from megatron_monitor.detectors.base import CLEAR, Detector, Severity, Verdict
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.units import Factor, Seconds
 
 _LISTENS = (
     events.CheckpointSaveStarted, events.CheckpointSaveScheduled, events.CheckpointSaved, events.CheckpointFileWritten,

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
-from monitor.run.derived import at_risk_seconds
-from monitor.run.phases import ENDED
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.median import median_high
-from monitor.units import Factor
-from parsers.dialects import dialect_of
-from parsers.events import CheckpointSaved
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
+from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.events import CheckpointSaved
+from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high
+from megatron_monitor.units import Factor
 
 _KEPT = 8  # spans between saves
 _REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations

@@ -11,11 +11,9 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from parsers.events import (
+from megatron_monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
     Event,
@@ -23,6 +21,8 @@ from parsers.events import (
     ParametersCounted,
     TopologyLogged,
 )
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
 
 _LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)

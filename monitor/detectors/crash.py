@@ -13,15 +13,24 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.breakdown.advice import advice_for
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, duration, missing_evidence, stated
-from monitor.run.derived import at_risk_seconds
-from monitor.run.ending import PLANNED, Evidence
-from monitor.run.job import evidence as job_evidence
-from monitor.run.nodes import blamed
-from monitor.run.records import AttemptEnd
-from monitor.run.state import Launch, RunState
-from monitor.units import Factor, Seconds
+from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.detectors.base import (
+    CLEAR,
+    UNKNOWN,
+    Detector,
+    Severity,
+    Verdict,
+    duration,
+    missing_evidence,
+    stated,
+)
+from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.ending import PLANNED, Evidence
+from megatron_monitor.run.job import evidence as job_evidence
+from megatron_monitor.run.nodes import blamed
+from megatron_monitor.run.records import AttemptEnd
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.units import Factor, Seconds
 
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
 _TOLD = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence

@@ -8,11 +8,11 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from monitor.detectors.base import CLEAR, Detector, Verdict
-from monitor.run.nodes import nodes_of, suspects
-from monitor.run.records import AttemptEnd
-from monitor.run.state import RunState
-from monitor.units import Seconds
+from megatron_monitor.detectors.base import CLEAR, Detector, Verdict
+from megatron_monitor.run.nodes import nodes_of, suspects
+from megatron_monitor.run.records import AttemptEnd
+from megatron_monitor.run.state import RunState
+from megatron_monitor.units import Seconds
 
 
 class CrashLoopSettings(Struct, frozen=True):

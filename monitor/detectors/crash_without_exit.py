@@ -7,11 +7,11 @@ The log alone cannot see the job. What it can see: no launcher reported an end, 
 
 from msgspec import Struct
 
-from monitor.detectors.base import CLEAR, Detector, Verdict, missing_evidence
-from monitor.run.job import evidence as job_evidence
-from monitor.run.nodes import suspects
-from monitor.run.state import Launch, RunState
-from monitor.units import Factor, Seconds
+from megatron_monitor.detectors.base import CLEAR, Detector, Verdict, missing_evidence
+from megatron_monitor.run.job import evidence as job_evidence
+from megatron_monitor.run.nodes import suspects
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.units import Factor, Seconds
 
 
 class CrashWithoutExitSettings(Struct, frozen=True):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, unless_standing
-from monitor.detectors.loss_spike.memory import is_news
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.median import median_high, spread
-from monitor.units import Factor, Ratio
+from megatron_monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, unless_standing
+from megatron_monitor.detectors.loss_spike.memory import is_news
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high, spread
+from megatron_monitor.units import Factor, Ratio
 
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on

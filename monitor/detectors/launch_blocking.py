@@ -12,15 +12,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.breakdown import words
-from monitor.breakdown.attribution import Attribution, attribute
-from monitor.detectors import slowdown
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, OfLaunch, Severity, Verdict, recall, stated
-from monitor.model.reference import expected_seconds
-from monitor.run import derived
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.units import Ratio
+from megatron_monitor.breakdown import words
+from megatron_monitor.breakdown.attribution import Attribution, attribute
+from megatron_monitor.detectors import slowdown
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, OfLaunch, Severity, Verdict, recall, stated
+from megatron_monitor.model.reference import expected_seconds
+from megatron_monitor.run import derived
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.units import Ratio
 
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
 _RISK = 160  # GPUs from which asynchronous launches were seen to hang

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.median import median_high
-from monitor.statistics.series import ScaleSearch
-from parsers.events import LossScaleExhausted, OverflowSkipped
+from megatron_monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
+from megatron_monitor.parsers.events import LossScaleExhausted, OverflowSkipped
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high
+from megatron_monitor.statistics.series import ScaleSearch
 
 _BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there

@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import CLEAR, RANK, Detector, OfLaunch, Severity, Verdict, duration, stated
-from monitor.model import gpus
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.series import Series
-from monitor.units import Ratio, Seconds
-from parsers.events import FailureSeen, MemoryReported
+from megatron_monitor.detectors.base import CLEAR, RANK, Detector, OfLaunch, Severity, Verdict, duration, stated
+from megatron_monitor.model import gpus
+from megatron_monitor.parsers.events import FailureSeen, MemoryReported
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.series import Series
+from megatron_monitor.units import Ratio, Seconds
 
 _GIB = 2**30
 _CLEAR = 5.0  # of the reports' spread around the line that must have been gained

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, advice, rollback, stated, unless_standing
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
+from megatron_monitor.detectors.base import (
+    Detector,
+    OfLaunch,
+    Severity,
+    Verdict,
+    advice,
+    rollback,
+    stated,
+    unless_standing,
+)
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
 
 _WORDS = {
     "gone": "the loss is no longer printed, which Megatron does when it is NaN",

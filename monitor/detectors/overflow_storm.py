@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
-from monitor.run.records import plus
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.series import ScaleSearch
-from monitor.units import Ratio
-from parsers.events import OverflowSkipped
+from megatron_monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
+from megatron_monitor.parsers.events import OverflowSkipped
+from megatron_monitor.run.records import plus
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.series import ScaleSearch
+from megatron_monitor.units import Ratio
 
 _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often

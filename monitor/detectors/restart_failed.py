@@ -4,8 +4,8 @@ It stands until a launch begins: nothing else says that a run which nobody watch
 what a policy did is known.
 """
 
-from monitor.detectors.base import CLEAR, Detector, NoSettings, Verdict
-from monitor.run.state import RunState
+from megatron_monitor.detectors.base import CLEAR, Detector, NoSettings, Verdict
+from megatron_monitor.run.state import RunState
 
 
 def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) -> Verdict:

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import CLEAR, RANK, Detector, Severity, Verdict
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.units import Ratio, Seconds
-from parsers.events import IterationsSkipped, ProgramExited
+from megatron_monitor.detectors.base import CLEAR, RANK, Detector, Severity, Verdict
+from megatron_monitor.parsers.events import IterationsSkipped, ProgramExited
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.units import Ratio, Seconds
 
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
 

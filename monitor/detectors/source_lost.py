@@ -3,9 +3,9 @@
 There is nothing to set yet: the follower decides after how many failed reads a source is unreadable.
 """
 
-from monitor.detectors.base import CLEAR, Detector, NoSettings, Severity, Verdict
-from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from megatron_monitor.detectors.base import CLEAR, Detector, NoSettings, Severity, Verdict
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import RunState
 
 
 def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) -> Verdict:

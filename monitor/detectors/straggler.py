@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.breakdown.account import Timed
-from monitor.detectors.base import CLEAR, Detector, OfLaunch, Severity, Verdict, stated
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.median import deviation, median
-from monitor.units import Ratio
-from parsers.events import StragglerReported
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.detectors.base import CLEAR, Detector, OfLaunch, Severity, Verdict, stated
+from megatron_monitor.parsers.events import StragglerReported
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import deviation, median
+from megatron_monitor.units import Ratio
 
 _WARM_UP = 8  # lines with timers of a launch that say nothing
 _LEARN = 32  # lines that show what is usual

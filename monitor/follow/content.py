@@ -14,8 +14,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from monitor.follow.messages import Fingerprint
-from monitor.follow.os_layer import OpenFile
+from megatron_monitor.follow.messages import Fingerprint
+from megatron_monitor.follow.os_layer import OpenFile
 
 HEAD_BYTES = 1024
 TAIL_BYTES = 256

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from monitor.follow.content import Content, is_strong
-from monitor.follow.messages import Fingerprint, Message, Position, SourceId
-from monitor.follow.os_layer import OpenFile, OsLayer
-from monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.content import Content, is_strong
+from megatron_monitor.follow.messages import Fingerprint, Message, Position, SourceId
+from megatron_monitor.follow.os_layer import OpenFile, OsLayer
+from megatron_monitor.follow.settings import FollowSettings
 
 _MOST = 65_536  # of all sources: bounds the memory, to some 30 MB
 _CANDIDATES = 64  # proofs that are tried at one file

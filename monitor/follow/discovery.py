@@ -12,10 +12,19 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import Entry, OsLayer, Stamp, stamp
-from monitor.follow.patterns import LINK, Pattern, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
-from monitor.system.clock import Clock
+from megatron_monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.os_layer import Entry, OsLayer, Stamp, stamp
+from megatron_monitor.follow.patterns import (
+    LINK,
+    Pattern,
+    Watch,
+    absolute,
+    excluded,
+    has_magic,
+    may_be_log,
+    may_hold_logs,
+)
+from megatron_monitor.system.clock import Clock
 
 
 class Job(NamedTuple):

@@ -8,16 +8,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId, Whole
-from monitor.follow.mounts import Mounts, read_mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import Mode, MountReader, Readers
-from monitor.follow.settings import FollowSettings
-from monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
-from monitor.follow.waker import Waker
-from monitor.system.clock import Clock, SystemClock
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId, Whole
+from megatron_monitor.follow.mounts import Mounts, read_mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.readers import Mode, MountReader, Readers
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
+from megatron_monitor.follow.waker import Waker
+from megatron_monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 

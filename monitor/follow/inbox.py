@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Iterable, Sequence
 
-from monitor.follow.messages import SMALL_BYTES, Data, Message
+from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message
 
 _SMALL = 1 / 16  # of a place: all places filled with small messages are less than a sixteenth of the memory
 _TAKEN = 32  # messages taken at once: 2 MiB of text at most

@@ -5,7 +5,7 @@ import sys
 
 from msgspec import Struct
 
-from monitor.follow.context import Context
+from megatron_monitor.follow.context import Context
 
 
 class LogDirectory(Struct):

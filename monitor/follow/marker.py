@@ -6,8 +6,8 @@ an offset: the last 4 KiB, and the tails of the last line ends that lie before t
 
 from msgspec import structs
 
-from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
-from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
+from megatron_monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
+from megatron_monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind

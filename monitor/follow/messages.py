@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from parsers.redaction import MASK, masked_path
+from megatron_monitor.parsers.redaction import MASK, masked_path
 
 SourceId: TypeAlias = str
 """The path as given or discovered, absolute, in valid UTF-8: the key of an endless source, safe as a label."""

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from monitor.follow.context import Context, OpenFiles, Registry
-from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
-from monitor.follow.messages import (
+from megatron_monitor.follow.context import Context, OpenFiles, Registry
+from megatron_monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
+from megatron_monitor.follow.messages import (
     SMALL_BYTES,
     CaughtUp,
     Data,
@@ -29,13 +29,13 @@ from monitor.follow.messages import (
     is_path,
     source_id,
 )
-from monitor.follow.mounts import Mount, Mounts, read_mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.schedule import Schedule
-from monitor.follow.settings import FollowSettings
-from monitor.follow.source import Source
-from monitor.system.clock import Clock, SystemClock
+from megatron_monitor.follow.mounts import Mount, Mounts, read_mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.schedule import Schedule
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.source import Source
+from megatron_monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from monitor.follow.content import Content, is_strong, verify
-from monitor.follow.context import Changed, Context, Duplicate
-from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Fingerprint, Gone, Restarted, RestartReason, SourceId
-from monitor.follow.os_layer import OpenFile
-from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
-from monitor.follow.start_offset import Start, unread
-from monitor.follow.tail import Cut, Tail
+from megatron_monitor.follow.content import Content, is_strong, verify
+from megatron_monitor.follow.context import Changed, Context, Duplicate
+from megatron_monitor.follow.log_directory import LogDirectory
+from megatron_monitor.follow.messages import Fingerprint, Gone, Restarted, RestartReason, SourceId
+from megatron_monitor.follow.os_layer import OpenFile
+from megatron_monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
+from megatron_monitor.follow.start_offset import Start, unread
+from megatron_monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
 

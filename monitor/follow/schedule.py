@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.settings import FollowSettings
 
 _SILENT_SECONDS = 60.0  # a file that grew so lately is looked at in time whatever the budget of looks
 _SPREAD = 0.1  # share of a pause by which the phases of files differ

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from monitor.follow.content import ENOUGH_BYTES, TAIL_BYTES, Content, Verified, digest, is_strong, verify
-from monitor.follow.context import Changed, Context
-from monitor.follow.messages import Fingerprint
-from monitor.follow.os_layer import Entry, OpenFile
-from monitor.follow.patterns import may_be_log
+from megatron_monitor.follow.content import ENOUGH_BYTES, TAIL_BYTES, Content, Verified, digest, is_strong, verify
+from megatron_monitor.follow.context import Changed, Context
+from megatron_monitor.follow.messages import Fingerprint
+from megatron_monitor.follow.os_layer import Entry, OpenFile
+from megatron_monitor.follow.patterns import may_be_log
 
 _SEPARATORS = re.compile(r"[-._~ ]+")
 _DIGITS = re.compile(r"\d+")

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from monitor.follow.content import Content, verify
-from monitor.follow.context import Changed, Context, Duplicate, Identity, Standing
-from monitor.follow.discovery import kind_of
-from monitor.follow.log_directory import LogDirectory
-from monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
-from monitor.follow.os_layer import OpenFile, Stamp, stamp
-from monitor.follow.patterns import looks_binary
-from monitor.follow.rotation import Left, Rotation
-from monitor.follow.schedule import Backoff
-from monitor.follow.start_offset import Start, Waits, held_back, resumed, resumed_beside, unread, whole
-from monitor.follow.tail import Tail
+from megatron_monitor.follow.content import Content, verify
+from megatron_monitor.follow.context import Changed, Context, Duplicate, Identity, Standing
+from megatron_monitor.follow.discovery import kind_of
+from megatron_monitor.follow.log_directory import LogDirectory
+from megatron_monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
+from megatron_monitor.follow.os_layer import OpenFile, Stamp, stamp
+from megatron_monitor.follow.patterns import looks_binary
+from megatron_monitor.follow.rotation import Left, Rotation
+from megatron_monitor.follow.schedule import Backoff
+from megatron_monitor.follow.start_offset import Start, Waits, held_back, resumed, resumed_beside, unread, whole
+from megatron_monitor.follow.tail import Tail
 
 _BINARY_CHECK_BYTES = 1024
 

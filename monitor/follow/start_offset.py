@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of, verify
-from monitor.follow.context import Context, Duplicate
-from monitor.follow.messages import Fingerprint, Position, SourceId, source_id
-from monitor.follow.os_layer import OpenFile
-from monitor.follow.sibling_files import LOOKED_AT, begins_as, copy_of, is_part_of, made_from, made_of, renamed
+from megatron_monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of, verify
+from megatron_monitor.follow.context import Context, Duplicate
+from megatron_monitor.follow.messages import Fingerprint, Position, SourceId, source_id
+from megatron_monitor.follow.os_layer import OpenFile
+from megatron_monitor.follow.sibling_files import LOOKED_AT, begins_as, copy_of, is_part_of, made_from, made_of, renamed
 
 _NO_ACCIDENT = 1 << 14  # bytes that two launches do not print alike: the times of a few iterations are among them
 

@@ -10,11 +10,11 @@ import select
 import stat
 import threading
 
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable, source_id
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import has_magic
-from monitor.system.clock import Clock
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable, source_id
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import has_magic
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

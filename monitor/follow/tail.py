@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from monitor.follow.content import Block, Content, read_block, verify
-from monitor.follow.context import Context
-from monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
-from monitor.follow.os_layer import OpenFile, Stamp, stamp
-from monitor.follow.schedule import Backoff
+from megatron_monitor.follow.content import Block, Content, read_block, verify
+from megatron_monitor.follow.context import Context
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
+from megatron_monitor.follow.os_layer import OpenFile, Stamp, stamp
+from megatron_monitor.follow.schedule import Backoff
 
 _FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
 _RECENT_BYTES = 8192  # what a training prints in the moment between copy and truncate, with room; 8 MB for 1,000 logs

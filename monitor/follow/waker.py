@@ -5,7 +5,7 @@ An event only names a path that may have changed, and a reader that is never wok
 
 import threading
 
-from monitor.follow.directory_watches import DirectoryWatches
+from megatron_monitor.follow.directory_watches import DirectoryWatches
 
 _MOST_PATHS = 1024  # named paths; beyond that looking at every file is as cheap
 

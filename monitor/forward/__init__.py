@@ -20,11 +20,11 @@ from typing import Protocol
 
 import msgspec
 
-from monitor import config
-from monitor.follow.follower import Follower
-from monitor.follow.inbox import Inbox
-from monitor.follow.marker import Marker
-from monitor.follow.messages import (
+from megatron_monitor import config
+from megatron_monitor.follow.follower import Follower
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.marker import Marker
+from megatron_monitor.follow.messages import (
     CaughtUp,
     Data,
     Fingerprint,
@@ -36,13 +36,13 @@ from monitor.follow.messages import (
     Scanned,
     Whole,
 )
-from monitor.follow.patterns import Watch
-from monitor.follow.settings import FollowSettings
-from monitor.forward.pods import Pods
-from monitor.identity import named
-from monitor.owners import UNSURE, owner, plain, pod_at
-from monitor.store import Store
-from monitor.system.clock import Clock
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.forward.pods import Pods
+from megatron_monitor.identity import named
+from megatron_monitor.owners import UNSURE, owner, plain, pod_at
+from megatron_monitor.store import Store
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from monitor.system.clock import Clock
-from parsers.json_text import read_json
+from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.system.clock import Clock
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

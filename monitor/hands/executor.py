@@ -15,15 +15,15 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Final
 
-from monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
-from monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
-from monitor.run.job import OVER, WAITING
-from monitor.run.records import Job
-from monitor.slurm import JobQuestion, SlurmSettings
-from monitor.slurm.client import VARIABLES, look_up, program
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
-from monitor.system.process import Finished, run
+from megatron_monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
+from megatron_monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
+from megatron_monitor.run.job import OVER, WAITING
+from megatron_monitor.run.records import Job
+from megatron_monitor.slurm import JobQuestion, SlurmSettings
+from megatron_monitor.slurm.client import VARIABLES, look_up, program
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.process import Finished, run
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "sacct", "srun", "squeue"})

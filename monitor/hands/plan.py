@@ -10,10 +10,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from monitor.detectors.base import RANK, duration
-from monitor.hands.permission import UNREADABLE, Facts, may_act
-from monitor.hands.record import Course, Record, Step, shown
-from monitor.hands.settings import (
+from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.hands.permission import UNREADABLE, Facts, may_act
+from megatron_monitor.hands.record import Course, Record, Step, shown
+from megatron_monitor.hands.settings import (
     RESTARTS,
     Action,
     Cancel,
@@ -26,13 +26,13 @@ from monitor.hands.settings import (
     Signal,
     restarts,
 )
-from monitor.incidents import Incident
-from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from monitor.run.job import OVER
-from monitor.run.nodes import expand_some
-from monitor.run.phases import PARTS
-from monitor.run.records import Job
-from monitor.run.state import RunState
+from megatron_monitor.incidents import Incident
+from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
+from megatron_monitor.run.job import OVER
+from megatron_monitor.run.nodes import expand_some
+from megatron_monitor.run.phases import PARTS
+from megatron_monitor.run.records import Job
+from megatron_monitor.run.state import RunState
 
 OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Severity
+from megatron_monitor.detectors.base import Severity
 
 Status = Literal["waiting", "begun", "done", "failed", "unknown", "skipped", "dry_run"]
 ENDING: Final = frozenset({"cancel", "requeue", "resubmit"})

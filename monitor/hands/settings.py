@@ -5,13 +5,13 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from monitor import scalars
-from monitor.detectors import IncidentKind
-from monitor.detectors.base import Severity
-from monitor.run.phases import Phase
-from monitor.scalars import CommandLine, FilePath, Name
-from monitor.units import PositiveSeconds, Seconds
-from parsers.events import Failure
+from megatron_monitor import scalars
+from megatron_monitor.detectors import IncidentKind
+from megatron_monitor.detectors.base import Severity
+from megatron_monitor.parsers.events import Failure
+from megatron_monitor.run.phases import Phase
+from megatron_monitor.scalars import CommandLine, FilePath, Name
+from megatron_monitor.units import PositiveSeconds, Seconds
 
 _Count = Annotated[int, Meta(ge=1)]
 

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.run.records import Job
+from megatron_monitor.run.records import Job
 
 QUEUE_FORMAT: Final = "%A\t%F\t%K\t%r\t%E\t%S\t%j\t%Z\t%o"
 """Of squeue: job, the array's job, index in it, reason, dependency, start, name, directory, command."""

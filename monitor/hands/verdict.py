@@ -11,13 +11,13 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from monitor.detectors.base import RANK, duration
-from monitor.hands.plan import choice, matches, named_nodes
-from monitor.hands.record import Record
-from monitor.hands.settings import Policy, Requeue, restarts
-from monitor.incidents import Incident
-from monitor.run.nodes import expand_some, listed_nodes
-from monitor.run.state import RunState
+from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.hands.plan import choice, matches, named_nodes
+from megatron_monitor.hands.record import Record
+from megatron_monitor.hands.settings import Policy, Requeue, restarts
+from megatron_monitor.incidents import Incident
+from megatron_monitor.run.nodes import expand_some, listed_nodes
+from megatron_monitor.run.state import RunState
 
 USUAL: Final = Policy(
     name="the usual",

@@ -9,8 +9,8 @@ says of its own end.
 
 from collections.abc import Sequence
 
-from monitor.identity import Member, step_of
-from parsers.events import (
+from megatron_monitor.identity import Member, step_of
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     Event,

@@ -11,11 +11,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from monitor.config import Watch
-from monitor.follow.patterns import Pattern
-from monitor.owners import owner_at
-from monitor.scalars import compiled
-from parsers.redaction import masked_path
+from megatron_monitor.config import Watch
+from megatron_monitor.follow.patterns import Pattern
+from megatron_monitor.owners import owner_at
+from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.scalars import compiled
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from monitor.system.clock import Clock, SteadyClock
+from megatron_monitor.system.clock import Clock, SteadyClock
 
 _OVERDUE = 1.5  # intervals between two heartbeats: one may be on its way
 _FORGOTTEN = 7 * 86400.0  # seconds: the node is gone

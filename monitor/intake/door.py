@@ -14,18 +14,18 @@ from pathlib import Path
 
 import msgspec
 
-from monitor.config import Config
-from monitor.config.intake import Tenants
-from monitor.intake import labels as naming
-from monitor.intake.carriers import Carriers, Heard
-from monitor.intake.messages import PROTOCOLS, Push, Stream
-from monitor.intake.spool import Spool
-from monitor.intake.wire import TooLargeError, WireError, unpacked
-from monitor.serve.exchange import Limits, Reply, Request, text_reply
-from monitor.serve.server import HttpServer
-from monitor.snapshot import MonitorCounts
-from monitor.system.clock import Clock
-from parsers.redaction import masked
+from megatron_monitor.config import Config
+from megatron_monitor.config.intake import Tenants
+from megatron_monitor.intake import labels as naming
+from megatron_monitor.intake.carriers import Carriers, Heard
+from megatron_monitor.intake.messages import PROTOCOLS, Push, Stream
+from megatron_monitor.intake.spool import Spool
+from megatron_monitor.intake.wire import TooLargeError, WireError, unpacked
+from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
+from megatron_monitor.serve.server import HttpServer
+from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

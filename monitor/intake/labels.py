@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from monitor.config import Config, Watch
-from monitor.follow.patterns import may_hold_logs
-from monitor.owners import UNSURE, in_spool, owner, plain, pod_at
-from monitor.scalars import one_line
-from parsers.patterns import lazy
-from parsers.redaction import masked_path
+from megatron_monitor.config import Config, Watch
+from megatron_monitor.follow.patterns import may_hold_logs
+from megatron_monitor.owners import UNSURE, in_spool, owner, plain, pod_at
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.scalars import one_line
 
 _TEMPLATE = lazy(r"\{([^{}]*)\}")
 _NAME = lazy(r"[\w.-]{1,253}", re.ASCII)

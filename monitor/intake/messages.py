@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from monitor.intake.wire import WireError, fields
-from parsers.json_text import read_json
+from megatron_monitor.intake.wire import WireError, fields
+from megatron_monitor.parsers.json_text import read_json
 
 _LABELS = 64  # of a stream; more name no run any better
 _LABEL_CHARACTERS = 256

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from monitor.config.intake import Spool as SpoolSettings
-from monitor.intake.labels import Written
-from parsers.wrappers import apart
+from megatron_monitor.config.intake import Spool as SpoolSettings
+from megatron_monitor.intake.labels import Written
+from megatron_monitor.parsers.wrappers import apart
 
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file

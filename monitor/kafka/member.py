@@ -13,13 +13,13 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from monitor.config import Config
-from monitor.desk import Links
-from monitor.kafka.shard import Shard
-from monitor.kafka.state import Reader, StateError, StateRecord, prepare
-from monitor.snapshot import MonitorCounts
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
+from megatron_monitor.config import Config
+from megatron_monitor.desk import Links
+from megatron_monitor.kafka.shard import Shard
+from megatron_monitor.kafka.state import Reader, StateError, StateRecord, prepare
+from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from monitor.config.intake import KafkaSettings
+from megatron_monitor.config.intake import KafkaSettings
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from monitor.intake.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
-from monitor.intake.wire import WireError
-from parsers.json_text import read_json
+from megatron_monitor.intake.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
+from megatron_monitor.intake.wire import WireError
+from megatron_monitor.parsers.json_text import read_json
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
 _TIMES = ("timestamp", "@timestamp", "time", "date")

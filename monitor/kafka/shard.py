@@ -15,24 +15,24 @@ from functools import lru_cache
 
 from confluent_kafka import KafkaException
 
-from monitor.config import Config
-from monitor.core import Core
-from monitor.core.conversion import EARLIER
-from monitor.core.saved import Place, Saved, of_parts
-from monitor.desk import Desk, Links
-from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
-from monitor.intake.carriers import Carriers
-from monitor.intake.labels import Address, address, followed
-from monitor.intake.spool import lines_of
-from monitor.intake.wire import TooLargeError, WireError
-from monitor.kafka.records import push_of
-from monitor.kafka.state import StateError, StateRecord
-from monitor.live import Instants
-from monitor.saving import Saver
-from monitor.snapshot import MonitorCounts
-from monitor.store import StateNewerError, StateUnreadableError, decoded
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.saved import Place, Saved, of_parts
+from megatron_monitor.desk import Desk, Links
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
+from megatron_monitor.intake.carriers import Carriers
+from megatron_monitor.intake.labels import Address, address, followed
+from megatron_monitor.intake.spool import lines_of
+from megatron_monitor.intake.wire import TooLargeError, WireError
+from megatron_monitor.kafka.records import push_of
+from megatron_monitor.kafka.state import StateError, StateRecord
+from megatron_monitor.live import Instants
+from megatron_monitor.saving import Saver
+from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.store import StateNewerError, StateUnreadableError, decoded
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from monitor.model.tables import rows_of
-from parsers.engine.fields import integer
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.engine.fields import integer
 
 _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
@@ -58,7 +58,7 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
     changes it to begin a new phase on purpose; `no_other_parallelism`, a dimension that is counted here.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for use, of, argument in rows_of("monitor.model", "arguments.csv", tuple[str, str, str]):
+    for use, of, argument in rows_of("megatron_monitor.model", "arguments.csv", tuple[str, str, str]):
         known = found.setdefault(use, {})
         known[of] = (*known.get(of, ()), argument)
     return found

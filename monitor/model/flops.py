@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from monitor.model.sizes import Sizes, expert_width, sizes_of
-from monitor.model.sizes import parameters as parameters
-from monitor.model.topology import Topology
-from parsers.dialects import dialect_of
+from megatron_monitor.model.sizes import Sizes, expert_width, sizes_of
+from megatron_monitor.model.sizes import parameters as parameters
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.dialects import dialect_of
 
 _PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
 

@@ -8,8 +8,8 @@ is None. A fraction of a device (MIG) and a special build with other clocks or c
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from monitor.model.tables import rows_of
-from parsers.patterns import lazy
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.patterns import lazy
 
 GIB = 2**30  # memory named in GB is counted in GiB by all vendors: an `80GB` A100 has 80 GiB, the driver keeps some
 
@@ -32,7 +32,7 @@ class Gpu(NamedTuple):
 @cache
 def _table() -> list[Gpu]:
     """The first line whose words fit wins, so the more telling name stands first."""
-    return rows_of("monitor.model", "gpus.csv", Gpu)
+    return rows_of("megatron_monitor.model", "gpus.csv", Gpu)
 
 
 _WORD = lazy(r"[A-Z0-9]{1,40}")

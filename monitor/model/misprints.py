@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from monitor.model.flops import FORMULAS, formulas_of, prints_as
-from monitor.model.topology import Topology
+from megatron_monitor.model.flops import FORMULAS, formulas_of, prints_as
+from megatron_monitor.model.topology import Topology
 
 _SLIPS = {1024: 1048, 1048: 1024}
 """Batch sizes mistyped in BigScience's notes."""

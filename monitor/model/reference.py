@@ -7,9 +7,9 @@ Those that do not reproduce, or whose layout does not fit their GPUs, are left o
 from functools import cache
 from typing import NamedTuple
 
-from monitor.model.flops import parameters
-from monitor.model.tables import rows_of
-from monitor.model.topology import Topology
+from megatron_monitor.model.flops import parameters
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.model.topology import Topology
 
 
 class Expected(NamedTuple):
@@ -30,7 +30,7 @@ class Expected(NamedTuple):
 
 @cache
 def _rows() -> list[Expected]:
-    return rows_of("monitor.model", "reference.csv", Expected)
+    return rows_of("megatron_monitor.model", "reference.csv", Expected)
 
 
 _SAME_SIZE = 0.05  # of the authors' rounded sizes

@@ -5,7 +5,7 @@ In: a run's `Topology`. Out: counts, or None where one is not known. A flag that
 
 from msgspec import Struct
 
-from monitor.model.topology import Topology
+from megatron_monitor.model.topology import Topology
 
 
 class Sizes(Struct, frozen=True):

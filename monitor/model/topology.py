@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from monitor.model import arguments
-from parsers import events
-from parsers.dialects import GPT_NEOX
-from parsers.engine.fields import integer, whole
-from parsers.events import Event
+from megatron_monitor.model import arguments
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.dialects import GPT_NEOX
+from megatron_monitor.parsers.engine.fields import integer, whole
+from megatron_monitor.parsers.events import Event
 
 
 class Topology(Struct):

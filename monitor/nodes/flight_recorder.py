@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.nodes.collectives import Missing, Report, missing
-from monitor.nodes.plain_pickle import NotPlainError, read_plain
+from megatron_monitor.nodes.collectives import Missing, Report, missing
+from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
 
 LARGEST = 128 * 2**20  # bytes: 20,000 entries with deep stacks take some 60 MB
 _RANKS = 100_000  # of a group

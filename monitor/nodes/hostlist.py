@@ -7,7 +7,7 @@ brackets numbers and ranges of them, the first number's zeros give the width; se
 import itertools
 from collections.abc import Iterable, Iterator
 
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
 
 MOST = 65_536
 """Names in a list: no cluster is larger, and a log's text must not fill the memory with `n[1-99999999]`."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from monitor.nodes.hostlist import HostlistError, expand
+from megatron_monitor.nodes.hostlist import HostlistError, expand
 
 _LAUNCHES = 2000  # kept: a month of a large cluster's starts
 _CHARACTERS = 1_000_000  # of all their node lists together: they are written with the state

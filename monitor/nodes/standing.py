@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
-from monitor.nodes.record import HARDWARE, LaunchRecord, read
-from monitor.statistics.median import median
+from megatron_monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.nodes.record import HARDWARE, LaunchRecord, read
+from megatron_monitor.statistics.median import median
 
 _SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})
 """Failures of the program: no sign against any node."""

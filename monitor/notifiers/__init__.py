@@ -1,10 +1,10 @@
 """Notifications of transitions. A notifier is one file: a struct of its keys with `send`, and a row in `NOTIFIERS`."""
 
-from monitor.notifiers.alertmanager import Alertmanager
-from monitor.notifiers.apprise import Apprise
-from monitor.notifiers.command import Command
-from monitor.notifiers.message import DeliveryError, Notifier, payload
-from monitor.notifiers.webhook import Webhook
+from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.apprise import Apprise
+from megatron_monitor.notifiers.command import Command
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, payload
+from megatron_monitor.notifiers.webhook import Webhook
 
 __all__ = ["NOTIFIERS", "DeliveryError", "Notifier", "payload"]
 

@@ -7,11 +7,11 @@ message with the higher one; a resolved incident ends all of them.
 from datetime import UTC, datetime
 from typing import Any
 
-from monitor.incidents import Transition
-from monitor.notifiers import words
-from monitor.notifiers.message import SEVERITIES, payload
-from monitor.notifiers.webhook import Webhook
-from monitor.units import PositiveSeconds
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import words
+from megatron_monitor.notifiers.message import SEVERITIES, payload
+from megatron_monitor.notifiers.webhook import Webhook
+from megatron_monitor.units import PositiveSeconds
 
 
 class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):

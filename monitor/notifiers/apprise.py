@@ -6,11 +6,11 @@ Comes in: a Transition. Goes out: a title and a plain text. Apprise answers with
 import importlib
 from typing import Any
 
-from monitor import scalars
-from monitor.incidents import Transition
-from monitor.notifiers import words
-from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
-from monitor.scalars import FilePath
+from megatron_monitor import scalars
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import words
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
+from megatron_monitor.scalars import FilePath
 
 _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
 

@@ -9,12 +9,12 @@ import json
 import os
 from typing import ClassVar, Final
 
-from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
-from monitor.scalars import CommandLine
-from monitor.system.clock import SystemClock
-from monitor.system.process import run
-from monitor.units import PositiveSeconds
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
+from megatron_monitor.scalars import CommandLine
+from megatron_monitor.system.clock import SystemClock
+from megatron_monitor.system.process import run
+from megatron_monitor.units import PositiveSeconds
 
 _TRY_AGAIN: Final = 75
 _MOST: Final = 1 << 20  # bytes of what it says of a failure

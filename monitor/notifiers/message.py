@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Final, get_args
 
 from msgspec import Struct
 
-from monitor.detectors import IncidentKind
-from monitor.detectors.base import RANK, Severity
-from monitor.incidents import Transition
-from monitor.notifiers import words
-from monitor.scalars import Name
+from megatron_monitor.detectors import IncidentKind
+from megatron_monitor.detectors.base import RANK, Severity
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import words
+from megatron_monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
 """Of the JSON object: fields of one version are never renamed or removed."""

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from monitor import __version__, scalars
-from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
-from monitor.scalars import FilePath, header_value_of, url_of
-from monitor.system.clock import SystemClock
-from monitor.units import PositiveSeconds
+from megatron_monitor import __version__, scalars
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
+from megatron_monitor.scalars import FilePath, header_value_of, url_of
+from megatron_monitor.system.clock import SystemClock
+from megatron_monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 

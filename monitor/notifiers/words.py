@@ -8,9 +8,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.causes import cause_of, cost_gpu_hours
-from monitor.detectors.base import duration
-from monitor.incidents import Transition
+from megatron_monitor.causes import cause_of, cost_gpu_hours
+from megatron_monitor.detectors.base import duration
+from megatron_monitor.incidents import Transition
 
 _TITLE: Final = 110  # characters: three lines of a lock screen
 _RUN: Final = 48  # characters of a run's name in it; what tells runs apart often stands at both ends

@@ -5,10 +5,10 @@ An output is one file: a struct of its keys with `write` and `remove`, and a row
 
 from collections.abc import Callable, Sequence
 
-from monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer
-from monitor.outputs.pushgateway import Pushgateway
-from monitor.outputs.textfile import Textfile
-from monitor.snapshot import Snapshot
+from megatron_monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer
+from megatron_monitor.outputs.pushgateway import Pushgateway
+from megatron_monitor.outputs.textfile import Textfile
+from megatron_monitor.snapshot import Snapshot
 
 __all__ = ["OUTCOMES", "OUTPUTS", "Outcome", "Output", "OutputTimer", "Outputs"]
 

@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from monitor.prometheus_text import TextFormat
-from monitor.scalars import Name
-from monitor.snapshot import Snapshot
-from monitor.units import PositiveSeconds
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.scalars import Name
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.units import PositiveSeconds
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")

@@ -7,10 +7,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import basic_auth_handler, default_handler, delete_from_gateway, push_to_gateway
 
-from monitor import scalars
-from monitor.outputs.output import Output
-from monitor.scalars import FilePath, Name
-from monitor.units import PositiveSeconds
+from megatron_monitor import scalars
+from megatron_monitor.outputs.output import Output
+from megatron_monitor.scalars import FilePath, Name
+from megatron_monitor.units import PositiveSeconds
 
 _EMPTY = CollectorRegistry()
 """prometheus_client makes the request; the page is ours."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from monitor import scalars
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.outputs.output import Output
-from monitor.scalars import FilePath
+from megatron_monitor import scalars
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.outputs.output import Output
+from megatron_monitor.scalars import FilePath
 
 _OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
 _OWN_LABELS |= {label for own in MONITOR_CATALOGUE for label in own.labels}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any, TypeVar
 
-from monitor.reports import columns, tables
-from monitor.reports.columns import COLUMNS, size
-from monitor.reports.rows import Row
-from monitor.reports.tables import Table
+from megatron_monitor.reports import columns, tables
+from megatron_monitor.reports.columns import COLUMNS, size
+from megatron_monitor.reports.rows import Row
+from megatron_monitor.reports.tables import Table
 
 T = TypeVar("T")
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from monitor.detectors.base import stated
-from monitor.model import flops, gpus
-from monitor.model import misprints as causes
-from monitor.model.sizes import parameters
-from monitor.model.topology import Topology
-from monitor.reports import formulas
-from monitor.reports.tables import Table, aligned
-from parsers.dialects import PRINTED_BY
+from megatron_monitor.detectors.base import stated
+from megatron_monitor.model import flops, gpus
+from megatron_monitor.model import misprints as causes
+from megatron_monitor.model.sizes import parameters
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.dialects import PRINTED_BY
+from megatron_monitor.reports import formulas
+from megatron_monitor.reports.tables import Table, aligned
 
 _INPUTS = (
     "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "kv_channels", "padded_vocab_size",

@@ -11,13 +11,13 @@ import copy
 
 from msgspec.structs import replace
 
-from monitor.audit import RANK, Finding, audit
-from monitor.model import flops
-from monitor.model import misprints as causes
-from monitor.model.arguments import PACKED
-from monitor.model.flops import FORMULAS, formulas_of, prints_as
-from monitor.model.topology import Topology
-from monitor.run.state import RunState
+from megatron_monitor.audit import RANK, Finding, audit
+from megatron_monitor.model import flops
+from megatron_monitor.model import misprints as causes
+from megatron_monitor.model.arguments import PACKED
+from megatron_monitor.model.flops import FORMULAS, formulas_of, prints_as
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.run.state import RunState
 
 _VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
 _OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows

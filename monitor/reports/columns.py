@@ -7,9 +7,9 @@ more of the run's state gets a field in rows.py first.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from monitor.model.tables import rows_of
-from monitor.reports import formulas
-from monitor.reports.rows import Row
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.reports import formulas
+from megatron_monitor.reports.rows import Row
 
 GIB = 2**30
 
@@ -114,7 +114,7 @@ class Column(NamedTuple):
         return "" if value is None else show(value)
 
 
-COLUMNS = rows_of("monitor.reports", "columns.csv", Column)
+COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 
 def shown(rows: Sequence[Row], base: Row | None, extra: bool) -> list[Column]:

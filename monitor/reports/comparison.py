@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from monitor.breakdown import words
-from monitor.breakdown.attribution import attribute
-from monitor.detectors.slowdown.words import standing
-from monitor.model.arguments import is_place, is_set
-from monitor.reports import formulas
-from monitor.reports.columns import COLUMNS, efficiency
-from monitor.reports.rows import Row
-from monitor.reports.tables import Table, aligned
-from parsers.events.setup import CLOCK
+from megatron_monitor.breakdown import words
+from megatron_monitor.breakdown.attribution import attribute
+from megatron_monitor.detectors.slowdown.words import standing
+from megatron_monitor.model.arguments import is_place, is_set
+from megatron_monitor.parsers.events.setup import CLOCK
+from megatron_monitor.reports import formulas
+from megatron_monitor.reports.columns import COLUMNS, efficiency
+from megatron_monitor.reports.rows import Row
+from megatron_monitor.reports.tables import Table, aligned
 
 _BLOCKS = 16
 _LEAST = 12  # fewer values give no answer

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from monitor.model.tables import rows_of
-from parsers.declared.compiled import rules_of
-from parsers.declared.marks import Mark
-from parsers.declared.schema import Dialect, LineSpec, Means, Sample
-from parsers.engine.memo import Memo
-from parsers.engine.scan import Scanner
-from parsers.reader import SourceReader
-from parsers.samples import read
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.declared.compiled import rules_of
+from megatron_monitor.parsers.declared.marks import Mark
+from megatron_monitor.parsers.declared.schema import Dialect, LineSpec, Means, Sample
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.scan import Scanner
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.samples import read
 
 _SETTING = re.compile(r"\W*[\w.]+ ?[:=] ?\S{0,80}|.*\b(?:every|interval|freq\w*)\b.*", re.IGNORECASE)
 _FOLDERS = re.compile(r"\S{0,200}[/\\](?=\S)")
@@ -31,7 +31,7 @@ _IN_A_ROW = 2  # results between two steps: more are an evaluation on its way
 @cache
 def _words() -> list[tuple[Means, re.Pattern[str]]]:
     """What a line means, by its words: the first that fit."""
-    rows = rows_of("monitor.reports", "words.csv", tuple[Means, str])
+    rows = rows_of("megatron_monitor.reports", "words.csv", tuple[Means, str])
     return [(means, re.compile(pattern, re.IGNORECASE)) for means, pattern in rows]
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import NamedTuple
 
-from parsers.formats.unread import EPOCH_NAME, STEP_NAME
+from megatron_monitor.parsers.formats.unread import EPOCH_NAME, STEP_NAME
 
 STEP = re.compile(rf"{STEP_NAME}$|%\|[^|]*\|[ ]*$", re.IGNORECASE)
 """What stands before the number of a step."""

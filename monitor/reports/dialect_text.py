@@ -10,14 +10,14 @@ from math import inf
 
 import yaml
 
-from monitor.model.tables import rows_of
-from monitor.reports.dialect_others import Other, memo_of, others
-from monitor.reports.dialect_steps import Count
-from parsers.declared.schema import Dialect, LineSpec, Sample, built_in
-from parsers.engine.fields import clock
-from parsers.events import IterationLogged, LogEvent, StepGuessed, to_fields
-from parsers.reader import SourceReader
-from parsers.samples import read
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.declared.schema import Dialect, LineSpec, Sample, built_in
+from megatron_monitor.parsers.engine.fields import clock
+from megatron_monitor.parsers.events import IterationLogged, LogEvent, StepGuessed, to_fields
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.samples import read
+from megatron_monitor.reports.dialect_others import Other, memo_of, others
+from megatron_monitor.reports.dialect_steps import Count
 
 _STEP_NAME = re.compile(r"^(?:.*[/_ .])?(?:global_?step|num_updates|iteration|iter|step|update|batch)(?:s|_?idx?)?$")
 
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 @cache
 def _guesses() -> list[tuple[str, str | None]]:
     """What a name in small letters looks like, and ours: the first that fits."""
-    return rows_of("monitor.reports", "names.csv", tuple[str, str | None])
+    return rows_of("megatron_monitor.reports", "names.csv", tuple[str, str | None])
 
 
 def is_step(name: str) -> bool:

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from monitor.reports.dialect_steps import LEAST, Count, Row, count_of, is_total
-from monitor.reports.dialect_text import Proposal, guess, is_read, is_step, tried, written
-from parsers.declared.reading import flat_json
-from parsers.declared.schema import LineSpec
-from parsers.engine.prefixes import strip_prefixes
-from parsers.events import ANSI
+from megatron_monitor.parsers.declared.reading import flat_json
+from megatron_monitor.parsers.declared.schema import LineSpec
+from megatron_monitor.parsers.engine.prefixes import strip_prefixes
+from megatron_monitor.parsers.events import ANSI
+from megatron_monitor.reports.dialect_steps import LEAST, Count, Row, count_of, is_total
+from megatron_monitor.reports.dialect_text import Proposal, guess, is_read, is_step, tried, written
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-+]?\d+(?:,\d{3}(?!\d))*(?:\.\d+)?(?:[eE][-+]?\d+)?[KMBT]?")
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T,]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "

@@ -1,8 +1,8 @@
 """The arithmetic of reports: what a formula of model/flops.py lacks; days to an end, the pipeline's bubble. Pure."""
 
-from monitor.model import flops
-from monitor.model.sizes import sizes_of
-from monitor.model.topology import Topology
+from megatron_monitor.model import flops
+from megatron_monitor.model.sizes import sizes_of
+from megatron_monitor.model.topology import Topology
 
 _DAY = 86400.0
 

@@ -9,10 +9,10 @@ from itertools import islice
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeAlias
 
-from monitor.reports import comparison, tables
-from monitor.reports.benchmark import Benchmark, table
-from monitor.reports.rows import Row
-from monitor.reports.tables import Table
+from megatron_monitor.reports import comparison, tables
+from megatron_monitor.reports.benchmark import Benchmark, table
+from megatron_monitor.reports.rows import Row
+from megatron_monitor.reports.tables import Table
 
 # Two plots as SVG text: bars with spread, and a line with its band. No script, no network; colours come from the page.
 #
@@ -182,7 +182,7 @@ def compared(found: dict[str, Any], a: Row, b: Row) -> str:
 
 
 def _document(title: str, *parts: str) -> str:
-    style = (get_data("monitor.reports", "report.css") or b"").decode()
+    style = (get_data("megatron_monitor.reports", "report.css") or b"").decode()
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport "
         f'content="width=device-width,initial-scale=1"><title>{escape(title)}</title><style>\n{style}</style></head>'

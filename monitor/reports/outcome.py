@@ -7,9 +7,9 @@ each event that was folded. The daemon keeps nothing of this.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from monitor.run.state import RunState
-from monitor.source_clock import Silence
-from parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
+from megatron_monitor.parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
+from megatron_monitor.run.state import RunState
+from megatron_monitor.source_clock import Silence
 
 _WORDS = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "node_failure", "killed", "stopped", "disk_full")

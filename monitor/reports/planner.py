@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any
 
-from monitor.reports.formulas import bubble
-from monitor.reports.tables import Table, aligned
+from megatron_monitor.reports.formulas import bubble
+from megatron_monitor.reports.tables import Table, aligned
 
 
 @dataclass(frozen=True, slots=True)

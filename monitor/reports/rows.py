@@ -7,23 +7,23 @@ ratios from 0 to 1. `None` is what is not in the log.
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from monitor.audit import Finding
-from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
-from monitor.charts.history import SERIES, Track
-from monitor.charts.steady import AtSize
-from monitor.detectors import slowdown
-from monitor.detectors.slowdown.words import level, standing
-from monitor.model import flops
-from monitor.model.sizes import parameters
-from monitor.model.topology import Topology
-from monitor.reports import formulas
-from monitor.reports.checks import explains, findings, misprint, noted, with_vocabulary
-from monitor.reports.outcome import Tally, outcome, remark
-from monitor.run import derived
-from monitor.run.state import RunState
-from monitor.serve.past import columns
-from monitor.statistics.median import median
-from parsers.timers import CATEGORIES
+from megatron_monitor.audit import Finding
+from megatron_monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
+from megatron_monitor.charts.history import SERIES, Track
+from megatron_monitor.charts.steady import AtSize
+from megatron_monitor.detectors import slowdown
+from megatron_monitor.detectors.slowdown.words import level, standing
+from megatron_monitor.model import flops
+from megatron_monitor.model.sizes import parameters
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.timers import CATEGORIES
+from megatron_monitor.reports import formulas
+from megatron_monitor.reports.checks import explains, findings, misprint, noted, with_vocabulary
+from megatron_monitor.reports.outcome import Tally, outcome, remark
+from megatron_monitor.run import derived
+from megatron_monitor.run.state import RunState
+from megatron_monitor.serve.past import columns
+from megatron_monitor.statistics.median import median
 
 _UNSPLIT = 0.1  # of the iteration: a pass with more outside its printed parts may hold waiting
 _NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median

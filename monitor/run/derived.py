@@ -7,10 +7,10 @@ Goodput: docs/incident-record.md (Kokolis et al., arXiv 2410.21680; Young 1974, 
 import math
 from typing import Any
 
-from monitor.model import flops, gpus
-from monitor.run.ending import PLANNED
-from monitor.run.phases import ENDED, STATE_OF_PHASE
-from monitor.run.state import RunState
+from megatron_monitor.model import flops, gpus
+from megatron_monitor.run.ending import PLANNED
+from megatron_monitor.run.phases import ENDED, STATE_OF_PHASE
+from megatron_monitor.run.state import RunState
 
 
 def batch_size(state: RunState) -> int | None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from monitor.nodes.collectives import Missing
-from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from megatron_monitor.nodes.collectives import Missing
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import RunState
 
 _AGAIN = 30.0  # seconds between two looks: ranks write their dumps within half a minute of the first timeout
 _LOOKS = 20  # ten minutes: a dump that is not there by then is not coming

@@ -11,13 +11,7 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from monitor.run.ending import MOMENT, Evidence, ending, strength
-from monitor.run.launches import LAUNCHER, count_failure, ended_elsewhere, enter
-from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
-from monitor.run.phases import ENDED
-from monitor.run.records import Told
-from monitor.run.state import Launch, RunState
-from parsers.events import (
+from megatron_monitor.parsers.events import (
     Event,
     FailureSeen,
     ProcessExited,
@@ -27,6 +21,12 @@ from parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
+from megatron_monitor.run.launches import LAUNCHER, count_failure, ended_elsewhere, enter
+from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Told
+from megatron_monitor.run.state import Launch, RunState
 
 _ACROSS = 3.0  # seconds that another host's lines are seen late (acregmin of an NFS client): less than a crash waits
 _KEPT = 64  # rows of a launch; as many of ranks whose watchdogs gave up

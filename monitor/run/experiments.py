@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from monitor.model.topology import sizes_of
-from monitor.run.phases import ENDED
-from monitor.run.state import Launch, RunState
-from parsers import events
-from parsers.events import Event, LogEvent
+from megatron_monitor.model.topology import sizes_of
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event, LogEvent
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.state import Launch, RunState
 
 HELD_SECONDS = 120.0
 """Live: from the launcher's first word to the arguments took 30 to 50 s on two nodes; lines that waited longer belong

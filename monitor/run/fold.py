@@ -7,26 +7,26 @@ while a backlog is read. `live` tells which.
 from collections.abc import Callable
 from typing import Any
 
-from monitor.breakdown.account import used as timers_used
-from monitor.charts.steady import Sample
-from monitor.model.flops import EFFECTIVE
-from monitor.run import saves, setup
-from monitor.run.evidence import EVENTS, fold_evidence
-from monitor.run.job import silent_since, suspended
-from monitor.run.launches import enter
-from monitor.run.log_clock import log_clock
-from monitor.run.nodes import note_collective, note_node, note_rank
-from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
-from monitor.run.recording import AMENDING, record
-from monitor.run.records import Memory, Told, plus
-from monitor.run.state import RunState
-from monitor.run.steps.engine import fold_engine_step
-from monitor.run.steps.loop import fold_iteration
-from monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
-from parsers import events
-from parsers.engine.fields import whole
-from parsers.events import Event, LogEvent
-from parsers.timers import BESIDE, PART_OF, timer
+from megatron_monitor.breakdown.account import used as timers_used
+from megatron_monitor.charts.steady import Sample
+from megatron_monitor.model.flops import EFFECTIVE
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.engine.fields import whole
+from megatron_monitor.parsers.events import Event, LogEvent
+from megatron_monitor.parsers.timers import BESIDE, PART_OF, timer
+from megatron_monitor.run import saves, setup
+from megatron_monitor.run.evidence import EVENTS, fold_evidence
+from megatron_monitor.run.job import silent_since, suspended
+from megatron_monitor.run.launches import enter
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.nodes import note_collective, note_node, note_rank
+from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
+from megatron_monitor.run.recording import AMENDING, record
+from megatron_monitor.run.records import Memory, Told, plus
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.engine import fold_engine_step
+from megatron_monitor.run.steps.loop import fold_iteration
+from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
 
 _MORE = BESIDE | PART_OF.keys()
 """Timers that tell more than the time of an iteration's parts."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from monitor.run.ending import BARE
-from monitor.run.records import Job
-from monitor.run.state import RunState
-from parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
+from megatron_monitor.parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
+from megatron_monitor.run.ending import BARE
+from megatron_monitor.run.records import Job
+from megatron_monitor.run.state import RunState
 
 _BEGIN_SLACK: Final = 60.0
 """Seconds that a log's last line may be older than the job's start: clocks of nodes and of file servers differ."""

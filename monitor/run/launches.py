@@ -8,17 +8,17 @@ import zlib
 
 import msgspec
 
-from monitor.model import topology as topologies
-from monitor.model.arguments import kept
-from monitor.run.ending import MOMENT, PLANNED, Evidence
-from monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
-from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.records import AttemptEnd, Told, plus
-from monitor.run.state import Launch, Past, RunState
-from monitor.run.steps.sources import Trainer
-from parsers import events
-from parsers.dialects import dialect_of
-from parsers.events import Event
+from megatron_monitor.model import topology as topologies
+from megatron_monitor.model.arguments import kept
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.run.ending import MOMENT, PLANNED, Evidence
+from megatron_monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
+from megatron_monitor.run.phases import ENDED, Phase, drawn_as
+from megatron_monitor.run.records import AttemptEnd, Told, plus
+from megatron_monitor.run.state import Launch, Past, RunState
+from megatron_monitor.run.steps.sources import Trainer
 
 _TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page

@@ -6,12 +6,12 @@ Names stand before lines, in srun's reports of tasks, and in Slurm's own list wh
 from collections.abc import Iterable
 from functools import lru_cache
 
-from monitor.nodes.collectives import Missing, Report, missing
-from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from monitor.nodes.record import HARDWARE, LaunchRecord
-from monitor.run.ending import NODE_FAULTS, PLANNED
-from monitor.run.state import Launch, RunState
-from parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
+from megatron_monitor.nodes.collectives import Missing, Report, missing
+from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
+from megatron_monitor.nodes.record import HARDWARE, LaunchRecord
+from megatron_monitor.parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
+from megatron_monitor.run.ending import NODE_FAULTS, PLANNED
+from megatron_monitor.run.state import Launch, RunState
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
 _MOST_RANKS = 16_384  # ranks kept: of more no training is known

@@ -8,10 +8,10 @@ BLOOM hang an hourly status line kept the log growing).
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from monitor.run.silence import Intervals
-from parsers import events
-from parsers.events import Event, GenerationMoved, Milestone, Part, PartBegan, TimersReported
-from parsers.timers import PART_OF
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event, GenerationMoved, Milestone, Part, PartBegan, TimersReported
+from megatron_monitor.parsers.timers import PART_OF
+from megatron_monitor.run.silence import Intervals
 
 Phase = Literal[
     "starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "finished", "crashed",

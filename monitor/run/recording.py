@@ -1,11 +1,11 @@
 """From a run's state to the rows of its history: `fold` calls `record` when something that is drawn has happened."""
 
-from monitor.breakdown.profile import critical, spreads
-from monitor.charts.history import History, Row
-from monitor.run import derived
-from monitor.run.phases import ENDED, drawn_as
-from monitor.run.state import RunState
-from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
+from megatron_monitor.breakdown.profile import critical, spreads
+from megatron_monitor.charts.history import History, Row
+from megatron_monitor.parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
+from megatron_monitor.run import derived
+from megatron_monitor.run.phases import ENDED, drawn_as
+from megatron_monitor.run.state import RunState
 
 AMENDING = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported})
 """Events that may say more of an iteration already counted: DeepSpeed prints a step's rate on a line of its own."""

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, field
 
-from parsers.events import IterationLogged, LogEvent
+from megatron_monitor.parsers.events import IterationLogged, LogEvent
 
 
 class Told(Struct, gc=False):

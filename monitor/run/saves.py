@@ -6,13 +6,13 @@ Each `on_` function is a handler of the fold.
 from datetime import datetime
 from typing import Any
 
-from monitor.breakdown.saves import KEPT
-from monitor.run.evidence import pass_by
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
-from monitor.run.records import Told, Validation
-from monitor.run.state import RunState
-from parsers import events
+from megatron_monitor.breakdown.saves import KEPT
+from megatron_monitor.parsers import events
+from megatron_monitor.run.evidence import pass_by
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
+from megatron_monitor.run.records import Told, Validation
+from megatron_monitor.run.state import RunState
 
 _DATASETS_KEPT = 64
 

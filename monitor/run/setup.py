@@ -3,18 +3,18 @@
 Each `on_` function is a handler of the fold.
 """
 
-from monitor.model.arguments import changes
-from monitor.run import saves
-from monitor.run.evidence import fold_done, goes_on
-from monitor.run.experiments import plan_of
-from monitor.run.launches import LAUNCHER, boundary, note_setting, stamp_of, withdraw
-from monitor.run.log_clock import log_clock
-from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
-from monitor.run.records import Told
-from monitor.run.state import RunState
-from parsers import events
-from parsers.engine.fields import whole
-from parsers.events import Event
+from megatron_monitor.model.arguments import changes
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.engine.fields import whole
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.run import saves
+from megatron_monitor.run.evidence import fold_done, goes_on
+from megatron_monitor.run.experiments import plan_of
+from megatron_monitor.run.launches import LAUNCHER, boundary, note_setting, stamp_of, withdraw
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
+from megatron_monitor.run.records import Told
+from megatron_monitor.run.state import RunState
 
 
 def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) -> Moved:

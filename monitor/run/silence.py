@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import median
+from megatron_monitor.statistics.median import median
 
 SILENT_EVALUATION = "evaluating silently"
 SILENT_SAVE = "saving silently"

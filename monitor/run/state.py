@@ -20,15 +20,16 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.breakdown.account import Account
-from monitor.charts.history import History
-from monitor.charts.steady import Recent, Steady
-from monitor.model.topology import Topology
-from monitor.nodes.collectives import Missing, Report
-from monitor.nodes.record import LaunchRecord
-from monitor.run.ending import RUNNING, Ending, Evidence
-from monitor.run.phases import Parts, Phase
-from monitor.run.records import (
+from megatron_monitor.breakdown.account import Account
+from megatron_monitor.charts.history import History
+from megatron_monitor.charts.steady import Recent, Steady
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.nodes.collectives import Missing, Report
+from megatron_monitor.nodes.record import LaunchRecord
+from megatron_monitor.parsers.events import text_of
+from megatron_monitor.run.ending import RUNNING, Ending, Evidence
+from megatron_monitor.run.phases import Parts, Phase
+from megatron_monitor.run.records import (
     AttemptEnd,
     Buffering,
     Checkpoints,
@@ -41,12 +42,11 @@ from monitor.run.records import (
     Unrestarted,
     Validation,
 )
-from monitor.run.silence import Intervals, Silences
-from monitor.run.steps.copies import Copies, Overflows
-from monitor.run.steps.pace import Histogram, Pace
-from monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
-from monitor.run.steps.watch import Watch
-from parsers.events import text_of
+from megatron_monitor.run.silence import Intervals, Silences
+from megatron_monitor.run.steps.copies import Copies, Overflows
+from megatron_monitor.run.steps.pace import Histogram, Pace
+from megatron_monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
+from megatron_monitor.run.steps.watch import Watch
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from monitor.model.tables import rows_of
-from monitor.scalars import one_line
+from megatron_monitor.model.tables import rows_of
+from megatron_monitor.scalars import one_line
 
 DASH = "–"
 _JOINED = "\u00a0"  # a blank at which no line breaks
@@ -101,7 +101,7 @@ def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, st
     return [(name.replace("_", " "), one_line(plain(name, values[name]))) for name in names]
 
 
-LABELS = dict(rows_of("monitor.serve", "labels.csv", tuple[str, str]))
+LABELS = dict(rows_of("megatron_monitor.serve", "labels.csv", tuple[str, str]))
 FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
     "lm_loss", "max_memory_bytes", "at_risk_seconds",

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from monitor.prometheus_text import TextFormat
-from monitor.serve.exchange import Reply, Request, text_reply
-from monitor.serve.views import asked_by, static_reply, view_of
-from monitor.snapshot import FIGURES, NOTHING, Asked, Sample, Snapshot
-from monitor.system.clock import Clock
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.serve.exchange import Reply, Request, text_reply
+from megatron_monitor.serve.views import asked_by, static_reply, view_of
+from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Sample, Snapshot
+from megatron_monitor.system.clock import Clock
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
 """Prometheus, its agents and vmagent send it with each scrape, nobody else does."""

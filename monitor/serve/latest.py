@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import reduce
 from operator import or_
 
-from monitor.snapshot import EVERYTHING, NOTHING, Asked, Snapshot
+from megatron_monitor.snapshot import EVERYTHING, NOTHING, Asked, Snapshot
 
 _WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
 

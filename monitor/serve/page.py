@@ -16,10 +16,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from monitor.causes import cost_gpu_hours
-from monitor.run.phases import ENDED
-from monitor.serve.formats import DASH, FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant, number
-from monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.causes import cost_gpu_hours
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.serve.formats import (
+    DASH,
+    FLEET,
+    LABELS,
+    SYMBOLS,
+    Figure,
+    duration,
+    facts,
+    figures,
+    instant,
+    number,
+)
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -5,7 +5,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
-from monitor.charts.history import ABSENT, AXES, AXIS, PARTS, QUAD, SERIES, SPREADS, VALIDATION, History, Track, packed
+from megatron_monitor.charts.history import (
+    ABSENT,
+    AXES,
+    AXIS,
+    PARTS,
+    QUAD,
+    SERIES,
+    SPREADS,
+    VALIDATION,
+    History,
+    Track,
+    packed,
+)
 
 _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import h11
 
-from monitor.serve.auth import Auth, Hosts, TooManyGuessesError
-from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
-from monitor.serve.tls import Tls
+from megatron_monitor.serve.auth import Auth, Hosts, TooManyGuessesError
+from megatron_monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
+from megatron_monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
 _PIECE = 64 * 1024  # bytes handed to a slow reader's connection at a time

@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 
-from monitor.config.schema import TlsServer
+from megatron_monitor.config.schema import TlsServer
 
 _log = logging.getLogger(__name__)
 _VERIFY = {

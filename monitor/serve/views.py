@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from monitor.serve import page
-from monitor.serve.exchange import Reply, Request
-from monitor.serve.formats import FLEET
-from monitor.serve.past import history_json
-from monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapshot, as_asked
+from megatron_monitor.serve import page
+from megatron_monitor.serve.exchange import Reply, Request
+from megatron_monitor.serve.formats import FLEET
+from megatron_monitor.serve.past import history_json
+from megatron_monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapshot, as_asked
 
 _STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"

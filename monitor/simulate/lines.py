@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from monitor.model import flops
-from monitor.model.topology import Topology
-from monitor.simulate.scenario import WORDS, Scenario
+from megatron_monitor.model import flops
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.simulate.scenario import WORDS, Scenario
 
 
 class Step(NamedTuple):

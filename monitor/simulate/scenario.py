@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pkgutil import get_data
 from typing import Any
 
-from parsers.dialects import BY_NAME, Dialect
+from megatron_monitor.parsers.dialects import BY_NAME, Dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def _program(
     return Program(known, text, {**WORDS["shared"], **says}, stamped, tuple(parts))
 
 
-WORDS: dict[str, Any] = tomllib.loads((get_data("monitor.simulate", "programs.toml") or b"").decode())
+WORDS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
 PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["programs"].items()}
 DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
 """Without those that are data (parsers/trainers): these save without a word."""

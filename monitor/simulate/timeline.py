@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import IO, Any, NamedTuple
 
-from monitor.simulate import lines, timers
-from monitor.simulate.lines import Step, say
-from monitor.simulate.scenario import WORDS, Fault, Scenario
-from monitor.system.clock import Clock
-from parsers.dialects import DEEPSPEED
+from megatron_monitor.parsers.dialects import DEEPSPEED
+from megatron_monitor.simulate import lines, timers
+from megatron_monitor.simulate.lines import Step, say
+from megatron_monitor.simulate.scenario import WORDS, Fault, Scenario
+from megatron_monitor.system.clock import Clock
 
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08

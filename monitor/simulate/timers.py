@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
-from monitor.simulate.scenario import Fault, Scenario
+from megatron_monitor.simulate.scenario import Fault, Scenario
 
 SLOW = frozenset({"slow_data", "slow_network", "slow_rank", "slow_gpu_clocks"})
 """Faults that lengthen a part of the iteration."""

@@ -6,10 +6,10 @@ id of a run's job, `replies` reads what scontrol and sacct print, `client` takes
 
 from msgspec import Struct
 
-from monitor import scalars
-from monitor.run.records import Job
-from monitor.scalars import FilePath
-from monitor.units import PositiveSeconds
+from megatron_monitor import scalars
+from megatron_monitor.run.records import Job
+from megatron_monitor.scalars import FilePath
+from megatron_monitor.units import PositiveSeconds
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True):

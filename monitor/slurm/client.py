@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
-from monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
-from monitor.system.asking import Asking
-from monitor.system.clock import Clock
-from monitor.system.process import Finished, run
+from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
+from megatron_monitor.system.asking import Asking
+from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.process import Finished, run
 
 _MOST: Final = 8 << 20  # bytes of a reply: a job on ten thousand nodes takes some 20 KiB, and many are asked about
 _WAITING: Final = 64  # calls: a minute of those that come a second

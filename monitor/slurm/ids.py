@@ -6,8 +6,8 @@ Only digits (with `_7` for a task of an array) are ever taken, so that nothing e
 import re
 from typing import Final
 
-from monitor.scalars import compiled
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.scalars import compiled
 
 _ID: Final = lazy(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
 # slurm-1234.out, slurm-1234_7.out: Slurm's own names, `slurm-%j.out` and `slurm-%A_%a.out`

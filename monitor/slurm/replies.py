@@ -8,8 +8,8 @@ its state or its user is refused as a whole. Nobody acts on half of one.
 import re
 from typing import Final
 
-from monitor.run.job import OVER, RUNNING, WAITING
-from monitor.run.records import Job
+from megatron_monitor.run.job import OVER, RUNNING, WAITING
+from megatron_monitor.run.records import Job
 
 SACCT_FIELDS: Final = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,User,NodeList,TimelimitRaw,Partition,JobName"
 _STATES: Final = frozenset({*RUNNING, *WAITING, *OVER, "COMPLETING", "STAGE_OUT", "POWER_UP_NODE"})

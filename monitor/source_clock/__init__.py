@@ -14,11 +14,11 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
-from monitor.source_clock.clock import Placed, SourceClock
-from monitor.source_clock.stamps import SKEW
-from monitor.source_clock.steps import number_of, seconds_of
-from parsers.events import Event, LogEvent, TimeShown
+from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
+from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
+from megatron_monitor.source_clock.clock import Placed, SourceClock
+from megatron_monitor.source_clock.stamps import SKEW
+from megatron_monitor.source_clock.steps import number_of, seconds_of
 
 __all__ = ["Dating", "Placed", "Silence", "SourceClock", "clocked"]
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from typing import Literal, NamedTuple
 
-from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
-from monitor.source_clock.stamps import Scale
-from monitor.source_clock.steps import ENDS, OF_LAUNCHES, Steps, number_of, seconds_of
-from parsers import events
-from parsers.events import Event, LogEvent
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event, LogEvent
+from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
+from megatron_monitor.source_clock.stamps import Scale
+from megatron_monitor.source_clock.steps import ENDS, OF_LAUNCHES, Steps, number_of, seconds_of
 
 # What undated lines say of their time, and how the time that no line explains is shared among them.
 

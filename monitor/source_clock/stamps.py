@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
-from monitor.run.log_clock import in_zone, log_clock, yearless
-from monitor.source_clock.steps import ENDS, Steps, seconds_of
-from parsers.events import Event, FailureSeen
+from megatron_monitor.parsers.events import Event, FailureSeen
+from megatron_monitor.run.log_clock import in_zone, log_clock, yearless
+from megatron_monitor.source_clock.steps import ENDS, Steps, seconds_of
 
 SKEW = 60.0
 """Seconds by which clocks of ranks and nodes differ: no reason to believe in another clock."""

@@ -4,8 +4,7 @@ launch begins.
 
 from dataclasses import dataclass, field
 
-from monitor.run.steps.pace import likely_interval
-from parsers.events import (
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CheckpointLoaded,
     CheckpointSaved,
@@ -23,6 +22,7 @@ from parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.steps.pace import likely_interval
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed
 _COPY_BEHIND = 2  # iterations by which a rank's copy lags behind

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
+from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check

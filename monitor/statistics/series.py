@@ -4,7 +4,7 @@ level. Pure, bounded, plain values.
 
 from msgspec import Struct, field
 
-from monitor.statistics.median import deviation, median
+from megatron_monitor.statistics.median import deviation, median
 
 _MOST = 256  # points kept; neighbours are averaged two by two when there are more
 _EVERY = 16  # points between two looks: the slope takes about a millisecond

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from monitor.nodes.flight_recorder import LARGEST, Dump, NoDumpError, diagnose, rank_of, read_dump
-from monitor.system.clock import SystemClock
+from megatron_monitor.nodes.flight_recorder import LARGEST, Dump, NoDumpError, diagnose, rank_of, read_dump
+from megatron_monitor.system.clock import SystemClock
 
 _MEMORY = 512 * 2**20  # bytes of address space: a dump of 20,000 entries with 20 frames each takes some 330 MB
 _MOST = 16_384  # files

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
-from monitor.system.clock import Clock
+from megatron_monitor.system.clock import Clock
 
 _BLOCK: Final = 65536
 _KEPT_VARIABLES: Final = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from msgspec import field
 
-from parsers.declared.marks import Mark
-from parsers.declared.reading import Reading
-from parsers.declared.schema import Dialect
-from parsers.engine.prefixes import Prefix
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event
+from megatron_monitor.parsers.declared.marks import Mark
+from megatron_monitor.parsers.declared.reading import Reading
+from megatron_monitor.parsers.declared.schema import Dialect
+from megatron_monitor.parsers.engine.prefixes import Prefix
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event
 
 _MAX_BLOCK = 300  # lines of a block
 _MAX_TEXT = 1000  # characters of one

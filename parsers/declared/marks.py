@@ -10,7 +10,7 @@ import re
 from functools import cached_property
 from typing import Final
 
-from parsers.declared.targets import Convert, converter
+from megatron_monitor.parsers.declared.targets import Convert, converter
 
 HELPERS: Final = {
     "number": "a number",

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
-from parsers import events
-from parsers.declared.marks import Mark
-from parsers.declared.schema import Dialect, LineSpec
-from parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
-from parsers.engine.fields import LEADING_NUMBER, number
-from parsers.engine.scan import Line
-from parsers.events import Event, Part
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.declared.marks import Mark
+from megatron_monitor.parsers.declared.schema import Dialect, LineSpec
+from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
+from megatron_monitor.parsers.engine.fields import LEADING_NUMBER, number
+from megatron_monitor.parsers.engine.scan import Line
+from megatron_monitor.parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's event small
 _MAX_TEXT = 200

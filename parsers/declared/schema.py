@@ -6,15 +6,15 @@ A class has `problems()`, which yields (key, message) for what its values togeth
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pkgutil import get_data
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from parsers.declared.marks import Mark
-from parsers.declared.targets import converter
-from parsers.events import Failure
+from megatron_monitor.parsers.declared.marks import Mark
+from megatron_monitor.parsers.declared.targets import converter
+from megatron_monitor.parsers.events import Failure
+from megatron_monitor.parsers.tables import documents_in
 
 Means = Literal[
     "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "launch", "begin", "done",
@@ -187,6 +187,5 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 @cache
 def built_in() -> tuple[Dialect, ...]:
     """All of them, by name."""
-    data = get_data("parsers.trainers", "built_in.json")
-    assert data is not None
-    return msgspec.json.decode(data, type=tuple[Dialect, ...])
+    files = msgspec.json.decode(documents_in("megatron_monitor.parsers.trainers"), type=dict[str, Dialect])
+    return tuple(files[name] for name in sorted(files))

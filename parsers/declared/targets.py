@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from parsers.engine import fields
-from parsers.engine.prefixes import iso_time
-from parsers.wrappers import date_after
+from megatron_monitor.parsers.engine import fields
+from megatron_monitor.parsers.engine.prefixes import iso_time
+from megatron_monitor.parsers.wrappers import date_after
 
 Convert = Callable[[str], Any]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import TypeVar
 
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
 
 N = TypeVar("N", int, float)
 MIB = 1024**2

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from parsers.engine.scan import Scanner
-from parsers.engine.templates import (
+from megatron_monitor.parsers.engine.scan import Scanner
+from megatron_monitor.parsers.engine.templates import (
     SHAPE,
     UNUSED,
     Answer,
@@ -24,7 +24,7 @@ from parsers.engine.templates import (
     says_nothing,
     widths_aside,
 )
-from parsers.events import Event
+from megatron_monitor.parsers.events import Event
 
 _MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log of 500 MB has some thousand
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time

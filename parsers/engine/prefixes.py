@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from parsers.wrappers import MONTHS, TEXT_FORMS
+from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
 
 # `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
 _TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from parsers.engine.prefixes import Prefix
-from parsers.engine.search import Search, best
-from parsers.engine.templates import SHAPE
-from parsers.events import Event
+from megatron_monitor.parsers.engine.prefixes import Prefix
+from megatron_monitor.parsers.engine.search import Search, best
+from megatron_monitor.parsers.engine.templates import SHAPE
+from megatron_monitor.parsers.events import Event
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 import msgspec.structs
 
-from parsers.engine import fields
-from parsers.engine.prefixes import NOT_HOSTS, iso_time
-from parsers.events import Event
-from parsers.wrappers import MONTHS
+from megatron_monitor.parsers.engine import fields
+from megatron_monitor.parsers.engine.prefixes import NOT_HOSTS, iso_time
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.wrappers import MONTHS
 
 SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""

@@ -7,11 +7,11 @@ an event, so that everything may import it.
 
 from typing import Any
 
-from parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
-from parsers.events.ends import *
-from parsers.events.loop import *
-from parsers.events.reports import *
-from parsers.events.setup import *
+from megatron_monitor.parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
+from megatron_monitor.parsers.events.ends import *
+from megatron_monitor.parsers.events.loop import *
+from megatron_monitor.parsers.events.reports import *
+from megatron_monitor.parsers.events.setup import *
 
 EVENT_TYPES: dict[str, type[Event]] = {
     str(cls.__struct_config__.tag): cls

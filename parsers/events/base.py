@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import msgspec
 
-from parsers.redaction import masked
-from parsers.wrappers import bare
+from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.parsers.wrappers import bare
 
 ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[A-Za-z]|[()][0-9A-Z]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\))")
 """Colours, character sets, links and titles of a terminal."""

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from msgspec import field
 
-from parsers.dialects import MEGATRON_LM
-from parsers.events.base import Event, Remark
+from megatron_monitor.parsers.dialects import MEGATRON_LM
+from megatron_monitor.parsers.events.base import Event, Remark
 
 Part = Literal["rollout", "reward", "logprobs", "training", "sync"]
 """What a step of reinforcement learning is made of, in its order: responses are generated, scored, given their log

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from parsers.events.base import Event, Remark
+from megatron_monitor.parsers.events.base import Event, Remark
 
 
 class MemoryReported(Event, frozen=True, kw_only=True, gc=False, tag="memory"):

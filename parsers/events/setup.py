@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from parsers.events.base import Event, Remark
+from megatron_monitor.parsers.events.base import Event, Remark
 
 Milestone = Literal[
     "launched",

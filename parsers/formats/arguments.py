@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from msgspec import field
 
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import ArgumentsDumped, Event
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import ArgumentsDumped, Event
+from megatron_monitor.parsers.patterns import lazy
 
 _MAX_LINES = 6000  # the longest real dump has 700 lines; other ranks may print as much in between
 _MAX_VALUE = 4000

@@ -9,12 +9,12 @@ ends in `The output (if any) follows:`.
 
 from collections.abc import Iterator
 
-from parsers.engine.prefixes import Prefix
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, ProcessExited
-from parsers.formats.forms import FORMS
-from parsers.formats.stamps import date_of
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.prefixes import Prefix
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, ProcessExited
+from megatron_monitor.parsers.formats.forms import FORMS
+from megatron_monitor.parsers.formats.stamps import date_of
+from megatron_monitor.parsers.patterns import lazy
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
 # `Subject: Job 4242: <gpt3> in cluster <summit> Exited`

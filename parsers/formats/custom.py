@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parsers.engine.fields import number
-from parsers.engine.scan import Line
-from parsers.events import (
+from megatron_monitor.parsers.engine.fields import number
+from megatron_monitor.parsers.engine.scan import Line
+from megatron_monitor.parsers.events import (
     CustomProgressLogged,
     CustomValueLogged,
     Event,

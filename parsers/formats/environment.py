@@ -5,10 +5,10 @@ Advice is no evidence: `For debugging consider passing CUDA_LAUNCH_BLOCKING=1.` 
 
 from collections.abc import Iterator
 
-from parsers.engine.scan import Line, Rule
-from parsers.events import EnvironmentVariableSeen, Event
-from parsers.formats import TABLES
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import EnvironmentVariableSeen, Event
+from megatron_monitor.parsers.formats import TABLES
+from megatron_monitor.parsers.patterns import lazy
 
 ALLOWED = frozenset[str](TABLES["environment"]["allowed"])
 _VALUE = r"""(?:"([^"\n]{0,200})"|'([^'\n]{0,200})'|([^\s;"']{0,200}))"""

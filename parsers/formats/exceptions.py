@@ -8,10 +8,10 @@ import signal
 from collections.abc import Collection
 from typing import Any
 
-from parsers.engine.fields import byte_size
-from parsers.events import Failure, Role
-from parsers.patterns import lazy, patterned
-from parsers.tables import table_in
+from megatron_monitor.parsers.engine.fields import byte_size
+from megatron_monitor.parsers.events import Failure, Role
+from megatron_monitor.parsers.patterns import lazy, patterned
+from megatron_monitor.parsers.tables import table_in
 
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
 _EXCEPTION = lazy(
@@ -27,7 +27,7 @@ _TRIED = lazy(r"Tried to allocate " + _SIZE)
 _CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
 _FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
     (row["of"], row["failure"], pattern)
-    for row, pattern in patterned(table_in("parsers.formats", "failures.toml"), "failures")
+    for row, pattern in patterned(table_in("megatron_monitor.parsers.formats", "failures.toml"), "failures")
 ]
 _KINDS = frozenset(kind for kind, _, _ in _FAILURES)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parsers.events import Failure, FailureSeen
-from parsers.formats import TABLES
+from megatron_monitor.parsers.events import Failure, FailureSeen
+from megatron_monitor.parsers.formats import TABLES
 
 _BY_SIGNAL: dict[int, Failure] = {
     2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",

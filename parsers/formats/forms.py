@@ -7,12 +7,11 @@ is made of these files (`python -m tests.test_forms`). What decides by more than
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from pkgutil import get_data
 from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from parsers.engine.fields import (
+from megatron_monitor.parsers.engine.fields import (
     clock,
     finite,
     gibibytes,
@@ -24,13 +23,14 @@ from parsers.engine.fields import (
     seconds,
     teraflops,
 )
-from parsers.engine.prefixes import iso_time
-from parsers.engine.scan import Line, Rule
-from parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
-from parsers.formats import TABLES
-from parsers.formats.exceptions import memory_told, named, signal_name
-from parsers.formats.exits import ended_by, failed, signal_in
-from parsers.patterns import filled, lazy
+from megatron_monitor.parsers.engine.prefixes import iso_time
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
+from megatron_monitor.parsers.formats import TABLES
+from megatron_monitor.parsers.formats.exceptions import memory_told, named, signal_name
+from megatron_monitor.parsers.formats.exits import ended_by, failed, signal_in
+from megatron_monitor.parsers.patterns import filled, lazy
+from megatron_monitor.parsers.tables import documents_in
 
 _Convert: TypeAlias = Callable[[str], Any]
 _GROUP = re.compile(r"\(\?P<(\w+)>")
@@ -234,6 +234,6 @@ def _rule(spec: RuleSpec) -> Rule:
     return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.templated)
 
 
-_SPECS = msgspec.json.decode(get_data("parsers.formats", "forms.json") or b"{}", type=dict[str, tuple[RuleSpec, ...]])
+_SPECS = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, tuple[RuleSpec, ...]])
 FORMS: dict[str, tuple[Rule, ...]] = {name: tuple(map(_rule, rules)) for name, rules in _SPECS.items()}
 """The rules of each file, by its name."""

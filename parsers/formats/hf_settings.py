@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from msgspec import field
 
-from parsers.engine.fields import integer
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, SizesTold
-from parsers.formats import TABLES
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.fields import integer
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, SizesTold
+from megatron_monitor.parsers.formats import TABLES
+from megatron_monitor.parsers.patterns import lazy
 
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
 _MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between

@@ -7,18 +7,18 @@ behind a bar on the same physical line. Several nodes draw their own bars and pr
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
-from parsers.engine.scan import Line, Rule
-from parsers.events import (
+from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, per_second
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import (
     CheckpointSaveStarted,
     Event,
     TrainerLogged,
     TrainerProgressed,
     TrainerSummary,
 )
-from parsers.formats import TABLES
-from parsers.formats.megatron import kept
-from parsers.patterns import lazy
+from megatron_monitor.parsers.formats import TABLES
+from megatron_monitor.parsers.formats.megatron import kept
+from megatron_monitor.parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
 _MAX_DICT = 8000

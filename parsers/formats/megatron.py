@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from parsers.dialects import ARGONNE, recognised
-from parsers.engine.fields import (
+from megatron_monitor.parsers.dialects import ARGONNE, recognised
+from megatron_monitor.parsers.engine.fields import (
     NUMBER,
     duration,
     finite,
@@ -27,10 +27,10 @@ from parsers.engine.fields import (
     ratio,
     teraflops,
 )
-from parsers.engine.scan import Line, Rule
-from parsers.events import Event, IterationLogged, Malformed
-from parsers.formats import TABLES
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
+from megatron_monitor.parsers.formats import TABLES
+from megatron_monitor.parsers.patterns import lazy
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
 _START = lazy(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")

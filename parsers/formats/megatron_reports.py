@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 from msgspec import field
 
-from parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import (
+from megatron_monitor.parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import (
     Event,
     MemoryReported,
     StragglerReported,
     TimersReported,
 )
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
 
 # `[Rank 7] (after 20 iterations) memory (MB) | allocated: 21633.08 | max allocated: 24432.0 | reserved: ... | max ...`
 # `after 1 iterations memory (MB) | allocated: ...` of v1.1.5; several may be glued in one line without a newline.

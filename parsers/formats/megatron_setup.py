@@ -5,10 +5,10 @@
 import re
 from collections.abc import Iterator
 
-from parsers.engine.fields import integer, number, split_fields
-from parsers.engine.scan import Line, Rule
-from parsers.events import Event, ValidationLogged
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.fields import integer, number, split_fields
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import Event, ValidationLogged
+from megatron_monitor.parsers.patterns import lazy
 
 # ` validation loss at iteration 50 | lm loss value: 8.889540E+00 | lm loss PPL: 7.255679E+03 | `
 # ` validation loss at iteration 500 on 160-sample draw from validation set | ...`

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, MilestoneReached, ProcessExited
-from parsers.formats.exits import SIGNALS
-from parsers.formats.forms import EndSpec
-from parsers.patterns import lazy
-from parsers.wrappers import MONTHS
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, MilestoneReached, ProcessExited
+from megatron_monitor.parsers.formats.exits import SIGNALS
+from megatron_monitor.parsers.formats.forms import EndSpec
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.wrappers import MONTHS
 
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most

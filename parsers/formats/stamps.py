@@ -5,11 +5,11 @@ Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a 
 
 from collections.abc import Iterator
 
-from parsers.engine.prefixes import iso_time
-from parsers.engine.scan import Line, Rule
-from parsers.events import Event, TimeShown
-from parsers.patterns import lazy
-from parsers.wrappers import MONTHS
+from megatron_monitor.parsers.engine.prefixes import iso_time
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import Event, TimeShown
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.wrappers import MONTHS
 
 # `[2022-03-21 15:14:01] PULSE: ...` is a prefix already; `2023-07-16 10:54:50.217374: I tensorflow/core/...`,
 # `2024-05-01 12:00:00,123 - root - INFO - ...`, `[NeMo I 2025-03-01 10:00:00 nemo_logging:381] ...`

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from msgspec import field
 
-from parsers.engine.fields import integer
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, FailureSeen, ProcessExited
-from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
-from parsers.formats.exits import failure_of, is_victim
-from parsers.formats.tracebacks import HEADER, WRAPPER
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.fields import integer
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, FailureSeen, ProcessExited
+from megatron_monitor.parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
+from megatron_monitor.parsers.formats.exits import failure_of, is_victim
+from megatron_monitor.parsers.formats.tracebacks import HEADER, WRAPPER
+from megatron_monitor.parsers.patterns import lazy
 
 _ENTRY_LINES = 400  # of a report, those of other ranks that stand between counted; from an entry's first line on
 _FAILURES = "Failures:"

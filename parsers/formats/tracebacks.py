@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import field
 
-from parsers.engine.scan import Gatherer, Line, Rule
-from parsers.events import Event, TracebackSeen
-from parsers.formats.exceptions import (
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, TracebackSeen
+from megatron_monitor.parsers.formats.exceptions import (
     IMPORTS,
     exception_of,
     lost_peer,
@@ -23,7 +23,7 @@ from parsers.formats.exceptions import (
     signal_name,
     signal_of,
 )
-from parsers.patterns import lazy
+from megatron_monitor.parsers.patterns import lazy
 
 _MAX_PENDING = 10_000
 _TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave

@@ -7,10 +7,10 @@ by another name, and a loss on a line of its own.
 
 from collections.abc import Iterator
 
-from parsers.engine.scan import Line, Rule
-from parsers.events import Event, StepGuessed
-from parsers.formats.stamps import read_time
-from parsers.patterns import lazy
+from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.events import Event, StepGuessed
+from megatron_monitor.parsers.formats.stamps import read_time
+from megatron_monitor.parsers.patterns import lazy
 
 _WORDS = r"global_?step|num_updates|iteration|iter|step|update|upd|batch|it"
 STEP_NAME = rf"(?:^|[^A-Za-z])(?:{_WORDS})(?:s|_?idx?)?['\"]?[ ]*[:=#\[(]?[ ]*['\"]?"

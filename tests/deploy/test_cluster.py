@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from monitor.cli import command
-from monitor.system.clock import SystemClock
+from megatron_monitor.cli import command
+from megatron_monitor.system.clock import SystemClock
 from tests.conftest import loaded
 from tests.deploy.test_files import only
 from tests.e2e.conftest import Start

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from monitor.detectors import DETECTORS
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.run.phases import RUN_STATES
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, RULES
 

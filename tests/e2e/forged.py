@@ -3,11 +3,9 @@
 import sys
 from pathlib import Path
 
-from megatron_monitor.__main__ import ROOT, main
-
-sys.path.insert(0, str(ROOT))
-from monitor import daemon  # noqa: F401 - what is imported here is not imported by each fork
-from monitor.commands import run  # noqa: F401
+from megatron_monitor import daemon  # noqa: F401 - what is imported here is not imported by each fork
+from megatron_monitor.cli import main
+from megatron_monitor.commands import run  # noqa: F401
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.e2e.forks import forked

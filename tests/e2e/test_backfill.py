@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monitor.simulate import Fault, Scenario, timeline, write
+from megatron_monitor.simulate import Fault, Scenario, timeline, write
 from tests.programs import Prometheus, prometheus_on_blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.promtool]
@@ -27,7 +27,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     command = [
         sys.executable,
         "-m",
-        "monitor",
+        "megatron_monitor",
         "backfill",
         str(folder / "tuning.log"),
         "-o",

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from monitor.cli import command
-from monitor.config import load
-from monitor.intake.door import Door
-from monitor.intake.labels import followed
-from monitor.serve.auth import Auth
-from monitor.serve.exchange import Reply, Request, text_reply
-from monitor.system.clock import SystemClock
+from megatron_monitor.cli import command
+from megatron_monitor.config import load
+from megatron_monitor.intake.door import Door
+from megatron_monitor.intake.labels import followed
+from megatron_monitor.serve.auth import Auth
+from megatron_monitor.serve.exchange import Reply, Request, text_reply
+from megatron_monitor.system.clock import SystemClock
 from tests.programs import MONITOR, TETHERED, wait
 
 pytestmark = pytest.mark.e2e

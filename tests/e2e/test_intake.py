@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.system.clock import SystemClock
+from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
 from tests.monitor.intake.senders import otlp_push, push_request, snapped

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from monitor.config.intake import KafkaSettings
-from monitor.kafka.producing import Topic
-from monitor.kafka.state import Reader, StateRecord
+from megatron_monitor.config.intake import KafkaSettings
+from megatron_monitor.kafka.producing import Topic
+from megatron_monitor.kafka.state import Reader, StateRecord
 from tests.kafka_broker import broker, loki, produce
 from tests.lines import line
 from tests.programs import TETHERED, free_port, get, slack, wait
@@ -50,7 +50,7 @@ def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         with (tmp_path / "members.log").open("ab") as log:
             running.append(
                 subprocess.Popen(
-                    [*TETHERED, sys.executable, "-m", "monitor", "run", "--listen", page, *options], stderr=log
+                    [*TETHERED, sys.executable, "-m", "megatron_monitor", "run", "--listen", page, *options], stderr=log
                 )
             )
         return page, running[-1]
@@ -161,7 +161,7 @@ def test_the_forwarder_writes_records_keyed_by_run(address: str, monkeypatch: py
     assert sorted(key for key, _ in read) == [b"a"] * 3 + [b"b"] * 3
     assert len(set(read)) == 2  # a run, a partition
     reader.close()
-    monkeypatch.setattr("monitor.kafka.producing._TIMEOUT", 0.3)
+    monkeypatch.setattr("megatron_monitor.kafka.producing._TIMEOUT", 0.3)
     assert Topic("", KafkaSettings(bootstrap=("127.0.0.1:1",), topic="pushed")).push(batch) == 0.0
 
 

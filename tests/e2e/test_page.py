@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from monitor.serve.formats import FLEET, count, duration, instant, number
-from monitor.serve.page import fleet_run
-from monitor.simulate import Fault, Scenario, write
+from megatron_monitor.serve.formats import FLEET, count, duration, instant, number
+from megatron_monitor.serve.page import fleet_run
+from megatron_monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.lines import line

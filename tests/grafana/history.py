@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.prometheus_text import TextFormat
-from monitor.run.records import Job
-from monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.run.records import Job
+from megatron_monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
 from tests.grafana import exporters
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 

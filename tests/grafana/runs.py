@@ -8,7 +8,7 @@ an end; one whose memory grows; and one of reinforcement learning. Times are sec
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.grafana import exporters
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.run.phases import RUN_STATES
+from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
 from tests.grafana import lint
 from tests.grafana.lint import BOARDS, FOLDER, load

@@ -4,14 +4,14 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from monitor.config import load
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.replay import Replay
-from monitor.run.state import RunState
-from monitor.simulate import Fault, Scenario, timeline
-from monitor.source_clock import Placed
-from parsers.reader import SourceReader
+from megatron_monitor.config import load
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import Replay
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.source_clock import Placed
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from click.testing import Result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from monitor.metrics import CATALOGUE
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.metrics import CATALOGUE
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.commands import command, log_of
 
 START = 1_767_225_600.0  # the scenario's own

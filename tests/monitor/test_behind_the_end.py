@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.run.state import RunState
+from megatron_monitor.run.state import RunState
 from tests.monitor.core.test_core import NOW, CaughtUp, core_for, data, opened
 from tests.monitor.playing import play
 

@@ -6,14 +6,14 @@ from typing import get_args
 
 import pytest
 
-from monitor.breakdown import saves
-from monitor.breakdown.account import Account, Timed
-from monitor.breakdown.attribution import Cause, attribute
-from monitor.breakdown.profile import profile, split
-from monitor.incidents import Transition
-from monitor.simulate import Fault, Scenario, timeline
-from parsers.events import TimersReported
-from parsers.reader import SourceReader
+from megatron_monitor.breakdown import saves
+from megatron_monitor.breakdown.account import Account, Timed
+from megatron_monitor.breakdown.attribution import Cause, attribute
+from megatron_monitor.breakdown.profile import profile, split
+from megatron_monitor.incidents import Transition
+from megatron_monitor.parsers.events import TimersReported
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.monitor.playing import Played, fault, play, texts
 
 LEVEL_2 = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.system.cache_files import CacheFiles
-from parsers.engine import search
+from megatron_monitor.parsers.engine import search
+from megatron_monitor.system.cache_files import CacheFiles
 
 LITERALS = (b"iteration", b"CUDA", b"| 0")
 TEXT = b"iteration 0 | 0\nCUDA\n" * 3

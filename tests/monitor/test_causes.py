@@ -2,22 +2,22 @@
 
 from typing import get_args
 
-from monitor.breakdown.advice import ADVICE, advice_for
-from monitor.breakdown.attribution import Cause
-from monitor.causes import cause_of, causes, failure_of
-from monitor.charts.steady import Recent
-from monitor.config import default_config
-from monitor.core.view import view_of
-from monitor.detectors import DETECTORS
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.metrics import samples_of
-from monitor.replay import Replay
-from monitor.simulate import Fault, Scenario
-from monitor.snapshot import Sample
-from monitor.source_clock import Placed
-from parsers.events import Failure
-from parsers.reader import SourceReader
+from megatron_monitor.breakdown.advice import ADVICE, advice_for
+from megatron_monitor.breakdown.attribution import Cause
+from megatron_monitor.causes import cause_of, causes, failure_of
+from megatron_monitor.charts.steady import Recent
+from megatron_monitor.config import default_config
+from megatron_monitor.core.view import view_of
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.metrics import samples_of
+from megatron_monitor.parsers.events import Failure
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import Replay
+from megatron_monitor.simulate import Fault, Scenario
+from megatron_monitor.snapshot import Sample
+from megatron_monitor.source_clock import Placed
 from tests.monitor.playing import play, texts
 
 _ECC = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import Replay, replay
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import Replay, replay
 from tests.monitor.playing import play
 
 BEGAN = datetime(2026, 5, 3, 18, 0, 0, tzinfo=UTC)

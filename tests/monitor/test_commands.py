@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from monitor.cli import main
-from monitor.commands.run import _OneLine
-from monitor.config import load
+from megatron_monitor.cli import main
+from megatron_monitor.commands.run import _OneLine
+from megatron_monitor.config import load
 from tests.commands import command as invoke
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
@@ -216,8 +216,8 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 
 def test_paths_by_hand_keep_their_runs() -> None:
     """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
-    from monitor.commands.arguments import Given
-    from monitor.units import LONGEST_SECONDS
+    from megatron_monitor.commands.arguments import Given
+    from megatron_monitor.units import LONGEST_SECONDS
 
     assert Given().load(["a.log"]).run_retention == LONGEST_SECONDS
     assert Given(overrides=("run_retention=5m",)).load(["a.log"]).run_retention == 300.0

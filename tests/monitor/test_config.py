@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from monitor.config import Config, ConfigError, default_config, host_and_port, load
-from monitor.detectors import DETECTORS
-from monitor.units import LONGEST_SECONDS, ratio_of, seconds_of
+from megatron_monitor.config import Config, ConfigError, default_config, host_and_port, load
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.units import LONGEST_SECONDS, ratio_of, seconds_of
 
 ROOT = Path(__file__).parents[2]
 BAD = sorted((ROOT / "tests" / "config" / "bad").glob("*.yaml"))

@@ -5,12 +5,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.dumps import read_dumps
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.run.dumps import DumpsAsked
-from monitor.system.clock import SystemClock
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.dumps import read_dumps
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.run.dumps import DumpsAsked
+from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 
 _START = 1.7e9

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from monitor.config import Watch, default_config
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened, Scanned
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.replay import replay
-from monitor.simulate import Scenario
-from parsers.reader import SourceReader
+from megatron_monitor.config import Watch, default_config
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import replay
+from megatron_monitor.simulate import Scenario
 from tests.monitor.playing import Played, Playing, play, texts
 
 NOW = 1_700_000_000.0

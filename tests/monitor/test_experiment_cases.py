@@ -7,21 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from monitor.archive import read_runs
-from monitor.backfill import history
-from monitor.commands.arguments import Given
-from monitor.config import Config, Watch, default_config
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.replay import Replay, replay
-from monitor.reports.rows import Options, Row
-from monitor.run import derived
-from monitor.run.experiments import HELD_SECONDS
-from monitor.snapshot import Sample
-from parsers.reader import SourceReader
+from megatron_monitor.archive import read_runs
+from megatron_monitor.backfill import history
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.config import Config, Watch, default_config
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import Replay, replay
+from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.run import derived
+from megatron_monitor.run.experiments import HELD_SECONDS
+from megatron_monitor.snapshot import Sample
 from tests.clock import ManualClock
 from tests.lines import dump, line
 from tests.plain import decode, encode

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
-from monitor.detectors import DETECTORS
-from monitor.detectors.base import CLEAR, Verdict
-from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
-from monitor.run.state import RunState
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.detectors.base import CLEAR, Verdict
+from megatron_monitor.incidents import IncidentBook, MessageLimit, Transition, judge
+from megatron_monitor.run.state import RunState
 from tests.lines import dump
 from tests.lines import line as iteration_line
 from tests.monitor.playing import play

@@ -9,16 +9,16 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import load
-from monitor.detectors.loss_spike.memory import _LAG, Trace
-from monitor.judgement import Judge, Judged
-from monitor.reading import full_reader, judged_reader, own_rules
-from monitor.run.fold import UNREAD
-from monitor.run.log_clock import log_clock
-from monitor.run.state import RunState
-from monitor.run.steps.pace import HISTOGRAM_BUCKETS, Histogram, Pace
-from monitor.statistics.levels import Level
-from parsers.events import LogEvent
+from megatron_monitor.config import load
+from megatron_monitor.detectors.loss_spike.memory import _LAG, Trace
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.reading import full_reader, judged_reader, own_rules
+from megatron_monitor.run.fold import UNREAD
+from megatron_monitor.run.log_clock import log_clock
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.pace import HISTOGRAM_BUCKETS, Histogram, Pace
+from megatron_monitor.statistics.levels import Level
 
 seconds = st.one_of(st.sampled_from([0.1, 2.5, 2.5, 5.0]), st.floats(0.001, 2000.0))
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from monitor.archive import read_runs
-from monitor.commands.arguments import Given
-from monitor.config import default_config
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import Replay, replay
-from monitor.reports.rows import Options
+from megatron_monitor.archive import read_runs
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.config import default_config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import Replay, replay
+from megatron_monitor.reports.rows import Options
 from tests.conftest import FIELD_LOGS, REAL_LOGS
 
 

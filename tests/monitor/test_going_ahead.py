@@ -2,13 +2,13 @@
 
 import pytest
 
-from monitor import replay as replays
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.replay import replay
-from monitor.simulate import Fault, Scenario, timeline
-from parsers.reader import SourceReader
+from megatron_monitor import replay as replays
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import replay
+from megatron_monitor.simulate import Fault, Scenario, timeline
 
 
 def _told(text: str, monkeypatch: pytest.MonkeyPatch, few: int) -> tuple[list[Transition], dict[str, object]]:

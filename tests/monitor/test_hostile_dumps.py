@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hostile_dumps import hostile, laughs, plain
-from monitor import dumps
-from monitor.nodes import plain_pickle
-from monitor.nodes.plain_pickle import NotPlainError, read_plain
-from monitor.run.dumps import DumpsAsked
-from monitor.system.clock import SystemClock
+from megatron_monitor import dumps
+from megatron_monitor.nodes import plain_pickle
+from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
+from megatron_monitor.run.dumps import DumpsAsked
+from megatron_monitor.system.clock import SystemClock
 from tests.commands import command
 
 

@@ -1,7 +1,7 @@
 """What paths, pods and steps tell of whose a stream is."""
 
-from monitor.identity import Member, differs, key_of, overlap, relation
-from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged
+from megatron_monitor.identity import Member, differs, key_of, overlap, relation
+from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, TrainerLogged
 
 
 def stream(*events: IterationLogged | EngineStepLogged | TrainerLogged) -> Member:

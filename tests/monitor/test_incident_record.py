@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.simulate import Scenario
+from megatron_monitor.simulate import Scenario
 from tests.monitor.playing import Played, play, texts
 
 LINE = (

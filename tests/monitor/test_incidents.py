@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors.base import CLEAR, UNKNOWN, Verdict
-from monitor.incidents import IncidentBook, Transition, judge
-from monitor.run.state import RunState
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Verdict
+from megatron_monitor.incidents import IncidentBook, Transition, judge
+from megatron_monitor.run.state import RunState
 
 REPEAT = 3600.0
 

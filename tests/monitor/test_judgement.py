@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.config import default_config
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
-from parsers.events import LogEvent
-from parsers.reader import SourceReader
+from megatron_monitor.config import default_config
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
 
 _AT_THE_END = {"configuration", "launch_blocking"}
 """They look at the run once for all the steps of a batch: at what they find, not at when they found it."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.incidents import IncidentBook
-from monitor.metrics import CATALOGUE, View, samples_of
-from monitor.run import derived
-from monitor.simulate import Fault, Scenario
-from monitor.simulate.scenario import PROGRAMS
-from monitor.snapshot import Histogram
+from megatron_monitor.incidents import IncidentBook
+from megatron_monitor.metrics import CATALOGUE, View, samples_of
+from megatron_monitor.run import derived
+from megatron_monitor.simulate import Fault, Scenario
+from megatron_monitor.simulate.scenario import PROGRAMS
+from megatron_monitor.snapshot import Histogram
 from tests.monitor.playing import Played, Playing, play, texts
 
 BEGINS = 6550.0

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.reading import dated_events
-from monitor.source_clock import SourceClock, clocked
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.reading import dated_events
+from megatron_monitor.source_clock import SourceClock, clocked
 from tests.commands import command
 from tests.conftest import FIELD_LOGS, REAL_LOGS
 from tests.lines import dump

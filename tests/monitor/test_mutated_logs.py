@@ -9,11 +9,11 @@ from functools import cache
 
 import pytest
 
-from monitor.config import Config
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import replay
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.config import Config
+from megatron_monitor.judgement import Judge
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import replay
+from megatron_monitor.simulate import Fault, Scenario, timeline
 
 NOISE = (
     b"\x00\xff\xfe\x80\x1b[",

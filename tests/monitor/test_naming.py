@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import identity
-from monitor.config import Watch
+from megatron_monitor import identity
+from megatron_monitor.config import Watch
 from tests.conftest import REAL_LOGS
 
 

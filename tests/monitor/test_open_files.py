@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from monitor.live import room_for_logs
+from megatron_monitor.live import room_for_logs
 
 
 @pytest.mark.parametrize(("soft", "room"), [(256, 32), (1024, 128), (65_536, 8192), (1 << 20, 8192), (-1, 8192)])

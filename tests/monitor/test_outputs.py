@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.config import ConfigError, load
-from monitor.outputs import Outputs, OutputTimer
-from monitor.outputs.pushgateway import Pushgateway
-from monitor.outputs.textfile import Textfile
-from monitor.prometheus_text import TextFormat
-from monitor.snapshot import RunSnapshot, Sample, Snapshot
+from megatron_monitor.config import ConfigError, load
+from megatron_monitor.outputs import Outputs, OutputTimer
+from megatron_monitor.outputs.pushgateway import Pushgateway
+from megatron_monitor.outputs.textfile import Textfile
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
 
 
 def snapshot(iteration: float) -> Snapshot:

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from monitor.cli import main
-from monitor.config.dialects import dialect_of
-from monitor.reports.dialects import proposed
-from parsers.declared.reading import Reading
-from parsers.declared.schema import Dialect, LineSpec, Sample
-from parsers.engine.memo import Memo
-from parsers.engine.prefixes import Prefix
-from parsers.engine.scan import Line, Scanner
-from parsers.events import Event, IterationLogged
-from parsers.reader import SourceReader
-from parsers.registry import rules_with
+from megatron_monitor.cli import main
+from megatron_monitor.config.dialects import dialect_of
+from megatron_monitor.parsers.declared.reading import Reading
+from megatron_monitor.parsers.declared.schema import Dialect, LineSpec, Sample
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.prefixes import Prefix
+from megatron_monitor.parsers.engine.scan import Line, Scanner
+from megatron_monitor.parsers.events import Event, IterationLogged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.registry import rules_with
+from megatron_monitor.reports.dialects import proposed
 
 OWN = """\
 name: ours

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import trustme
 
-from monitor.config import load
-from monitor.follow.messages import Opened
-from monitor.forward import Forwarder, Intake
-from monitor.identity import named
-from monitor.intake.labels import followed, known, written
-from monitor.system.clock import SystemClock
+from megatron_monitor.config import load
+from megatron_monitor.follow.messages import Opened
+from megatron_monitor.forward import Forwarder, Intake
+from megatron_monitor.identity import named
+from megatron_monitor.intake.labels import followed, known, written
+from megatron_monitor.system.clock import SystemClock
 
 UID = "0b7d6c0e-1111-2222-3333-444455556666"
 LABELS = {
@@ -80,7 +80,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     api = ApiServer(tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.server_address[1]))
-    monkeypatch.setattr("monitor.forward.pods.ACCOUNT", tmp_path)
+    monkeypatch.setattr("megatron_monitor.forward.pods.ACCOUNT", tmp_path)
     yield api
     api.shutdown()
     api.server_close()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from monitor.simulate import Fault, Scenario
-from monitor.source_clock import clocked
-from parsers.events import IterationLogged, LogEvent, SoftwareSeen
+from megatron_monitor.parsers.events import IterationLogged, LogEvent, SoftwareSeen
+from megatron_monitor.simulate import Fault, Scenario
+from megatron_monitor.source_clock import clocked
 from tests.commands import command, log_of
 from tests.conftest import REAL_LOGS
 from tests.monitor.core.following import arguments

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import default_config
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.replay import replay
-from monitor.run.state import RunState
-from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
-from parsers.reader import SourceReader
+from megatron_monitor.config import default_config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import replay
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
 from tests.conftest import REAL_LOGS
 
 OF_ROLLOUTS = {"hang_rollout", "slow_rollout"}

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, timeline, timers, write
-from parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, timeline, timers, write
 from tests.clock import ManualClock
 
 SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)

@@ -12,15 +12,15 @@ import pytest
 
 from benchmarks.detection.mlperf import messages
 from benchmarks.detection.mlperf_log import Evaluation, Line, read_run
-from monitor.config import Config
-from monitor.detectors import slowdown
-from monitor.incidents import Transition
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import Replay, replay
-from monitor.source_clock import Placed
-from monitor.statistics.levels import printed_unit
-from parsers.reader import SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.detectors import slowdown
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.reading import dated_events
+from megatron_monitor.replay import Replay, replay
+from megatron_monitor.source_clock import Placed
+from megatron_monitor.statistics.levels import printed_unit
 from tests.conftest import FIELD_LOGS, ROOT
 from tests.lines import dump
 from tests.monitor.playing import Played, fault, play

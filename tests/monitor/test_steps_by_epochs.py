@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from monitor.config import default_config
-from monitor.judgement import Judge
-from monitor.replay import replay
-from parsers.reader import SourceReader
+from megatron_monitor.config import default_config
+from megatron_monitor.judgement import Judge
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.replay import replay
 
 
 def drawn(name: str, done: int, total: int, passed: float, figures: str = "") -> str:

@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from monitor import store as store_module
-from monitor.config import load as load_config
-from monitor.core import Core
-from monitor.core.conversion import EARLIER
-from monitor.core.saved import OfLog, Saved, SavedSource, Waiting, of_parts
-from monitor.daemon import Daemon
-from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
-from monitor.incidents import IncidentBook
-from monitor.judgement import Judged
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from monitor.saving import Saver, pause_after
-from monitor.services import StartError
-from monitor.store import Earlier, StateInUseError, Store
-from parsers.events import IterationLogged, LogEvent
-from parsers.reader import Bookmark
+from megatron_monitor import store as store_module
+from megatron_monitor.config import load as load_config
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting, of_parts
+from megatron_monitor.daemon import Daemon
+from megatron_monitor.follow.messages import CaughtUp, Opened, Position, Scanned
+from megatron_monitor.incidents import IncidentBook
+from megatron_monitor.judgement import Judged
+from megatron_monitor.parsers.events import IterationLogged, LogEvent
+from megatron_monitor.parsers.reader import Bookmark
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
+from megatron_monitor.saving import Saver, pause_after
+from megatron_monitor.services import StartError
+from megatron_monitor.store import Earlier, StateInUseError, Store
 from tests.plain import Disk
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.system.systemd import ServiceManager
+from megatron_monitor.system.systemd import ServiceManager
 
 
 @pytest.fixture

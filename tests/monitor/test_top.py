@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from monitor.commands.top import Choice
-from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
-from monitor.simulate import Fault, Scenario
+from megatron_monitor.commands.top import Choice
+from megatron_monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
+from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
 NOW = 1_700_000_000.0

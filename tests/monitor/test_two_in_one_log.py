@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from monitor.simulate import Fault, Scenario
+from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.playing import Played, play, texts
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from parsers.events import IterationLogged
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.reader import SourceReader
 from tests.conftest import loaded
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from monitor.commands.arguments import Given
-from monitor.once import read_all
-from monitor.prometheus_text import TextFormat
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from parsers.events import Event
-from parsers.reader import SourceReader
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.once import read_all
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
 from tests.commands import command
 from tests.parsers.test_speakers import CASES
 from tests.plain import encode

@@ -1,8 +1,8 @@
 """The table of dialects names nothing that does not exist."""
 
-from monitor.model.flops import FORMULAS
-from parsers.dialects import DIALECTS, PRINTED_BY, recognised
-from parsers.formats.megatron import FIELDS
+from megatron_monitor.model.flops import FORMULAS
+from megatron_monitor.parsers.dialects import DIALECTS, PRINTED_BY, recognised
+from megatron_monitor.parsers.formats.megatron import FIELDS
 
 
 def test_formulas_exist() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.fields import (
+from megatron_monitor.parsers.engine.fields import (
     GIB,
     MIB,
     byte_size,
@@ -17,7 +17,7 @@ from parsers.engine.fields import (
     seconds,
     split_fields,
 )
-from parsers.engine.fields import teraflops as to_teraflops
+from megatron_monitor.parsers.engine.fields import teraflops as to_teraflops
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.events import Malformed, to_fields
+from megatron_monitor.parsers.events import Malformed, to_fields
 from tests.parsers.iteration_lines import FORMS, events, read
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from parsers.events import IterationLogged, to_fields
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import IterationLogged, to_fields
+from megatron_monitor.parsers.reader import SourceReader
 from tests.conftest import REAL_LOGS
 from tests.parsers.iteration_lines import read
 

@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.lines import Block, Discarded, LineSplitter, line_end
+from megatron_monitor.parsers.engine.lines import Block, Discarded, LineSplitter, line_end
 
 pieces = st.lists(
     st.sampled_from([b"a", b"iteration ", b"\n", b"\r", b"\r\n", b"\0", b"x" * 40, b"\xff", "é".encode()]), max_size=60

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from parsers.events import to_fields
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import to_fields
+from megatron_monitor.parsers.reader import SourceReader
 
 DASHES = 60 * "-"
 STEP = "steps: 3 loss: 9.8 iter time (s): 0.250 samples/sec: 32.0\n"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parsers.engine import search
-from parsers.engine.fields import rejected
-from parsers.engine.memo import Memo
-from parsers.engine.prefixes import segments, strip_prefixes
-from parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from parsers.events import ANSI, Event, Malformed
-from parsers.reader import SourceReader
-from parsers.registry import RULES
+from megatron_monitor.parsers.engine import search
+from megatron_monitor.parsers.engine.fields import rejected
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
+from megatron_monitor.parsers.events import ANSI, Event, Malformed
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.registry import RULES
 
 
 def compiled(literals: Sequence[bytes]) -> search.Search:

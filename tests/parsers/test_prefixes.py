@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.prefixes import Prefix, iso_time, segments, strip_prefixes
+from megatron_monitor.parsers.engine.prefixes import Prefix, iso_time, segments, strip_prefixes
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.memo import Memo
-from parsers.engine.scan import Line, Rule, Scanner
-from parsers.events import ArgumentsDumped, Event, IterationLogged, LineDiscarded, LogEvent, TracebackSeen
-from parsers.reader import Bookmark, SourceReader
+from megatron_monitor.parsers.engine.memo import Memo
+from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
+from megatron_monitor.parsers.events import (
+    ArgumentsDumped,
+    Event,
+    IterationLogged,
+    LineDiscarded,
+    LogEvent,
+    TracebackSeen,
+)
+from megatron_monitor.parsers.reader import Bookmark, SourceReader
 
 LOG = (
     b"+ export CUDA_LAUNCH_BLOCKING=1\n"

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.notifiers import payload
-from parsers.events import to_fields
-from parsers.reader import SourceReader
-from parsers.redaction import MASK, masked
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.notifiers import payload
+from megatron_monitor.parsers.events import to_fields
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.parsers.redaction import MASK, masked
 from tests.lines import line
 from tests.plain import encode
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.engine.prefixes import Prefix
-from parsers.engine.scan import Line, Rule, Scanner
-from parsers.events import Event
+from megatron_monitor.parsers.engine.prefixes import Prefix
+from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
+from megatron_monitor.parsers.events import Event
 
 
 def _nothing(_: Line) -> Iterable[Event]:

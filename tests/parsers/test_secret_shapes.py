@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Gone, Opened, source_id
-from monitor.notifiers import payload
-from monitor.prometheus_text import TextFormat
-from parsers.reader import Bookmark, SourceReader
-from parsers.redaction import _OF, _PATTERNS, _STEMS, in_key, masked
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, source_id
+from megatron_monitor.notifiers import payload
+from megatron_monitor.parsers.reader import Bookmark, SourceReader
+from megatron_monitor.parsers.redaction import _OF, _PATTERNS, _STEMS, in_key, masked
+from megatron_monitor.prometheus_text import TextFormat
 from tests.lines import line
 from tests.plain import encode
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from parsers.events import to_fields
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import to_fields
+from megatron_monitor.parsers.reader import SourceReader
 from tests.conftest import loaded
 
 _SPEAKERS = loaded(Path(__file__).with_name("speakers.yaml").read_text())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from parsers.events import to_fields
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import to_fields
+from megatron_monitor.parsers.reader import SourceReader
 
 TRAIN = '  File "/home/me/train.py", line 12, in <module>\n    main()\n'
 HEADER = "Traceback (most recent call last):\n"

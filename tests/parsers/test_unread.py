@@ -2,8 +2,8 @@
 
 import pytest
 
-from parsers.events import IterationLogged, StepGuessed
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import IterationLogged, StepGuessed
+from megatron_monitor.parsers.reader import SourceReader
 
 GUESSED = {
     "it   1200 ~ 0.41s ~ train/loss 2.31": ((1200,), (2.31,)),

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from parsers.engine.prefixes import strip_prefixes
-from parsers.events import ArgumentsDumped, Event, TracebackSeen, to_fields
-from parsers.reader import Bookmark, SourceReader
-from parsers.wrappers import Unwrapper, apart
+from megatron_monitor.parsers.engine.prefixes import strip_prefixes
+from megatron_monitor.parsers.events import ArgumentsDumped, Event, TracebackSeen, to_fields
+from megatron_monitor.parsers.reader import Bookmark, SourceReader
+from megatron_monitor.parsers.wrappers import Unwrapper, apart
 
 _DUMP = """\
 ------------------------ arguments ------------------------

@@ -7,13 +7,13 @@ runs that have ended, and for archived logs (`state.live`).
 
 from typing import Any
 
-from monitor.detectors import slowdown
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, missing_evidence, stated
-from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
-from monitor.run.job import evidence as job_evidence
-from monitor.run.job import silent_since, suspended
-from monitor.run.phases import ENDED, PARTS, Phase
-from monitor.run.state import Launch, RunState
+from megatron_monitor.detectors import slowdown
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, missing_evidence, stated
+from megatron_monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
+from megatron_monitor.run.job import evidence as job_evidence
+from megatron_monitor.run.job import silent_since, suspended
+from megatron_monitor.run.phases import ENDED, PARTS, Phase
+from megatron_monitor.run.state import Launch, RunState
 
 __all__ = ["DETECTOR", "Budget", "HangSettings", "budget", "deadline", "lawful", "watched"]
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from monitor.model.flops import computed_tflops
-from monitor.run.phases import EVALUATION, PARTS, SAVE
-from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
-from monitor.run.state import RunState
-from monitor.run.steps.pace import likely_interval
-from monitor.statistics.median import median
-from monitor.units import Seconds
-from parsers.dialects import dialect_of
-from parsers.events import Event
+from megatron_monitor.model.flops import computed_tflops
+from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.events import Event
+from megatron_monitor.run.phases import EVALUATION, PARTS, SAVE
+from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.pace import likely_interval
+from megatron_monitor.statistics.median import median
+from megatron_monitor.units import Seconds
 
 
 class HangSettings(Struct, frozen=True):

@@ -11,8 +11,17 @@ come back is notified.
 import math
 from collections.abc import Sequence
 
-from monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, stated, unless_standing
-from monitor.detectors.loss_spike.memory import (
+from megatron_monitor.detectors.base import (
+    Detector,
+    Severity,
+    Verdict,
+    advice,
+    percent,
+    rollback,
+    stated,
+    unless_standing,
+)
+from megatron_monitor.detectors.loss_spike.memory import (
     BARS_EVERY,
     CLOSED_BY,
     LEVEL_EVERY,
@@ -26,9 +35,9 @@ from monitor.detectors.loss_spike.memory import (
     mark_level,
     set_bars,
 )
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.median import median_high as median
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high as median
 
 _RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
 _CLIMB = 20  # lines: three such stretches that rise one over the other are a loss that climbs. Spikes that came back by

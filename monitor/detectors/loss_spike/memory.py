@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.run.steps.step import Step
-from monitor.statistics.median import median_high as median
-from monitor.statistics.median import move_on, spread
-from monitor.units import Factor, Ratio
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high as median
+from megatron_monitor.statistics.median import move_on, spread
+from megatron_monitor.units import Factor, Ratio
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
 """Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""

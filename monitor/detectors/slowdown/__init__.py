@@ -11,20 +11,20 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from monitor.breakdown import saves
-from monitor.breakdown.account import Timed
-from monitor.breakdown.profile import Profile
-from monitor.detectors.base import CLEAR, UNKNOWN, Detector, Verdict
-from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, Shift, SlowdownSettings
-from monitor.detectors.slowdown.shifts import UNITS, watch
-from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
-from monitor.run.nodes import nodes_of
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.statistics import levels
-from monitor.statistics.levels import Level
-from monitor.statistics.median import deviation, median, median_high
-from parsers.events.setup import CLOCK
+from megatron_monitor.breakdown import saves
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.profile import Profile
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Verdict
+from megatron_monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, Shift, SlowdownSettings
+from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
+from megatron_monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
+from megatron_monitor.parsers.events.setup import CLOCK
+from megatron_monitor.run.nodes import nodes_of
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics import levels
+from megatron_monitor.statistics.levels import Level
+from megatron_monitor.statistics.median import deviation, median, median_high
 
 __all__ = [
     "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",

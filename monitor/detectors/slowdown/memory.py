@@ -2,12 +2,12 @@
 
 from msgspec import Struct, field
 
-from monitor.breakdown.outside import Outside
-from monitor.breakdown.profile import Profile
-from monitor.breakdown.saves import SlowSaves
-from monitor.breakdown.window import Window
-from monitor.statistics.levels import Level
-from monitor.units import Ratio, Seconds
+from megatron_monitor.breakdown.outside import Outside
+from megatron_monitor.breakdown.profile import Profile
+from megatron_monitor.breakdown.saves import SlowSaves
+from megatron_monitor.breakdown.window import Window
+from megatron_monitor.statistics.levels import Level
+from megatron_monitor.units import Ratio, Seconds
 
 NAME = "slowdown"
 OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)

@@ -2,11 +2,11 @@
 
 import math
 
-from monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings
-from monitor.run.steps.step import Step
-from monitor.statistics import levels
-from monitor.statistics.levels import Level, level_of
-from monitor.statistics.median import median_high
+from megatron_monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics import levels
+from megatron_monitor.statistics.levels import Level, level_of
+from megatron_monitor.statistics.median import median_high
 
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.15  # the same for four and more, the farthest left out

@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-from monitor.breakdown import outside, saves, words
-from monitor.detectors.base import Severity, Verdict, duration, percent
-from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
-from monitor.run.derived import batch_size
-from monitor.run.state import RunState
+from megatron_monitor.breakdown import outside, saves, words
+from megatron_monitor.detectors.base import Severity, Verdict, duration, percent
+from megatron_monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
+from megatron_monitor.run.derived import batch_size
+from megatron_monitor.run.state import RunState
 
 _NODESNAMED = 8
 _REASONS = {

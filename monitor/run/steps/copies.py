@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
+from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
 
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
 _ALONE = 128  # remembered while one source reports: only tee copies, which stand close together

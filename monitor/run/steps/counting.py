@@ -4,8 +4,9 @@ from math import gcd
 
 from msgspec import Struct
 
-from monitor.run.evidence import pass_by
-from monitor.run.launches import (
+from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
+from megatron_monitor.run.evidence import pass_by
+from megatron_monitor.run.launches import (
     add_seconds,
     begin_launch,
     first_of_launch,
@@ -15,14 +16,13 @@ from monitor.run.launches import (
     went_on,
     withdraw,
 )
-from monitor.run.phases import Phase
-from monitor.run.records import Told, plus
-from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.pace import likely_interval
-from monitor.run.steps.sources import PRECEDENCE, SourceName
-from monitor.run.steps.watch import pure
-from parsers.dialects import BY_NAME, dialect_of
+from megatron_monitor.run.phases import Phase
+from megatron_monitor.run.records import Told, plus
+from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.pace import likely_interval
+from megatron_monitor.run.steps.sources import PRECEDENCE, SourceName
+from megatron_monitor.run.steps.watch import pure
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say

@@ -2,14 +2,14 @@
 end, what lies between two steps stands in the stamps of their lines alone (sources.py).
 """
 
-from monitor.run.launches import begin_launch, is_over
-from monitor.run.phases import Moved
-from monitor.run.records import Told, plus
-from monitor.run.saves import note_save, note_whole
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
-from parsers.dialects import DEEPSPEED
-from parsers.events import EngineStepLogged
+from megatron_monitor.parsers.dialects import DEEPSPEED
+from megatron_monitor.parsers.events import EngineStepLogged
+from megatron_monitor.run.launches import begin_launch, is_over
+from megatron_monitor.run.phases import Moved
+from megatron_monitor.run.records import Told, plus
+from megatron_monitor.run.saves import note_save, note_whole
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Moved:

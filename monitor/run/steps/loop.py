@@ -2,15 +2,15 @@
 
 from msgspec import structs
 
-from monitor.model import flops
-from monitor.run.launches import begin_launch, is_over, program_of
-from monitor.run.phases import Moved
-from monitor.run.records import Told, observe_iteration, plus
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
-from parsers.dialects import BY_NAME, dialect_of
-from parsers.events import IterationLogged
-from parsers.timers import BESIDE
+from megatron_monitor.model import flops
+from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
+from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.timers import BESIDE
+from megatron_monitor.run.launches import begin_launch, is_over, program_of
+from megatron_monitor.run.phases import Moved
+from megatron_monitor.run.records import Told, observe_iteration, plus
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
 
 _COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas

@@ -7,7 +7,7 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from monitor.statistics.median import median
+from megatron_monitor.statistics.median import median
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next

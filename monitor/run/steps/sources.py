@@ -7,9 +7,9 @@ further to the left reports takes the place of what one further to the right has
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from monitor.charts.steady import Sample
-from monitor.statistics.median import median
-from parsers.events import TrainerProgressed
+from megatron_monitor.charts.steady import Sample
+from megatron_monitor.parsers.events import TrainerProgressed
+from megatron_monitor.statistics.median import median
 
 _KEPT = 32
 _LEARNED = 5  # lines that must have shown how long a step takes, before a longer one tells how long a save took

@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
-from monitor.breakdown.account import Timed
-from monitor.run.phases import ENDED
-from monitor.run.records import Memory
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.sources import SourceName
-from parsers.dialects import BY_NAME
-from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.parsers.dialects import BY_NAME
+from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Memory
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.sources import SourceName
 
 _SOURCES: dict[type[Event], SourceName] = {
     IterationLogged: "iteration",

@@ -7,16 +7,16 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from monitor.run.evidence import pass_by
-from monitor.run.launches import begin_launch, withdraw
-from monitor.run.phases import ENDED, Moved, Phase
-from monitor.run.records import Told, Validation
-from monitor.run.saves import end_save
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import Report, count_step, measured, take_over
-from monitor.run.steps.sources import Trainer
-from parsers.dialects import HF_TRAINER
-from parsers.events import TrainerLogged, TrainerProgressed
+from megatron_monitor.parsers.dialects import HF_TRAINER
+from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
+from megatron_monitor.run.evidence import pass_by
+from megatron_monitor.run.launches import begin_launch, withdraw
+from megatron_monitor.run.phases import ENDED, Moved, Phase
+from megatron_monitor.run.records import Told, Validation
+from megatron_monitor.run.saves import end_save
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.counting import Report, count_step, measured, take_over
+from megatron_monitor.run.steps.sources import Trainer
 
 _OF_TRAINING = ("", "train", "training")
 _SUPPOSED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from monitor.core.saved import of_parts
-from monitor.store import Store
+from megatron_monitor.core.saved import of_parts
+from megatron_monitor.store import Store
 from tests.e2e.forks import Forge
 from tests.lines import line
 from tests.programs import now, slack

@@ -23,15 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor import daemon, live, saving, store
-from monitor.cli import main as command
-from monitor.commands import run  # noqa: F401 - what is imported here is not imported by each fork
-from monitor.follow import directory_watches, follower
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.settings import FollowSettings
-from monitor.run.steps.copies import Overflows
-from monitor.system import clock
+from megatron_monitor import daemon, live, saving, store
+from megatron_monitor.cli import main as command
+from megatron_monitor.commands import run  # noqa: F401 - what is imported here is not imported by each fork
+from megatron_monitor.follow import directory_watches, follower
+from megatron_monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.os_layer import Entry, OsLayer
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.run.steps.copies import Overflows
+from megatron_monitor.system import clock
 from tests.e2e.forks import forked
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from monitor.audit import Finding, audit
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from parsers.events import ArgumentsDumped, Event, IterationLogged, LogEvent, ModelSettingLogged
+from megatron_monitor.audit import Finding, audit
+from megatron_monitor.parsers.events import ArgumentsDumped, Event, IterationLogged, LogEvent, ModelSettingLogged
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
 from tests.conftest import SHARED
 
 ROWS = SHARED / "data" / "seed-benchmarks.json"

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.charts import history as history_module
-from monitor.charts.history import BUCKETS, SERIES, History, Track
-from monitor.run.derived import computed_tflops
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from monitor.serve.past import columns, history_json
-from monitor.simulate import DIALECTS, Scenario, write
-from parsers.events import (
+from megatron_monitor.charts import history as history_module
+from megatron_monitor.charts.history import BUCKETS, SERIES, History, Track
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CheckpointSaved,
     CheckpointSaveStarted,
@@ -26,7 +21,12 @@ from parsers.events import (
     LogEvent,
     ValidationLogged,
 )
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.derived import computed_tflops
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
+from megatron_monitor.serve.past import columns, history_json
+from megatron_monitor.simulate import DIALECTS, Scenario, write
 from tests.plain import decode, encode
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))

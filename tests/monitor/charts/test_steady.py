@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.charts.steady import Sample, Steady
+from megatron_monitor.charts.steady import Sample, Steady
 
 
 @given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=500))

@@ -1,12 +1,12 @@
 """A core that follows several logs, which grow as time passes."""
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.incidents import Transition
-from monitor.run.state import RunState
-from monitor.serve.past import history_json
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.incidents import Transition
+from megatron_monitor.run.state import RunState
+from megatron_monitor.serve.past import history_json
 from tests.lines import dump, line
 from tests.plain import Disk, decode, encode
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from monitor.simulate import Fault, Scenario
-from monitor.simulate.scenario import PROGRAMS
+from megatron_monitor.simulate import Fault, Scenario
+from megatron_monitor.simulate.scenario import PROGRAMS
 from tests.monitor.core.following import Following
 from tests.monitor.playing import texts
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp
-from monitor.incidents import Transition
-from monitor.run.state import RunState
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp
+from megatron_monitor.incidents import Transition
+from megatron_monitor.run.state import RunState
 from tests.monitor.core.test_core import core_for, data, opened
 
 PATH = "/l/a.log"

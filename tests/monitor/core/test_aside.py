@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor import judgement
-from monitor.core import view
-from monitor.core.saved import Saved
-from monitor.detectors import DETECTORS
-from monitor.follow.messages import Restarted
-from monitor.model.topology import Topology
-from monitor.notifiers.message import payload
-from monitor.serve.exchange import Request
-from monitor.serve.http import App
-from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
-from parsers.reader import SourceReader
+from megatron_monitor import judgement
+from megatron_monitor.core import view
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.follow.messages import Restarted
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.notifiers.message import payload
+from megatron_monitor.parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.http import App
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.core.following import Following
@@ -147,7 +147,7 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
             two.saved()
     names = {"reader": "source", "fold": "run", "metrics": "page", "gather": "state"}
     assert two.put_aside() == {names.get(room, room): 1.0}
-    (record,) = [record for record in caplog.records if record.name == "monitor.core.aside"]
+    (record,) = [record for record in caplog.records if record.name == "megatron_monitor.core.aside"]
     assert record.exc_info is not None
     lost = [one for one in two.told if one.run == "bad"]
     if room in ("reader", "fold"):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import Data, Opened, Scanned, Whole
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import Data, Opened, Scanned, Whole
 from tests.clock import ManualClock
 from tests.monitor.core.following import NOW, Following, arguments, step
 from tests.monitor.follow.conftest import reader_of

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.core.conversion import from_version_2
-from monitor.run.state import Launch, RunState
+from megatron_monitor.core.conversion import from_version_2
+from megatron_monitor.run.state import Launch, RunState
 
 FILE = Path(__file__).parents[2] / "golden" / "state" / "0.1.0.state"
 OOM = {

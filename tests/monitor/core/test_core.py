@@ -6,15 +6,15 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from monitor.config import Config, Watch, default_config
-from monitor.config.intake import IntakeSettings, Spool
-from monitor.core import Core
-from monitor.core.sources import unmatched
-from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
-from monitor.units import LONGEST_SECONDS
+from megatron_monitor.config import Config, Watch, default_config
+from megatron_monitor.config.intake import IntakeSettings, Spool
+from megatron_monitor.core import Core
+from megatron_monitor.core.sources import unmatched
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
+from megatron_monitor.units import LONGEST_SECONDS
 from tests.lines import line as iteration_line
 from tests.plain import decode, encode
 

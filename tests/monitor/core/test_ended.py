@@ -2,14 +2,14 @@
 
 from html import unescape
 
-from monitor.breakdown.advice import advice_for
-from monitor.charts.history import SERIES, History
-from monitor.core import Core
-from monitor.core.ended import MOST, EndedRuns
-from monitor.follow.messages import CaughtUp, Opened, Scanned
-from monitor.serve.page import render_run, worst_first
-from monitor.serve.past import history_json
-from monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.charts.history import SERIES, History
+from megatron_monitor.core import Core
+from megatron_monitor.core.ended import MOST, EndedRuns
+from megatron_monitor.follow.messages import CaughtUp, Opened, Scanned
+from megatron_monitor.serve.page import render_run, worst_first
+from megatron_monitor.serve.past import history_json
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
 from tests.monitor.core.test_core import NOW, core_for, data, line, opened
 from tests.plain import decode, encode
 

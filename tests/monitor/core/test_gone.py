@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.incidents import Transition
-from monitor.snapshot import Sample
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.incidents import Transition
+from megatron_monitor.snapshot import Sample
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs, reader_of

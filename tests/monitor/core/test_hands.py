@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import ConfigError, load
-from monitor.core import Core
-from monitor.core.hands import Message
-from monitor.hands.record import ASK, LOOK, Course, Order, StepDone
-from monitor.run.records import Job
-from monitor.saving import Saving
-from monitor.slurm import JobAnswered, JobQuestion
-from monitor.slurm.replies import ReplyError, read_show
-from monitor.system.clock import SystemClock
+from megatron_monitor.config import ConfigError, load
+from megatron_monitor.core import Core
+from megatron_monitor.core.hands import Message
+from megatron_monitor.hands.record import ASK, LOOK, Course, Order, StepDone
+from megatron_monitor.run.records import Job
+from megatron_monitor.saving import Saving
+from megatron_monitor.slurm import JobAnswered, JobQuestion
+from megatron_monitor.slurm.replies import ReplyError, read_show
+from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.slurm.site import PATH, Site, shown
 from tests.plain import decode, encode

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import Message, Unheard
-from monitor.follow.settings import FollowSettings
-from monitor.incidents import Transition
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import Message, Unheard
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.incidents import Transition
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs, reader_of

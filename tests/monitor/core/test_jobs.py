@@ -1,8 +1,8 @@
 """A run that is a Slurm job: what Slurm is asked, what is believed, and what it decides that the log cannot."""
 
-from monitor.notifiers.words import facts
-from monitor.slurm import JobAnswered
-from monitor.slurm.replies import read_account, read_show
+from megatron_monitor.notifiers.words import facts
+from megatron_monitor.slurm import JobAnswered
+from megatron_monitor.slurm.replies import read_account, read_show
 from tests.lines import line
 from tests.monitor.slurm.site import NOW, PATH, Site, shown
 from tests.plain import decode, encode

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.serve.past import history_json
-from monitor.snapshot import Snapshot
-from monitor.system.clock import SteadyClock
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.serve.past import history_json
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import SteadyClock
 from tests.clock import ManualClock
 from tests.lines import line as iteration_line
 from tests.plain import decode, encode

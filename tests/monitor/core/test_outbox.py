@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.core import outbox as rules
-from monitor.core.outbox import Outbox, Result, Tried
-from monitor.core.saved import Saved
-from monitor.incidents import Transition
-from monitor.notifiers.message import message_id
+from megatron_monitor.core import outbox as rules
+from megatron_monitor.core.outbox import Outbox, Result, Tried
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.message import message_id
 from tests.monitor.core.test_outbox_limits import AT, message
 from tests.plain import decode, encode
 

@@ -4,9 +4,9 @@ from typing import Literal
 
 import pytest
 
-from monitor.core.outbox import Outbox, Owed, Result, Tried
-from monitor.detectors.base import Severity
-from monitor.incidents import Transition
+from megatron_monitor.core.outbox import Outbox, Owed, Result, Tried
+from megatron_monitor.detectors.base import Severity
+from megatron_monitor.incidents import Transition
 
 AT = 1_700_000_000.0  # Unix seconds at the core's instant 0
 FIRING, RESOLVED = "firing", "resolved"

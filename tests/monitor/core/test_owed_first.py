@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.core import Core
-from monitor.core.conversion import EARLIER
-from monitor.core.outbox import Tried
-from monitor.core.saved import LEDGER, MONITOR, OWED, Saved, of_parts
-from monitor.saving import Saving
-from monitor.store import Store
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.outbox import Tried
+from megatron_monitor.core.saved import LEDGER, MONITOR, OWED, Saved, of_parts
+from megatron_monitor.saving import Saving
+from megatron_monitor.store import Store
 from tests.clock import ManualClock
 from tests.monitor.core.following import Following, step
 from tests.plain import decode, encode
@@ -65,7 +65,7 @@ class Site(Following):
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """It has trained, and all of that was saved once."""
-    monkeypatch.setattr("monitor.saving.pause_after", lambda _size, _seconds: 60.0)
+    monkeypatch.setattr("megatron_monitor.saving.pause_after", lambda _size, _seconds: 60.0)
     site = Site(tmp_path)
     site.train(40)
     site.saving.at_once(whole=True)

@@ -4,11 +4,11 @@ is judged only where an agent was heard.
 
 from datetime import UTC, datetime
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import Restarted
-from monitor.intake.carriers import Heard
-from monitor.intake.labels import followed
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import Restarted
+from megatron_monitor.intake.carriers import Heard
+from megatron_monitor.intake.labels import followed
 from tests.monitor.core.following import NOW, Following, arguments, step
 
 BUDGET = 60.0

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.hands.record import ASK, Order, StepDone
-from monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
-from monitor.slurm.client import look_up_all
-from monitor.slurm.replies import read_account, read_show
-from monitor.system.clock import SystemClock
+from megatron_monitor.hands.record import ASK, Order, StepDone
+from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.slurm.client import look_up_all
+from megatron_monitor.slurm.replies import read_account, read_show
+from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy
 from tests.monitor.slurm.site import NOW, shown

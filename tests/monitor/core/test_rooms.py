@@ -5,22 +5,22 @@ from collections.abc import ItemsView
 import msgspec
 import pytest
 
-from monitor.config import Config, default_config
-from monitor.core.counters import count_bytes, count_events, count_lines
-from monitor.core.runs import Run, Runs
-from monitor.core.saved import OfLog, Saved, SavedSource, Waiting
-from monitor.core.schedule import Schedule
-from monitor.core.sources import Source, Sources
-from monitor.follow.context import Registry
-from monitor.follow.messages import Data, Opened, Position, Restarted
-from monitor.incidents import Incident
-from monitor.judgement import Judge, Judged
-from monitor.reading import Own
-from monitor.run.records import Experiment
-from monitor.run.state import Launch, RunState
-from monitor.snapshot import MonitorCounts
-from parsers.events import IterationLogged, LogEvent, Malformed
-from parsers.reader import Bookmark
+from megatron_monitor.config import Config, default_config
+from megatron_monitor.core.counters import count_bytes, count_events, count_lines
+from megatron_monitor.core.runs import Run, Runs
+from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting
+from megatron_monitor.core.schedule import Schedule
+from megatron_monitor.core.sources import Source, Sources
+from megatron_monitor.follow.context import Registry
+from megatron_monitor.follow.messages import Data, Opened, Position, Restarted
+from megatron_monitor.incidents import Incident
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import IterationLogged, LogEvent, Malformed
+from megatron_monitor.parsers.reader import Bookmark
+from megatron_monitor.reading import Own
+from megatron_monitor.run.records import Experiment
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.snapshot import MonitorCounts
 
 NOW = 1000.0
 DAY = 86_400.0

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from monitor.charts.history import BUCKETS, Sealed
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.conversion import EARLIER
-from monitor.core.saved import Saved, of_parts
-from monitor.run.fold import fold
-from monitor.serve.past import history_json
-from monitor.store import VERSION, Store
-from parsers.events import IterationLogged, LogEvent
+from megatron_monitor.charts.history import BUCKETS, Sealed
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.saved import Saved, of_parts
+from megatron_monitor.parsers.events import IterationLogged, LogEvent
+from megatron_monitor.run.fold import fold
+from megatron_monitor.serve.past import history_json
+from megatron_monitor.store import VERSION, Store
 from tests.plain import Disk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pytest
 
-from monitor.core import Core
-from monitor.core.conversion import from_version_2
-from monitor.incidents import Transition
-from monitor.run.silence import Silences
+from megatron_monitor.core import Core
+from megatron_monitor.core.conversion import from_version_2
+from megatron_monitor.incidents import Transition
+from megatron_monitor.run.silence import Silences
 from tests.lines import dump, line
 from tests.monitor.core.following import NOW, Following
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.detectors import hang
-from monitor.incidents import Transition
-from monitor.saving import Saving
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.detectors import hang
+from megatron_monitor.incidents import Transition
+from megatron_monitor.saving import Saving
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import reader_of
@@ -120,8 +120,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     """Makes one that has trained for a while; `pace`: seconds an iteration."""
     made: list[Lab] = []
     disk = Disk()
-    monkeypatch.setattr("monitor.saving.Store", lambda _directory: disk)
-    monkeypatch.setattr("monitor.saving.Saver", lambda store, _wake: store)
+    monkeypatch.setattr("megatron_monitor.saving.Store", lambda _directory: disk)
+    monkeypatch.setattr("megatron_monitor.saving.Saver", lambda store, _wake: store)
 
     def make(minimum: float, pace: float = 1.0) -> Lab:
         some = Lab(tmp_path, disk, minimum, pace)

@@ -1,6 +1,6 @@
 """Numbers as large as a line may hold, over and over: every sum stays one that the state can hold."""
 
-from monitor.run.records import MOST
+from megatron_monitor.run.records import MOST
 from tests.lines import line
 from tests.monitor.core.following import Following
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from monitor.serve.server import Reply, Request
-from monitor.serve.views import view_of
-from monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.serve.server import Reply, Request
+from megatron_monitor.serve.views import view_of
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
 from tests.commands import command
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, Handy

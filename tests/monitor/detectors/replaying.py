@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from monitor.config import default_config
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from monitor.simulate import Scenario, timeline
-from parsers.reader import SourceReader
+from megatron_monitor.config import default_config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import Scenario, timeline
 from tests.lines import dump
 
 START = 1_700_000_000.0

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.audit import audit
-from parsers.events import (
+from megatron_monitor.audit import audit
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
     CheckpointSaved,

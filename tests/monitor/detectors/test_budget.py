@@ -5,15 +5,15 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec import structs
 
-from monitor.detectors.hang import Budget, HangSettings, budget, lawful
-from monitor.model.flops import computed_tflops
-from monitor.model.topology import Topology
-from monitor.run.phases import Parts
-from monitor.run.records import AttemptEnd
-from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE, Intervals
-from monitor.run.state import Launch, RunState, Validation
-from monitor.run.steps.sources import Trainer
-from parsers.events import CheckpointSaved, Event, IterationLogged, ValidationLogged
+from megatron_monitor.detectors.hang import Budget, HangSettings, budget, lawful
+from megatron_monitor.model.flops import computed_tflops
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.events import CheckpointSaved, Event, IterationLogged, ValidationLogged
+from megatron_monitor.run.phases import Parts
+from megatron_monitor.run.records import AttemptEnd
+from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE, Intervals
+from megatron_monitor.run.state import Launch, RunState, Validation
+from megatron_monitor.run.steps.sources import Trainer
 
 GPT = Topology(
     world_size=8, layers=24, hidden_size=2048, ffn_hidden_size=8192, attention_heads=16, vocab_size=50_000,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from monitor.detectors import checkpoint_failed, checkpoint_overdue
-from monitor.simulate import Fault, Scenario
+from megatron_monitor.detectors import checkpoint_failed, checkpoint_overdue
+from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 FAILED, OVERDUE = "checkpoint_failed", "checkpoint_overdue"

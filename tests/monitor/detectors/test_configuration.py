@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from monitor.audit import Finding, audit
-from monitor.detectors import configuration
-from monitor.detectors.base import recall
-from monitor.detectors.configuration import ConfigurationSettings, Memory
-from monitor.simulate import Scenario
+from megatron_monitor.audit import Finding, audit
+from megatron_monitor.detectors import configuration
+from megatron_monitor.detectors.base import recall
+from megatron_monitor.detectors.configuration import ConfigurationSettings, Memory
+from megatron_monitor.simulate import Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 

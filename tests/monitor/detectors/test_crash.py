@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.simulate import Scenario
+from megatron_monitor.simulate import Scenario
 from tests.monitor.playing import Played, Playing, fault, play, texts
 
 

@@ -4,19 +4,19 @@ import re
 
 import pytest
 
-from monitor.detectors import hang
-from monitor.detectors.hang import HangSettings
-from monitor.run.fold import fold
-from monitor.run.records import Job
-from monitor.run.state import RunState
-from monitor.simulate import DIALECTS, Fault, Scenario
-from parsers.events import (
+from megatron_monitor.detectors import hang
+from megatron_monitor.detectors.hang import HangSettings
+from megatron_monitor.parsers.events import (
     CheckpointSaved,
     CheckpointSaveStarted,
     Event,
     IterationLogged,
     LogEvent,
 )
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.records import Job
+from megatron_monitor.run.state import RunState
+from megatron_monitor.simulate import DIALECTS, Fault, Scenario
 from tests.monitor.playing import play, texts
 
 SETTINGS = HangSettings()

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from monitor.detectors import hang, slowdown
-from monitor.detectors.base import CLEAR, Verdict
-from monitor.detectors.hang import HangSettings
-from monitor.model.topology import Topology
-from monitor.nodes.collectives import Missing
-from monitor.run.ending import RUNNING, Evidence
-from monitor.run.records import Job, Latest
-from monitor.run.state import RunState
+from megatron_monitor.detectors import hang, slowdown
+from megatron_monitor.detectors.base import CLEAR, Verdict
+from megatron_monitor.detectors.hang import HangSettings
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.nodes.collectives import Missing
+from megatron_monitor.run.ending import RUNNING, Evidence
+from megatron_monitor.run.records import Job, Latest
+from megatron_monitor.run.state import RunState
 from tests.monitor.detectors.test_budget import TEN, TWENTY, run, told
 
 SETTINGS = HangSettings()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from monitor.detectors.launch_blocking import is_on
-from monitor.simulate import Fault, Scenario
+from megatron_monitor.detectors.launch_blocking import is_on
+from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.playing import Played, play, texts
 
 

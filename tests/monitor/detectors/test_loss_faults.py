@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.monitor.detectors.training_log import TrainingLog
 
 KINDS = {"loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm"}

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from monitor.detectors import memory_pressure
-from monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
-from monitor.run.state import RunState
-from monitor.run.steps.step import Step
-from monitor.statistics.series import Series
-from parsers.events import MemoryReported
+from megatron_monitor.detectors import memory_pressure
+from megatron_monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
+from megatron_monitor.parsers.events import MemoryReported
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.series import Series
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "memory_pressure"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.reader import SourceReader
 from tests.monitor.detectors.training_log import TrainingLog, bloom, fp16, saved, trainer
 
 

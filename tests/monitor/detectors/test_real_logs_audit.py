@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from monitor.audit import audit
-from monitor.config import default_config
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from parsers.events import IterationLogged
-from parsers.reader import SourceReader
+from megatron_monitor.audit import audit
+from megatron_monitor.config import default_config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 pytestmark = pytest.mark.real_logs

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.detectors.resume_discontinuity import Memory, Past
+from megatron_monitor.detectors.resume_discontinuity import Memory, Past
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "resume_discontinuity"

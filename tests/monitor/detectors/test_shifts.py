@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.detectors.slowdown.memory import Flap, Memory, SlowdownSettings
-from monitor.detectors.slowdown.shifts import _watch_drift
-from monitor.statistics.levels import Level
+from megatron_monitor.detectors.slowdown.memory import Flap, Memory, SlowdownSettings
+from megatron_monitor.detectors.slowdown.shifts import _watch_drift
+from megatron_monitor.statistics.levels import Level
 
 
 @pytest.mark.parametrize(

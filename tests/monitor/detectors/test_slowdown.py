@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.simulate import DIALECTS, Fault, Scenario, timeline
-from monitor.statistics.levels import Level
+from megatron_monitor.simulate import DIALECTS, Fault, Scenario, timeline
+from megatron_monitor.statistics.levels import Level
 from tests.monitor.playing import fault, healthy, play
 
 BIGSCIENCE = (

@@ -4,11 +4,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from monitor.config import Config
-from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged
-from monitor.run.state import RunState
-from parsers.reader import SourceReader
+from megatron_monitor.config import Config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
 from tests.plain import decode, encode
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.follow.marker import Marker
-from monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned, Whole
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import MountReader, Readers
-from monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.marker import Marker
+from megatron_monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned, Whole
+from megatron_monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.os_layer import Entry, OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.readers import MountReader, Readers
+from megatron_monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
 
 Fault = Callable[[str], OSError | None]

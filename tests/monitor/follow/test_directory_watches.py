@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.follow import directory_watches
-from monitor.follow.directory_watches import DirectoryWatches
+from megatron_monitor.follow import directory_watches
+from megatron_monitor.follow.directory_watches import DirectoryWatches
 
 SECONDS = 10  # that no test needs
 

@@ -5,11 +5,11 @@ import socket
 
 import pytest
 
-from monitor.follow.discovery import Found, Walk, plan
-from monitor.follow.messages import Opened, Scanned, source_id
-from monitor.follow.mounts import Mounts
-from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import Pattern, Watch, absolute
+from megatron_monitor.follow.discovery import Found, Walk, plan
+from megatron_monitor.follow.messages import Opened, Scanned, source_id
+from megatron_monitor.follow.mounts import Mounts
+from megatron_monitor.follow.os_layer import Entry, OsLayer
+from megatron_monitor.follow.patterns import Pattern, Watch, absolute
 
 
 @pytest.mark.parametrize(

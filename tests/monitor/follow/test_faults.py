@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from monitor.follow.messages import Data, Readable, Restarted, Scanned, Unreadable
+from megatron_monitor.follow.messages import Data, Readable, Restarted, Scanned, Unreadable
 from tests.monitor.follow.conftest import LINES, text
 
 ERRORS = [errno.ESTALE, errno.EIO, errno.EACCES, errno.ETIMEDOUT, errno.EHOSTDOWN]

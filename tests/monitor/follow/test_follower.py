@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from monitor.follow import follower as follower_module
-from monitor.follow.follower import Follower
-from monitor.follow.inbox import Inbox
-from monitor.follow.marker import Marker
-from monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
-from monitor.follow.mounts import Mount, Mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.readers import read_once
-from monitor.follow.settings import FollowSettings
-from monitor.system.clock import SystemClock
+from megatron_monitor.follow import follower as follower_module
+from megatron_monitor.follow.follower import Follower
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.marker import Marker
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
+from megatron_monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.readers import read_once
+from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.system.clock import SystemClock
 
 SECONDS = 10  # that no test needs
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import SMALL_BYTES, CaughtUp, Data
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import SMALL_BYTES, CaughtUp, Data
 
 LONG = 10.0  # seconds that no test waits for
 SHORT = 0.1

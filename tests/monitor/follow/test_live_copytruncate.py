@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.follow.messages import Data
-from monitor.follow.mounts import Mount, Mounts
+from megatron_monitor.follow.messages import Data
+from megatron_monitor.follow.mounts import Mount, Mounts
 from tests.clock import ManualClock
 from tests.monitor.follow.conftest import reader_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monitor.follow.messages import Position
+from megatron_monitor.follow.messages import Position
 
 SAFE = ["append", "append", "append", "partial", "rename", "rename", "late", "swap back", "poll", "poll", "wait"]
 SAFE += ["resume", "rotate down", "blind", "blind", "size lag", "link"]

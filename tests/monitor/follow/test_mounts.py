@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from monitor.follow.discovery import owner, plan
-from monitor.follow.mounts import Mount, Mounts, parse_mount, parse_mountinfo, read_mounts
-from monitor.follow.patterns import Watch
+from megatron_monitor.follow.discovery import owner, plan
+from megatron_monitor.follow.mounts import Mount, Mounts, parse_mount, parse_mountinfo, read_mounts
+from megatron_monitor.follow.patterns import Watch
 
 TABLE = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

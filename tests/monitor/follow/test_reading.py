@@ -5,10 +5,10 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest, first_unfilled, text_end
-from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
-from monitor.follow.patterns import looks_binary
+from megatron_monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest, first_unfilled, text_end
+from megatron_monitor.follow.marker import Marker
+from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
+from megatron_monitor.follow.patterns import looks_binary
 
 
 def test_trailing_nuls_wait(make_rig, append, tmp_path):

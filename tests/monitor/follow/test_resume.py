@@ -5,7 +5,7 @@ import os
 import msgspec
 import pytest
 
-from monitor.follow.messages import Gone, Opened
+from megatron_monitor.follow.messages import Gone, Opened
 from tests.monitor.follow.conftest import LINES, stored, text
 
 

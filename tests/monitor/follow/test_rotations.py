@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.follow.messages import CaughtUp, Data
+from megatron_monitor.follow.messages import CaughtUp, Data
 from tests.monitor.follow.test_model import History
 
 ACTIONS = ["append", "append", "poll", "poll", "wait", "resume", "rename", "rename twice", "cut", "cut twice"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.follow.follower import ReaderThread
-from monitor.follow.schedule import Backoff, Schedule
-from monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.follower import ReaderThread
+from megatron_monitor.follow.schedule import Backoff, Schedule
+from megatron_monitor.follow.settings import FollowSettings
 
 
 class Due:

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from monitor.follow import content
-from monitor.follow.messages import Data, Gone, Opened, Restarted
+from megatron_monitor.follow import content
+from megatron_monitor.follow.messages import Data, Gone, Opened, Restarted
 from tests.monitor.follow.conftest import LINES, text
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from monitor.follow.follower import Follower
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch
-from monitor.follow.streams import STDIN, StreamThread, is_stream
-from monitor.system.clock import SystemClock
+from megatron_monitor.follow.follower import Follower
+from megatron_monitor.follow.inbox import Inbox
+from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable
+from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.streams import STDIN, StreamThread, is_stream
+from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
 from tests.programs import MONITOR
 

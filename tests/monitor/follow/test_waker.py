@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from monitor.follow.waker import Waker
+from megatron_monitor.follow.waker import Waker
 
 SECONDS = 10  # that no test needs
 
@@ -50,7 +50,7 @@ def test_a_write_is_named(waker, tmp_path):
 
 def test_too_many_names(waker, tmp_path, monkeypatch):
     """Beyond a bound every file is looked at instead of each name being kept."""
-    monkeypatch.setattr("monitor.follow.waker._MOST_PATHS", 10)
+    monkeypatch.setattr("megatron_monitor.follow.waker._MOST_PATHS", 10)
     for number in range(11):
         waker._named(str(number))
     began = time.perf_counter()

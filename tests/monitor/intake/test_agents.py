@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.intake.labels import carrier_of, is_heartbeat, known, run_of, written
+from megatron_monitor.intake.labels import carrier_of, is_heartbeat, known, run_of, written
 from tests.conftest import loaded
 
 AGENTS = Path(__file__).parents[3] / "deploy" / "agents"

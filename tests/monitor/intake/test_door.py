@@ -13,12 +13,12 @@ from typing import Any
 import bcrypt
 import pytest
 
-from monitor.config import load
-from monitor.intake import door as module
-from monitor.intake.door import Door
-from monitor.intake.labels import followed
-from monitor.serve.auth import Auth
-from monitor.snapshot import MonitorCounts
+from megatron_monitor.config import load
+from megatron_monitor.intake import door as module
+from megatron_monitor.intake.door import Door
+from megatron_monitor.intake.labels import followed
+from megatron_monitor.serve.auth import Auth
+from megatron_monitor.snapshot import MonitorCounts
 from tests.clock import ManualClock
 from tests.monitor.intake.senders import otlp_push, push_request, snapped
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from monitor.config import load
-from monitor.identity import named
-from monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
-from parsers.engine.prefixes import strip_prefixes
+from megatron_monitor.config import load
+from megatron_monitor.identity import named
+from megatron_monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
+from megatron_monitor.parsers.engine.prefixes import strip_prefixes
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config.intake import Spool as Settings
-from monitor.intake import spool as module
-from monitor.intake.carriers import Carriers
-from monitor.intake.labels import Written
-from monitor.intake.spool import Spool, SpoolError
+from megatron_monitor.config.intake import Spool as Settings
+from megatron_monitor.intake import spool as module
+from megatron_monitor.intake.carriers import Carriers
+from megatron_monitor.intake.labels import Written
+from megatron_monitor.intake.spool import Spool, SpoolError
 from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000

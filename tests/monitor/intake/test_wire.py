@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
-from monitor.intake.spool import lines_of
-from monitor.intake.wire import TooLargeError, WireError, fields, unpacked, unsnapped
-from parsers.events import IterationLogged
-from parsers.reader import SourceReader
+from megatron_monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
+from megatron_monitor.intake.spool import lines_of
+from megatron_monitor.intake.wire import TooLargeError, WireError, fields, unpacked, unsnapped
+from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.reader import SourceReader
 from tests.lines import line
 from tests.monitor.intake.senders import message, otlp_push, push_request
 

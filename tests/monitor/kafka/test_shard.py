@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from monitor.snapshot import MonitorCounts, RunSnapshot, Sample, Snapshot, merged
+from megatron_monitor.snapshot import MonitorCounts, RunSnapshot, Sample, Snapshot, merged
 from tests.kafka_partition import Partition, Record
 from tests.lines import line
 from tests.programs import wait

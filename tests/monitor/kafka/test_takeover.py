@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from monitor.store import encoded
+from megatron_monitor.store import encoded
 from tests.kafka_partition import Partition
 from tests.lines import line
 

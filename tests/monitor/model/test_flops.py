@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from monitor.model import flops
-from monitor.model.flops import FORMULAS, computed_tflops, explain_printed, parameters, prints_as
-from monitor.model.topology import Topology
+from megatron_monitor.model import flops
+from megatron_monitor.model.flops import FORMULAS, computed_tflops, explain_printed, parameters, prints_as
+from megatron_monitor.model.topology import Topology
 
 BLOOM = Topology(
     world_size=384, tensor_parallel_size=4, pipeline_parallel_size=12, layers=70, hidden_size=14336,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.gpus import GIB, memory_bytes, peak_tflops, ranks_per_module
+from megatron_monitor.model.gpus import GIB, memory_bytes, peak_tflops, ranks_per_module
 
 with (Path(__file__).parent / "gpu-names.csv").open() as stream:
     NAMES = [

@@ -1,7 +1,13 @@
 """Topology from arguments dumps of several programs, and what follows from it."""
 
-from monitor.model.topology import Topology, apply
-from parsers.events import ArgumentsDumped, BatchSizeRampupPlanned, ModelSettingLogged, TopologyLogged, TrainerSetting
+from megatron_monitor.model.topology import Topology, apply
+from megatron_monitor.parsers.events import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    ModelSettingLogged,
+    TopologyLogged,
+    TrainerSetting,
+)
 
 MEGATRON = {
     "world_size": "384", "tensor_model_parallel_size": "4", "pipeline_model_parallel_size": "12",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.nodes.flight_recorder import Diagnosis, NoDumpError, diagnose, rank_of, read_dump
-from monitor.nodes.plain_pickle import NotPlainError, read_plain
+from megatron_monitor.nodes.flight_recorder import Diagnosis, NoDumpError, diagnose, rank_of, read_dump
+from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
 from tests.commands import command
 
 WORLD = "[0, 1, 2, 3, 4, 5, 6, 7]"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from monitor.run.nodes import MOST, expand_some
+from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
+from megatron_monitor.run.nodes import MOST, expand_some
 
 
 @pytest.mark.parametrize(

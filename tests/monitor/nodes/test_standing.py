@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
-from monitor.nodes.hostlist import compress, expand
-from monitor.nodes.record import LaunchRecord, Ledger
-from monitor.nodes.standing import Standing, standings
-from monitor.serve.exchange import Request
-from monitor.serve.views import view_of
-from monitor.store import Store
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.nodes.hostlist import compress, expand
+from megatron_monitor.nodes.record import LaunchRecord, Ledger
+from megatron_monitor.nodes.standing import Standing, standings
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.views import view_of
+from megatron_monitor.store import Store
 from tests.commands import command
 from tests.plain import decode, encode
 

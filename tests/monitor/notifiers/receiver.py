@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from monitor.config import load
-from monitor.incidents import Transition
-from monitor.notifiers import DeliveryError, Notifier
+from megatron_monitor.config import load
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import DeliveryError, Notifier
 
 PATIENCE = 10.0  # seconds that a test waits before it fails; none waits that long when all is well
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.core.outbox import Outbox
-from monitor.deliveries import Deliveries
-from monitor.incidents import Transition
-from monitor.notifiers import DeliveryError, payload
-from monitor.notifiers.command import Command
-from monitor.saving import Saving
-from monitor.system.clock import SystemClock
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.outbox import Outbox
+from megatron_monitor.deliveries import Deliveries
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import DeliveryError, payload
+from megatron_monitor.notifiers.command import Command
+from megatron_monitor.saving import Saving
+from megatron_monitor.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.monitor.notifiers.receiver import HANG, PATIENCE, Receiver, built
 

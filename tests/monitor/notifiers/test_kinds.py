@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from monitor.config import ConfigError, load
-from monitor.incidents import Transition
-from monitor.notifiers import Notifier
-from monitor.notifiers.alertmanager import Alertmanager
-from monitor.notifiers.apprise import Apprise
-from monitor.notifiers.command import Command
-from monitor.notifiers.message import message_id
+from megatron_monitor.config import ConfigError, load
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import Notifier
+from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.apprise import Apprise
+from megatron_monitor.notifiers.command import Command
+from megatron_monitor.notifiers.message import message_id
 from tests.monitor.notifiers.receiver import HANG, built, failure
 
 

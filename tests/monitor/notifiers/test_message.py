@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from monitor.breakdown.advice import advice_for
-from monitor.notifiers import payload
-from monitor.notifiers.message import message_id
-from monitor.notifiers.words import body, title
+from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.notifiers import payload
+from megatron_monitor.notifiers.message import message_id
+from megatron_monitor.notifiers.words import body, title
 from tests.monitor.notifiers.receiver import HANG
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from monitor.config import load
-from monitor.notifiers import payload
-from monitor.notifiers.webhook import Webhook
+from megatron_monitor.config import load
+from megatron_monitor.notifiers import payload
+from megatron_monitor.notifiers.webhook import Webhook
 from tests.monitor.notifiers.receiver import HANG, Receiver, failure
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from megatron_monitor.archive import read_run
-from monitor import archive as readers
-from monitor.archive import Reading, Task, read_tasks
+from megatron_monitor import archive as readers
+from megatron_monitor.archive import Reading, Task, read_run, read_tasks
 from tests.commands import command
 from tests.lines import line
 
@@ -150,6 +149,6 @@ def test_one_run_for_a_notebook(archive: Path) -> None:
 
 def test_ray_is_an_extra(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
-    monkeypatch.setattr("monitor.commands.report.find_spec", lambda _name: None)
+    monkeypatch.setattr("megatron_monitor.commands.report.find_spec", lambda _name: None)
     result = report(archive, "--ray", "auto", code=2)
     assert "pip install 'megatron-monitor[ray]'" in result.stderr

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from monitor.reports import comparison
-from monitor.reports.comparison import difference, student
-from monitor.reports.rows import Curve, Row
-from monitor.simulate import Fault, Scenario
+from megatron_monitor.reports import comparison
+from megatron_monitor.reports.comparison import difference, student
+from megatron_monitor.reports.rows import Curve, Row
+from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
 

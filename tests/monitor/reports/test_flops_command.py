@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from monitor.model import flops
-from monitor.model.misprints import wrong_input
-from monitor.model.topology import Topology
-from monitor.reports import columns, formulas
-from monitor.reports.rows import Row
-from monitor.simulate import Scenario
+from megatron_monitor.model import flops
+from megatron_monitor.model.misprints import wrong_input
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.reports import columns, formulas
+from megatron_monitor.reports.rows import Row
+from megatron_monitor.simulate import Scenario
 from tests.commands import command, log_of
 
 A181B = (

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.reports.planner import Ramp, largest, layouts, problem
-from monitor.simulate import Scenario
+from megatron_monitor.reports.planner import Ramp, largest, layouts, problem
+from megatron_monitor.simulate import Scenario
 
 
 @pytest.mark.parametrize(

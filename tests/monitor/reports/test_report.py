@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import Result
 
-from monitor.reports.benchmark import warnings
-from monitor.reports.rows import Row
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.reports.benchmark import warnings
+from megatron_monitor.reports.rows import Row
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.commands import command, log_of
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"

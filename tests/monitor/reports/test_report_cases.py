@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from monitor.model.flops import FORMULAS
-from monitor.model.topology import Topology
+from megatron_monitor.model.flops import FORMULAS
+from megatron_monitor.model.topology import Topology
 from tests.commands import command
 from tests.conftest import SHARED
 from tests.lines import dump, line
@@ -131,8 +131,8 @@ def test_sizes_of_the_trainer_with_deepspeed(report: Report) -> None:
 
 def test_the_total_batch_tells_the_gpus() -> None:
     """Without DeepSpeed's configuration: total / (batch x accumulation)."""
-    from monitor.model.topology import apply
-    from parsers.events import TrainerSetting
+    from megatron_monitor.model.topology import apply
+    from megatron_monitor.parsers.events import TrainerSetting
 
     topology = Topology()
     for name, value in (

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from monitor.run.steps.watch import Stopwatch
+from megatron_monitor.run.steps.watch import Stopwatch
 from tests.monitor.playing import play
 from tests.monitor.reports.test_report_cases import Report, report  # noqa: F401
 

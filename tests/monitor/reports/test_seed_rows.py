@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from monitor.model.flops import FORMULAS, prints_as
-from monitor.simulate import Fault, Scenario
-from monitor.simulate.lines import topology_of
+from megatron_monitor.model.flops import FORMULAS, prints_as
+from megatron_monitor.simulate import Fault, Scenario
+from megatron_monitor.simulate.lines import topology_of
 from tests.commands import command, log_of
 
 FILE = Path(__file__).with_name("seed-rows.csv")

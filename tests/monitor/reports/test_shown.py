@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.commands import progress as shown_progress
-from monitor.commands.report import _on_terminal
-from monitor.reports import html
-from monitor.reports.benchmark import benchmark
-from monitor.reports.rows import Curve, Row
-from monitor.reports.tables import Table, as_csv, fitting, places
+from megatron_monitor.commands import progress as shown_progress
+from megatron_monitor.commands.report import _on_terminal
+from megatron_monitor.reports import html
+from megatron_monitor.reports.benchmark import benchmark
+from megatron_monitor.reports.rows import Curve, Row
+from megatron_monitor.reports.tables import Table, as_csv, fitting, places
 
 
 def rows(count: int = 3) -> list[Row]:

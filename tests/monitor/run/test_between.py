@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from monitor.breakdown.outside import Outside
+from megatron_monitor.breakdown.outside import Outside
 from tests.monitor.playing import Played, fault, play
 
 SIZES: dict[str, object] = {

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from monitor.run.fold import fold
-from monitor.run.state import Launch, RunState
-from parsers.events import LogEvent
-from parsers.reader import SourceReader
+from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import Launch, RunState
 from tests.monitor.test_ending_cases import (
     CANCELLED,
     DEATHS,

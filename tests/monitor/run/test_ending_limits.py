@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from monitor.run.ending import KINDS, NODE_FAULTS, RUNNING, Evidence, ending
-from parsers.events import Failure
+from megatron_monitor.parsers.events import Failure
+from megatron_monitor.run.ending import KINDS, NODE_FAULTS, RUNNING, Evidence, ending
 
 
 def row(sort: str, at: float, failure: str = "", **more: Any) -> Evidence:

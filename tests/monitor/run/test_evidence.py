@@ -5,15 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from monitor.model.topology import Topology
-from monitor.nodes.collectives import Report
-from monitor.run.ending import Evidence
-from monitor.run.evidence import believe, fold_done, fold_evidence, goes_on, keep, pass_by, settle
-from monitor.run.fold import fold
-from monitor.run.records import Latest, Told
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.copies import Copies
-from parsers.events import (
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.nodes.collectives import Report
+from megatron_monitor.parsers.events import (
     Event,
     FailureSeen,
     LogEvent,
@@ -24,6 +18,12 @@ from parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.ending import Evidence
+from megatron_monitor.run.evidence import believe, fold_done, fold_evidence, goes_on, keep, pass_by, settle
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.records import Latest, Told
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.copies import Copies
 
 
 def run(**launch: Any) -> RunState:

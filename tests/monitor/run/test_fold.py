@@ -3,10 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from monitor.run import derived
-from monitor.run.fold import fold
-from monitor.run.state import RunState
-from parsers.events import (
+from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CheckpointLoaded,
     CheckpointSaved,
@@ -25,6 +22,9 @@ from parsers.events import (
     TrainerSummary,
     ValidationLogged,
 )
+from megatron_monitor.run import derived
+from megatron_monitor.run.fold import fold
+from megatron_monitor.run.state import RunState
 
 
 def iteration(number: int, seconds: float = 10.0, **values: object) -> IterationLogged:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from tests.lines import line
 
 LISTED = "SLURM_JOB_NODELIST=jz-[001-003]\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.run.silence import Intervals, Silences
+from megatron_monitor.run.silence import Intervals, Silences
 
 DAY = 86_400.0
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from monitor.run.state import RunState
+from megatron_monitor.run.state import RunState
 from tests.monitor.playing import Played, play
 
 HOUR = 3600.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.run.steps.watch import Interval, Pure, Watch, pure
+from megatron_monitor.run.steps.watch import Interval, Pure, Watch, pure
 
 
 def interval(**told: object) -> Interval:

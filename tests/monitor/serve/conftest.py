@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trustme
 
-from monitor.serve.exchange import Limits, Reply, Request
-from monitor.serve.server import HttpServer
+from megatron_monitor.serve.exchange import Limits, Reply, Request
+from megatron_monitor.serve.server import HttpServer
 
 Serve = Callable[..., HttpServer]
 

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.prometheus_text import TextFormat
-from monitor.serve.exchange import Request
-from monitor.serve.http import Exposition
-from monitor.serve.page import summary
-from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.http import Exposition
+from megatron_monitor.serve.page import summary
+from megatron_monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 from tests.clock import ManualClock
 
 ACCEPTS = (

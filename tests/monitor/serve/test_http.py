@@ -10,10 +10,10 @@ from urllib.parse import unquote, urljoin
 
 import pytest
 
-from monitor.serve.exchange import Request
-from monitor.serve.http import App
-from monitor.serve.page import run_path
-from monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.http import App
+from megatron_monitor.serve.page import run_path
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
 from tests.clock import ManualClock
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\"'&\u2028"

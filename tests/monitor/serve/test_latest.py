@@ -2,8 +2,8 @@
 
 import threading
 
-from monitor.serve.latest import Latest
-from monitor.snapshot import CARDS, EVERYTHING, FIGURES, Asked, Snapshot
+from megatron_monitor.serve.latest import Latest
+from megatron_monitor.snapshot import CARDS, EVERYTHING, FIGURES, Asked, Snapshot
 
 LONG = 10.0
 

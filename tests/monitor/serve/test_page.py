@@ -4,11 +4,11 @@ import re
 from html import unescape
 from typing import Any
 
-from monitor.incidents import Incident
-from monitor.pages import _cause
-from monitor.serve.formats import figures
-from monitor.serve.page import fleet_run, render_index, render_run
-from monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.incidents import Incident
+from megatron_monitor.pages import _cause
+from megatron_monitor.serve.formats import figures
+from megatron_monitor.serve.page import fleet_run, render_index, render_run
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 NOW = 1_700_000_000.0
 

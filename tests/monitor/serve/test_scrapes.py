@@ -1,7 +1,7 @@
 """Who is waited for at an orderly stop."""
 
-from monitor.serve.exchange import Request
-from monitor.serve.http import Scrapes
+from megatron_monitor.serve.exchange import Request
+from megatron_monitor.serve.http import Scrapes
 
 SCRAPER = {"x-prometheus-scrape-timeout-seconds": "10"}
 

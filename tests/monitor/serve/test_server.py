@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.config import load
-from monitor.serve.auth import Hosts
-from monitor.serve.exchange import Reply, Request
-from monitor.serve.latest import Latest
-from monitor.serve.server import HttpServer
-from monitor.services import Services
-from monitor.snapshot import Snapshot
-from monitor.system.clock import SystemClock
+from megatron_monitor.config import load
+from megatron_monitor.serve.auth import Hosts
+from megatron_monitor.serve.exchange import Reply, Request
+from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.server import HttpServer
+from megatron_monitor.services import Services
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import SystemClock
 from tests.monitor.serve.conftest import Serve
 from tests.programs import slack, wait
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from monitor.config.schema import TlsServer
-from monitor.serve.auth import Auth
-from monitor.serve.server import HttpServer
-from monitor.serve.tls import Tls, TlsError
+from megatron_monitor.config.schema import TlsServer
+from megatron_monitor.serve.auth import Auth
+from megatron_monitor.serve.server import HttpServer
+from megatron_monitor.serve.tls import Tls, TlsError
 from tests.monitor.serve.conftest import Certificates, Serve
 
 TOKEN = "5f1c9b2e77d0"

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from monitor.incidents import Transition
-from monitor.slurm import JobAnswered, JobQuestion
-from monitor.slurm.replies import read_show
+from megatron_monitor.incidents import Transition
+from megatron_monitor.slurm import JobAnswered, JobQuestion
+from megatron_monitor.slurm.replies import read_show
 from tests.lines import line
 from tests.monitor.core.following import Following
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from monitor.hands.executor import Executor
-from monitor.hands.record import Order
-from monitor.simulate.slurm import install, read, write
-from monitor.slurm import JobQuestion, SlurmSettings
-from monitor.slurm.client import look_up
-from monitor.system.clock import SystemClock
-from monitor.system.process import run
+from megatron_monitor.hands.executor import Executor
+from megatron_monitor.hands.record import Order
+from megatron_monitor.simulate.slurm import install, read, write
+from megatron_monitor.slurm import JobQuestion, SlurmSettings
+from megatron_monitor.slurm.client import look_up
+from megatron_monitor.system.clock import SystemClock
+from megatron_monitor.system.process import run
 from tests.monitor.slurm.site import shown
 
 CLOCK = SystemClock()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from monitor.identity import Member, candidate, key_of, printed_key
-from monitor.run.job import Candidate
+from megatron_monitor.identity import Member, candidate, key_of, printed_key
+from megatron_monitor.run.job import Candidate
 
 
 def asked(path: str, printed: str | None = None, job_from: str | None = None) -> Candidate | None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.slurm.replies import ReplyError, read_account, read_show
+from megatron_monitor.slurm.replies import ReplyError, read_account, read_show
 from tests.monitor.slurm.site import NOW, shown
 
 

@@ -3,7 +3,7 @@
 import statistics
 from random import Random
 
-from monitor.statistics.median import median, median_high
+from megatron_monitor.statistics.median import median, median_high
 
 
 def test_the_middle_is_the_standard_librarys() -> None:
