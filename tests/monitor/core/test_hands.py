@@ -6,7 +6,7 @@ import pytest
 
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.core import Core
-from megatron_monitor.core.hands import Message
+from megatron_monitor.hands.courses import Message
 from megatron_monitor.hands.record import ASK, LOOK, Course, Order, StepDone
 from megatron_monitor.run.records import Job
 from megatron_monitor.saving import Saving

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.record import ASK, Order, StepDone
-from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import look_up_all
 from megatron_monitor.slurm.replies import read_account, read_show
 from megatron_monitor.system.clock import SystemClock

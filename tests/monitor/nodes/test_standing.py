@@ -14,10 +14,11 @@ from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
-from megatron_monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.ledger import Ledger
+from megatron_monitor.node_statistics.standing import Standing, standings
 from megatron_monitor.nodes.hostlist import compress, expand
-from megatron_monitor.nodes.record import LaunchRecord, Ledger
-from megatron_monitor.nodes.standing import Standing, standings
+from megatron_monitor.run.launch_record import LaunchRecord
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.views import view_of
 from megatron_monitor.store import Store
