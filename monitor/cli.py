@@ -15,6 +15,7 @@ _OWN = {
     "check-config": "Print every error of a configuration with its path.",
     "explain": "Show which rule reads a line, or why none does.",
     "flight-recorder": "Tell from dumps which rank the others wait for, and where.",
+    "formats": "List the line formats that are built in, or print one's file.",
     "parse": "Print the events of logs as they stand.",
     "replay": "Judge finished logs on their own clock.",
     "run": "Follow logs, judge the runs, serve metrics and the page.",

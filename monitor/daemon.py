@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from operator import attrgetter
 
@@ -131,7 +131,7 @@ class Daemon:
         try:
             for part in self._parts:
                 part.start()
-                self._services.notes.append(lambda part=part: part.notice)
+                self._services.notes.append(partial(attrgetter("notice"), part))
         except StartError:
             self._close_parts()
             self._services.stop_server()
@@ -219,6 +219,7 @@ class Daemon:
                 self._dumps.ask(asked)
 
     def links(self, message: Transition) -> dict[str, str]:
+        """What a person who reads the message may open."""
         return self._services.links(message) if self._services is not None else {}
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -227,7 +228,9 @@ class Daemon:
         """A snapshot for whoever asked, with what they `asked` for."""
         self._count(now)
         snapshots = [core.snapshot(at, asked) for core, at in self._cores(now)]
-        snapshot = merged(reduce(lambda found, part: part.show(found), self._parts, snapshots))
+        for part in self._parts:
+            snapshots = part.show(snapshots)
+        snapshot = merged(snapshots)
         if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
             old = self._latest.last
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:

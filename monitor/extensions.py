@@ -2,7 +2,7 @@
 
 A package of `megatron_monitor` is an optional part if it holds one of these files:
 - `commands.toml`: names of its commands (modules of monitor/commands) with the line that `--help` shows.
-- `extension.py`: `for_core(core, runtime)` gives an Extension of each core, `for_daemon(daemon)` a Service of the daemon.
+- `extension.py`: `for_core(core, runtime)` gives an Extension of a core, `for_daemon(daemon)` a Service of the daemon.
 """
 
 from collections.abc import Iterator

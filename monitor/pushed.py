@@ -1,4 +1,4 @@
-"""What the observer knows of pushed streams: where a line's time ends, which agent carried a stream, which agents are up.
+"""What the observer knows of pushed streams: where a line's time ends, which agent carried a stream, who is up.
 
 The receiver (monitor/intake) writes pushed lines to a spool, a file for each stream, and the observer follows it.
 """

@@ -36,6 +36,24 @@ class Remediation(Extension):
         """The number of the step that was begun last."""
         return self.hands.stamp
 
+    @property
+    def saved(self) -> int:  # type: ignore[override]
+        """Steps up to this number are begun in the state file."""
+        return self.hands.saved
+
+    @saved.setter
+    def saved(self, stamp: int) -> None:
+        self.hands.saved = stamp
+
+    @property
+    def kept(self) -> bool:  # type: ignore[override]
+        """Can the state be saved?"""
+        return self.hands.kept
+
+    @kept.setter
+    def kept(self, kept: bool) -> None:
+        self.hands.kept = kept
+
     def configure(self, config: Config) -> None:
         """Go on by these policies; what is under way is finished."""
         self.hands.configure(config)
@@ -52,18 +70,22 @@ class Remediation(Extension):
     def act(self, now: float) -> Sequence[Notice]:
         """Outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
         core, hands = self._core, self.hands
-        hands.kept, hands.saved = self.kept, self.saved
         for done in self.executor.answers():
             if (what := hands.settle(done, now)) is not None:
                 core.counts.add("actions_total", *what)
-        core.bring_up_to_date()
-        self.proof.look(core.runs)
-        notices = hands.turn(core.runs, core.is_read_further, now)
-        if hands.changed:
-            hands.changed, self.changed = False, True
-            self._save()
+        notices = self.plan(now)
         for order in hands.orders():
             self.executor.ask(order)
+        return notices
+
+    def plan(self, now: float) -> Sequence[Notice]:
+        """Plan, begin and report steps; none is carried out."""
+        self._core.bring_up_to_date()
+        self.proof.look(self._core.runs)
+        notices = self.hands.turn(self._core.runs, self._core.is_read_further, now)
+        if self.hands.changed:
+            self.hands.changed, self.changed = False, True
+            self._save()
         return notices
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:

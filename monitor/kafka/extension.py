@@ -60,7 +60,7 @@ class Topic(Service):
         return [(shard.core, shard.now()) for shard in self._member.shards] if self._member is not None else []
 
     def count(self, counts: MonitorCounts) -> None:
-        """This member's share, and what became of the records."""
+        """The share of this member, and what became of the records."""
         if self._member is not None:
             self._member.count(counts)
 
