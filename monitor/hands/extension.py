@@ -37,7 +37,7 @@ class Remediation(Extension):
         return self.hands.stamp
 
     @property
-    def saved(self) -> int:  # type: ignore[override]
+    def saved(self) -> int:
         """Steps up to this number are begun in the state file."""
         return self.hands.saved
 
@@ -46,7 +46,7 @@ class Remediation(Extension):
         self.hands.saved = stamp
 
     @property
-    def kept(self) -> bool:  # type: ignore[override]
+    def kept(self) -> bool:
         """Can the state be saved?"""
         return self.hands.kept
 
