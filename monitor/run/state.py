@@ -109,7 +109,7 @@ class Launch:
     last_raw: bytes = b""
     """The last iteration line as it stands in the file."""
     observed: Observed = field(default_factory=Observed)
-    """What the consistency checks need (monitor/audit/)."""
+    """What the consistency checks need (monitor/audit.py)."""
     overflows: Overflows = field(default_factory=Overflows)
     """Which overflow lines and counters tell the same step."""
 
