@@ -16,9 +16,4 @@ __all__ = ["CHECKS", "GONE", "IGNORABLE", "RANK", "Finding", "Severity", "audit"
 def audit(state: RunState) -> list[Finding]:
     """Everything that failed in what the log has shown so far, the worst first."""
     found = [finding for check in (layout, figures) for finding in check(state)]
-    if state.beside and state.job is not None:
-        message = (
-            f"jobs {state.job.id} and {state.beside} both run and write this run: their steps cannot be told apart"
-        )
-        found.append(Finding("K29", "warning", message, about=state.beside))
     return sorted(found, key=lambda finding: (-RANK[finding.severity], finding.check))

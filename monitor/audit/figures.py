@@ -1,6 +1,6 @@
 """Do the printed figures agree with the arguments and with each other?
 
-K08, K11, K12, K17 TFLOPs; K09, K10 samples; K15 time over batch sizes; K16 memory; K29 who prints. docs/formulas.md has
+K08, K11, K12, K17 TFLOPs; K09, K10 samples; K15 time over batch sizes; K16 memory. docs/formulas.md has
 the formulas. The product of time and TFLOPs does not change if the two are exchanged (K13): that takes another run of
 the same configuration, as a report has.
 """
@@ -35,9 +35,6 @@ _GIB = 2**30
 
 def figures(state: RunState) -> Iterator[Finding]:
     """What fails. Packed sequences and curricula count samples in their own ways, and are left out of that."""
-    if state.copies.found:
-        followed = "the one that is ahead is followed, the other is not: give each a log of its own"
-        yield Finding("K29", "warning", f"two trainings write their steps into this log at once; {followed}")
     if not state.launch.topology.unusual:
         yield from _samples(state)
         yield from _rate(state)
