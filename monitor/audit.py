@@ -55,13 +55,20 @@ CHECKS = {
 class Finding(Struct, frozen=True):
     """A check that failed: its code, how bad it is, a sentence, and the figures behind the sentence.
 
-    `info` is worth knowing, `warning` is wrong or wasteful, `critical` will stop the run later.
+    `info` is worth knowing, `warning` is wrong or wasteful, `critical` will stop the run later. `about` separates two
+    findings of one check.
     """
 
     check: str
     severity: Severity
     message: str
+    about: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Names the finding whatever its figures are now: code and `about`."""
+        return f"{self.check} {self.about}".rstrip()
 
 
 _APART = 0.01  # of TFLOPs: smaller differences come from counting norms and biases otherwise

@@ -94,9 +94,9 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
     findings = [finding for finding in audit(state) if finding.check not in settings.ignore]
     if findings == memory.findings:
         return False
-    new = [finding for finding in findings if finding.check not in memory.since]
+    new = [finding for finding in findings if finding.key not in memory.since]
     memory.findings = findings
-    memory.since = {finding.check: memory.since.get(finding.check, state.updated_at) for finding in findings}
+    memory.since = {finding.key: memory.since.get(finding.key, state.updated_at) for finding in findings}
     # Only news that are at least as bad open the incident anew.
     worst = max((RANK[finding.severity] for finding in new), default=-1)
     if not findings:
