@@ -194,7 +194,7 @@ class Daemon:
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._desk.saving.turn(now)
         if self._was_ready or began - self._began_at >= _SETTLE:
-            self._desk.deliveries.turn(self._core.outbox, now)
+            self._desk.send(now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
@@ -319,7 +319,7 @@ class Daemon:
         self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
         if self.config.ends_with_job:
             for core, _ in self._cores(0.0):
-                core.end_runs()
+                core.end_runs(self.clock.wall())
         self._services.write_last()
         until = began + self.config.stop_wait
         while not self._at_once.is_set() and self.clock.monotonic() < min(until, self._services.awaited_until(began)):

@@ -38,6 +38,7 @@ from typing import Any
 import msgspec
 
 from megatron_monitor import __version__
+from megatron_monitor.alerts import Alerts
 from megatron_monitor.config import Config
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.counters import count_lines
@@ -73,6 +74,7 @@ class Core(Watched):
         self.wanted_jobs: set[str] = set()
         """Runs of which somebody waits for Slurm's answer."""
         self.outbox = Outbox()
+        self.alerts = Alerts()
         self._over = False
         self.place: Place | None = None
         """Of a partition of a topic: how far its records were handled."""
@@ -189,9 +191,10 @@ class Core(Watched):
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def end_runs(self) -> None:
-        """The runs end with the daemon: from now on they are shown without deadlines and open incidents."""
+    def end_runs(self, at: float) -> None:
+        """The runs end with the daemon (`at`: Unix seconds): they are shown without deadlines and open incidents."""
         self._over = True
+        self.alerts.end_all(at)
         for run in self.runs.values():
             run.dirty = True
 
@@ -249,7 +252,9 @@ class Core(Watched):
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
         saved = self.save(now)
         self.saved = Waiting(saved)
-        self.begin(config, Judge(config))
+        judge = Judge(config)
+        judge.events = self.judge.events
+        self.begin(config, judge)
         self.touch_all()
         return saved.positions
 
@@ -295,7 +300,7 @@ class Core(Watched):
 
     def _owing(self, saved: Saved) -> Saved:
         """With what others are owed, and what is counted of that."""
-        saved.owed = self.outbox.save()
+        saved.owed, saved.events, saved.alerts = self.outbox.save(), self.judge.events, self.alerts
         counts = self.counted().values
         saved.counts |= {name: list(counts[name].items()) for name in _OWED_COUNTS if name in counts}
         return saved
@@ -340,6 +345,7 @@ class Core(Watched):
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
+        self.judge.events, self.alerts = saved.events, saved.alerts
         for extension in self.extensions:
             if (data := saved.extensions.get(extension.name)) is not None:
                 try:

@@ -122,4 +122,4 @@ def _firing(
     return Verdict("firing", severity, summary, evidence, onset=here.first_iteration, since=memory.at)
 
 
-DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, level=True)

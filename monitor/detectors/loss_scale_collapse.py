@@ -257,4 +257,4 @@ def _of_gradients(memory: Memory) -> str:
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)
-DETECTOR = Detector(LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+DETECTOR = Detector(LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, level=True)

@@ -219,6 +219,6 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
 
 
 DETECTOR = Detector(
-    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
+    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), level=True,
     inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
 )  # fmt: skip

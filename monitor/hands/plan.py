@@ -57,7 +57,7 @@ def matches(policy: Policy, run: str, incident: Incident) -> bool:
     return (
         incident.incident in policy.incidents
         and RANK[incident.severity] >= RANK[policy.minimum_severity]
-        and (incident.kept_back or not incident.quiet)
+        and not incident.quiet
         and (not policy.phases or incident.phase in policy.phases or (in_step and "training" in policy.phases))
         and (not policy.failures or incident.incident != "crash" or failure in policy.failures)
         and (not policy.runs or any(fnmatchcase(run, pattern) for pattern in policy.runs))

@@ -7,7 +7,7 @@
     Stream     one source of a run (streams.py): where it stands in the present launch
 
 A restart is a new `Launch` (launches.py): nothing of the one before is reset by hand, and what the new one has not said
-is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and
+is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung`, and
 the core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
 
 Instants are seconds of the daemon's steady clock (system/clock.py), durations seconds; `unix` translates an instant
@@ -332,8 +332,6 @@ class RunState:
     """What the charts draw."""
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
-    fired: list[tuple[str, str]] = field(default_factory=list)
-    """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
 

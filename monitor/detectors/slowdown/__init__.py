@@ -272,4 +272,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
     return CLEAR
 
 
-DETECTOR = Detector(SlowdownSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(SlowdownSettings, check, Memory, update, level=True)

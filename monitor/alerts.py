@@ -1,0 +1,60 @@
+"""The incidents as alerts of an Alertmanager: what is open, and what has ended lately. Part of the state.
+
+Law: pure. An alert is one severity of one incident: an incident that becomes worse ends the alert of the lower severity
+and begins another. Nothing is owed to an Alertmanager: it is shown all of this again and again, which is why a message
+that is lost, and an Alertmanager that restarts, cost nothing. Times are Unix seconds.
+"""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from megatron_monitor.incidents import Transition
+
+_ENDED: Final = 4 * 3600.0  # seconds for which an end is shown: a silence that outlasts it hides none
+
+
+class Alert(Struct):
+    """One severity of one incident."""
+
+    message: Transition
+    """What was last said of it."""
+    starts_at: float
+    ends_at: float | None = None
+    """None: it stands."""
+
+
+class Alerts(Struct):
+    """By run and incident."""
+
+    open: dict[str, Alert] = field(default_factory=dict)
+    ended: list[Alert] = field(default_factory=list)
+
+    def take(self, message: Transition) -> None:
+        """A change of judgement. What is only shown, or only information, is no alert."""
+        key = f"{message.run}\0{message.incident}"
+        known = self.open.get(key)
+        same = known is not None and known.message.severity == message.severity
+        if known is not None and not (same and message.status == "firing"):
+            known.ends_at = message.time
+            self.ended.append(known)
+            del self.open[key]
+        if message.status == "firing" and message.event and not message.quiet:
+            self.open[key] = Alert(message, known.starts_at if known is not None and same else message.time)
+
+    def end_all(self, at: float) -> None:
+        """Nobody watches these runs any more, and nobody need."""
+        for alert in self.open.values():
+            alert.ends_at = at
+        self.ended += self.open.values()
+        self.open.clear()
+
+    def shown(self, now: float) -> list[Alert]:
+        """What an Alertmanager is shown now. An end is left out if the same alert stands again."""
+        self.ended = [one for one in self.ended if one.ends_at is not None and now - one.ends_at < _ENDED]
+        latest = {_identity(one.message): one for one in self.ended}
+        return list({**latest, **{_identity(one.message): one for one in self.open.values()}}.values())
+
+
+def _identity(message: Transition) -> tuple[str, ...]:
+    return message.run, message.incident, message.severity, message.event
