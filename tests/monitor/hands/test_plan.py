@@ -100,7 +100,6 @@ def commands(made: Plan) -> list[str]:
         ({"minimum_severity": "warning"}, {"severity": "warning"}, True),
         ({"minimum_severity": "info"}, {"severity": "warning"}, True),
         ({}, {"quiet": True}, False),
-        ({}, {"quiet": True, "kept_back": True}, True),
         ({"phases": ("saving",)}, {}, False),
         ({"phases": ("saving",)}, {"phase": "saving"}, True),
         ({"phases": ("training",)}, {"phase": "saving"}, False),
