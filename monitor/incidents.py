@@ -105,6 +105,10 @@ class IncidentBook(Struct):
     finished_at: float | None = None
     """When the run was first judged as finished. What stands is told then, and ends with the next judgement."""
 
+    def is_over(self, now: float) -> bool:
+        """Has the run finished, and was that said which stood then?"""
+        return self.finished_at is not None and now >= self.finished_at + _MOMENT
+
     def ends_at(self) -> float | None:
         """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
         if self.finished_at is not None and self.open:
@@ -175,8 +179,9 @@ class _Tick(NamedTuple):
         """A kind fires: what is told of it."""
         book, now = self.book, self.now
         known = book.open.get(kind)
-        if known is not None and verdict.since is not None and verdict.since > known.since:
-            yield self.resolve(kind)  # it had ended and began anew between two ticks
+        began_anew = known is not None and verdict.since is not None and verdict.since > known.since
+        if began_anew and kind not in _LEVELS:  # it had ended between two ticks; a level that is back has not
+            yield self.resolve(kind)
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
             return

@@ -163,11 +163,9 @@ class Judge:
         book = run.book
         if run.state.launch.phase != "finished":
             book.finished_at = None
-            return False
-        if book.finished_at is None:
+        elif book.finished_at is None:
             book.finished_at = now
-        ends_at = book.ends_at()
-        return ends_at is not None and now >= ends_at
+        return book.is_over(now)
 
     def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run cannot be judged any more: that is told, and whatever else is open of it ends."""

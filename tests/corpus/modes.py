@@ -97,7 +97,7 @@ def _facts_of_samples(samples: list[tuple[str, dict[str, str], float]]) -> Itera
         if name == "megatron_run_info":
             yield from _row("info", {name: label for name, label in labels.items() if label})
         elif name == "megatron_incident" and value:
-            yield f"open: {' '.join(labels.values())}"
+            yield f"open: {labels['incident']} {labels['severity']}"
 
 
 def _totals(totals: Mapping[str, float | None], failures: Mapping[str, float]) -> Iterator[str]:
