@@ -57,7 +57,7 @@ class _Protocol(H11Protocol):
         self.begins()
 
     def data_received(self, data: bytes) -> None:
-        """From its first byte on a head has so much time; h11 checks its size only while it is incomplete: in pieces."""
+        """A head has its time from the first byte on. h11 checks its size while it is incomplete: so in pieces."""
         self.pipelined, step = False, len(data)
         if self.conn.their_state is h11.IDLE:
             step = _READ
@@ -139,7 +139,8 @@ class _Turns:
     def give(self) -> None:
         """A place is free."""
         if turns := self._waiting[False] or self._waiting[True]:
-            turns.pop().set_result(None)
+            if not (turn := turns.pop()).done():  # it is, at the end of all
+                turn.set_result(None)
         else:
             self._free += 1
 
@@ -242,8 +243,7 @@ class HttpServer:
             if self.loop.time() >= self._look_at:
                 self._look_at = self.loop.time() + self.limits.certificates
                 await self.loop.run_in_executor(self._executor, tls.refresh)
-            handshake = self.limits.handshake
-            secure = {"ssl": tls.context, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": 1.0}
+            secure = {"ssl": tls.context, "ssl_handshake_timeout": self.limits.handshake, "ssl_shutdown_timeout": 1.0}
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer)
         await self.loop.connect_accepted_socket(lambda: _Protocol(self), accepted, **secure)
@@ -393,6 +393,6 @@ def _listen(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, address = found[0]
     both = family is socket.AF_INET6
-    listener = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)  # type: ignore[arg-type]
+    listener = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     listener.setblocking(False)
     return listener
