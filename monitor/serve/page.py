@@ -52,6 +52,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, finalize=lambda value: value.translate(_OBEYED) if type(value) is str else value,
     )  # fmt: skip
+    made.policies["json.dumps_kwargs"] = {}  # keys stay in their order
     made.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
     return made
 
