@@ -10,9 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from megatron_monitor.config import ConfigError, load
-from megatron_monitor.outputs import Outputs, OutputTimer
-from megatron_monitor.outputs.pushgateway import Pushgateway
-from megatron_monitor.outputs.textfile import Textfile
+from megatron_monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
 
@@ -26,7 +24,7 @@ def snapshot(iteration: float) -> Snapshot:
 class Recorder:
     """An output that fails as scripted."""
 
-    name, interval, constant_labels = "recorder", 15.0, {}
+    name, interval = "recorder", 15.0
 
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
@@ -53,8 +51,8 @@ def played(output: Any, ticks: int) -> OutputTimer:
             timer.wake(stop=True)
 
     timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
-    timer.thread.start()
-    timer.thread.join(10.0)
+    timer.start()
+    timer.join(10.0)
     return timer
 
 
