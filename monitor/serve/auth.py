@@ -56,6 +56,7 @@ class Auth:
         if not colon:
             return False
         digest = self._users.get(user, self._nobody)
+        password = password[:_LONGEST]
         parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
         mark = hmac.digest(self._key, parts, "sha256")
         if mark in self._known:
@@ -79,7 +80,7 @@ class Auth:
 
 def _check(password: bytes, digest: bytes) -> bool:
     try:
-        return bcrypt.checkpw(password[:_LONGEST], digest)
+        return bcrypt.checkpw(password, digest)
     except ValueError:  # a NUL in the password, or a salt that is none
         return False
 

@@ -65,7 +65,8 @@ def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
     """All runs and their open incidents; `notice`: a warning on top."""
     return _rendered(
         "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
-        incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents), any_run=bool(snapshot.all_runs),
+        incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
+        any_run=bool(snapshot.all_runs),
         runs=each_run(worst_first(snapshot, now), lambda run: _shown(run.page, now)),
     )  # fmt: skip
 
@@ -153,8 +154,9 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) -> dict[str, Any]:
-    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides. `order`
-    is what the columns are sorted by, `over` whether nobody waits for the run.
+    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides.
+
+    `order` is what the columns are sorted by, `over` whether nobody waits for the run.
     """
     shown = figures(page, now)
     known = [name for name in columns if name in LABELS]
@@ -234,17 +236,12 @@ def _age(incident: dict[str, Any], now: float) -> str:
 def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, list[dict[str, Any]]]:
     """The worst, the others, and those for information."""
     live = [
-        {"advice": None, "runbook_url": None, "command": None, **_live_incident(item, now), "shown_line": _line(item)}
+        {**_live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
         for item in incidents
     ]
     told = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
     infos = [item for item in live if item["severity"] == "info"]
     return {"worst": told[:_WORST], "more": told[_WORST:], "infos": infos}
-
-
-def _line(incident: dict[str, Any]) -> str | None:
-    """The line that shows it."""
-    return incident.get("line") or incident.get("evidence", {}).get("last_line")
 
 
 def _counted(incidents: list[dict[str, Any]], words: str) -> str:

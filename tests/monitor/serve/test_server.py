@@ -210,13 +210,6 @@ def test_rude_requests(serve: Serve, request_bytes: bytes, status: bytes) -> Non
     assert ask(server, "/still").status == 200
 
 
-def test_a_path_is_a_text_and_nothing_else(serve: Serve) -> None:
-    """Dots, escapes and absolute forms reach the application as they are: it compares them and names no file."""
-    server = serve()
-    assert ask(server, "/a/../../etc/passwd").text == b"/a/../../etc/passwd"  # type: ignore[attr-defined]
-    assert raw(server, b"GET http://x/p?q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").endswith(b"/p")
-
-
 def test_keep_alive_head_and_a_page_with_a_bug(serve: Serve) -> None:
     """Several requests on one connection; HEAD has no body; a page that raises is a 500 and the next one answers."""
     server = serve()
