@@ -299,7 +299,8 @@ class HttpServer:
                         while (await receive()).get("more_body"):
                             pass
                 await send({"type": "http.response.body"})
-            self._bound_unread()
+            if connection.transport.get_write_buffer_size():
+                self._bound_unread()
         except (OSError, asyncio.CancelledError) as error:  # a TimeoutError is an OSError
             _log.debug("http: %s: %s", request.peer, error)
             connection.abort()
@@ -336,6 +337,8 @@ class HttpServer:
             await connection.flow.drain()
         await self._turns.take(pipelined)
         try:
+            if connection.cycle.disconnected:
+                raise ConnectionAbortedError
             return await self.loop.run_in_executor(self._executor, self._render, request)
         finally:
             self._turns.give()
