@@ -50,11 +50,15 @@ def run_path(name: str) -> str:
 def _templates() -> Environment:
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, finalize=lambda value: value.translate(_OBEYED) if type(value) is str else value,
+        lstrip_blocks=True, finalize=_shown_to_people,
     )  # fmt: skip
     made.policies["json.dumps_kwargs"] = {}  # keys stay in their order
     made.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
     return made
+
+
+def _shown_to_people(value: object) -> object:
+    return value.translate(_OBEYED) if type(value) is str and not value.isprintable() else value
 
 
 def _rendered(template: str, root: str, **values: object) -> str:
