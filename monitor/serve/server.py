@@ -161,7 +161,7 @@ class HttpServer:
         """As `auth`."""
         self.config = Config(
             self._asgi, interface="asgi3", lifespan="off", ws="none", log_config=None, log_level="error",
-            access_log=False, proxy_headers=False, h11_max_incomplete_event_size=self.limits.head_bytes,
+            access_log=False, proxy_headers=False, workers=1, h11_max_incomplete_event_size=self.limits.head_bytes,
             timeout_keep_alive=self.limits.idle,  # type: ignore[arg-type]
         )  # fmt: skip
         self.state = ServerState()
