@@ -75,7 +75,7 @@ def _effective_tera_flops(v: _Inputs, batch: int, sequence: int) -> float:
 
     It divides by the time of the whole log interval, so it is that much too small where the interval is above 1.
     """
-    return float(8 * v.parameters * sequence * batch) / v.log_interval
+    return float(8 * v.parameters * sequence * batch / v.log_interval)
 
 
 def _bigscience(v: _Inputs, batch: int, sequence: int) -> float:
