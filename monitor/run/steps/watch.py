@@ -179,6 +179,8 @@ class Pure(NamedTuple):
     """Per iteration; None where the interruption is in it and cannot be measured."""
     exact: bool
     """To be learned from as a step: nothing lies in it, or it is long beside what an interruption is measured to."""
+    interruption: float | None = None
+    """Seconds that the evaluation or save took, where that was worked out."""
 
 
 def pure(interval: Interval, usual: float | None) -> Pure:
@@ -196,8 +198,8 @@ def pure(interval: Interval, usual: float | None) -> Pure:
         return Pure(told, told * count >= _LONG)  # the loop stopped its timer, or the overhead is lost in the noise
     if believable:
         seconds = (told * count - overhead) / count
-        return Pure(seconds, seconds * interval.behind >= _LONG)
-    return Pure(None, False)
+        return Pure(seconds, seconds * interval.behind >= _LONG, overhead)
+    return Pure(None, False, None if usual is None else (told - usual) * count)
 
 
 def _interruption(interval: Interval, until: float) -> float:
