@@ -1,0 +1,56 @@
+"""Tables on standard output, drawn by rich: coloured and as wide as it is on a terminal, plain and whole elsewhere."""
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import IO, TypeAlias
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from megatron_monitor.scalars import one_line
+
+GAP = 2  # columns of the terminal between two of a table
+_UNBOUNDED = 100_000  # columns of a file or a pipe
+
+Cell: TypeAlias = str | Text
+
+
+def grid(
+    headers: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[bool], styles: Iterable[str] = repeat("")
+) -> Table:
+    """A table without lines. `right`: columns of figures, which are never wrapped; `styles`: of the rows.
+
+    Characters of a text that would command the terminal are escaped.
+    """
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for header, figures in zip(headers, right, strict=True):
+        table.add_column(Text(one_line(header)), justify="right" if figures else "left", no_wrap=figures, overflow="fold")
+    for row, style in zip(rows, styles, strict=False):
+        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row), style=style)
+    return table
+
+
+def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str], room: int) -> list[int]:
+    """Places of the columns that have room beside each other, in their order; those named `first` go before others."""
+    kept = []
+    for name in sorted(headers, key=lambda one: (*first, one).index(one)):
+        place = headers.index(name)
+        room -= widths[place] + GAP
+        if room + GAP < 0:
+            break
+        kept.append(place)
+    return sorted(kept)
+
+
+def show(*parts: RenderableType, to: IO[str] | None = None) -> None:
+    """Print to a stream, standard output if none."""
+    stream = to or sys.stdout
+    if stream.isatty():
+        Console(file=stream).print(*parts, sep="\n", highlight=False)
+        return
+    drawn = io.StringIO()
+    Console(file=drawn, width=_UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
+    stream.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
