@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules image licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs dashboards rules image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -95,6 +95,9 @@ golden: dev  ## write the golden files anew; review them as a diff
 
 dashboards: dev  ## write Grafana's dashboards anew from grafana/source
 	$(BIN)/python -m grafana.source
+
+corpus: dev  ## what the product judges of tests/corpus and of all logs of ../shared, against what is recorded; make corpus ARGS=--record
+	$(BIN)/python -m tests.corpus.record $(ARGS)
 
 readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_docs
