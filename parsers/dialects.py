@@ -57,9 +57,6 @@ _REVEALING = [
     *((field, dialect) for dialect in DIALECTS for field in dialect.shared_fields),
 ]
 
-PRINTED_BY: dict[str, str] = _TABLE["printed_by"]
-"""TFLOPs formula -> the versions that print by it, for people."""
-
 
 def dialect_of(name: str | None) -> Dialect:
     """The dialect of this name: UNKNOWN without one, and for those that are data alone what holds for any."""
