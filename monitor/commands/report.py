@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from shutil import get_terminal_size
 
 import click
 
@@ -97,14 +96,14 @@ _NAME = 32  # columns of a run's name that others make room for
 
 def show_on_terminal(found: Benchmark, extra: bool) -> None:
     """Tables that fit: the columns that matter most of those that have room, and which have none; notes below."""
-    from megatron_monitor.commands.tables import fitting, grid, show  # rich is loaded where it is needed
+    from megatron_monitor.commands.tables import fitting, grid, show, width  # rich is loaded where it is needed
 
     for name, rows in found.groups:
         whole = table(found, rows, extra).filled()
         whole = whole.only([place for place, header in enumerate(whole.headers) if header != "Notes"])
         widths = [max(map(len, (header, *cells))) for header, cells in zip(whole.headers, whole.columns(), strict=True)]
         widths[0] = min(widths[0], _NAME)
-        shown = whole.only(fitting(whole.headers, widths, _FIRST, get_terminal_size().columns))
+        shown = whole.only(fitting(whole.headers, widths, _FIRST, width()))
         if name:
             click.echo(one_line(name))
         show(grid(shown.headers, shown.rows, shown.numeric()))

@@ -50,6 +50,11 @@ def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str],
     return sorted(kept)
 
 
+def width() -> int:
+    """Columns of the terminal."""
+    return Console().width
+
+
 def show(*parts: RenderableType, to: IO[str] | None = None, plain: bool = False) -> None:
     """Print to a stream, standard output if none. `plain`: also on a terminal without colours, and lines unbroken."""
     stream = to or sys.stdout

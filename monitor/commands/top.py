@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +20,7 @@ from megatron_monitor.archive import read_runs
 from megatron_monitor.commands.arguments import Given, fail, warn, with_config
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from megatron_monitor.commands.tables import fitting, grid, show
+from megatron_monitor.commands.tables import width as terminal_width
 from megatron_monitor.config import Config
 from megatron_monitor.live import LiveCore
 from megatron_monitor.reports.rows import Options, Row
@@ -69,7 +70,7 @@ def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, ever
     try:
         with _source(targets, given, once) as (look, where):
             if once and not as_lines:
-                show(screen(look(0.0), where, Console().width))
+                show(screen(look(0.0), where, terminal_width()))
             elif once:
                 show(plain(look(0.0)), plain=True)
             elif as_lines:
@@ -191,7 +192,7 @@ def screen(view: View, where: str, width: int, height: int | None = None, proble
         parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
     told = incidents[: _INCIDENTS if height is None else min(_INCIDENTS, height // 6)]  # three lines each
-    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(told) - 4)
+    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(told) - 3)
     if runs:
         parts.append(_table(runs[:room], view.at, width))
     parts += [_incident(item, view.at) for item in told]
