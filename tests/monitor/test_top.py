@@ -140,7 +140,7 @@ def test_a_screen_that_refreshes_shows_what_has_room() -> None:
         runs[at]["incidents"] = [incident("crash", "critical", runs[at]["run"])]
     lines = drawn(runs, 80, height=24)
     assert (len(lines), max(map(len, lines)) <= 80) == (24, True)
-    assert [line.split()[0][-8:] for line in lines[2:9]] == [f"crash-{at:02}" for at in range(7)]
+    assert [line.split()[0][-8:] for line in lines[2:10]] == [f"crash-{at:02}" for at in range(8)]
     assert all(word in lines[2] for word in ("● training", "1,234", "105.4", "15 min 3 s"))
-    assert lines[-2:] == ["and 33 runs more", "and 26 incidents more"]
+    assert lines[-2:] == ["and 32 runs more", "and 26 incidents more"]
     assert "more" not in "".join(drawn(runs[30:], 80, height=24))

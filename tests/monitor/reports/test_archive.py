@@ -1,4 +1,4 @@
-"""Many finished logs: in whatever tasks and by however many processes they are read, the rows are those of one reading."""
+"""Many finished logs: the rows do not depend on the tasks, nor on how many processes read them."""
 
 import json
 import os
