@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
 
 INPUTS = Path(__file__).parent / "inputs"
 BEGINS = 1_700_000_000.0  # Unix seconds of the first line, unless an input says otherwise

@@ -16,15 +16,15 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from monitor.commands.arguments import Given
-from monitor.commands.replay import replay as replay_command
-from monitor.core import Core
-from monitor.core.saved import of_parts
-from monitor.follow.messages import CaughtUp, Data, Opened, Scanned
-from monitor.incidents import Transition
-from monitor.once import metrics_page
-from monitor.prometheus_text import TextFormat
-from monitor.snapshot import Snapshot
+from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.replay import replay as replay_command
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import of_parts
+from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned
+from megatron_monitor.incidents import Transition
+from megatron_monitor.once import metrics_page
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.snapshot import Snapshot
 from tests.corpus.inputs import Input
 
 Facts = set[str]
