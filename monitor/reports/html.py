@@ -97,9 +97,10 @@ def line(title: str, unit: str, stretches: Sequence[Sequence[Point]]) -> Plot:
     buckets = [bucket for stretch in stretches for bucket in stretch]
     if len(buckets) < 2:
         return {}
-    firsts, lows, highs = zip(*buckets, strict=True)
-    first, last, ticks = min(firsts), max(firsts), nice_ticks(min(lows), max(highs))
-    low, high = min(*lows, ticks[0]), max(*highs, ticks[-1])
+    first, last = min(buckets)[0], max(buckets)[0]
+    lowest, highest = min(low for _, low, _ in buckets), max(high for _, _, high in buckets)
+    ticks = nice_ticks(lowest, highest)
+    low, high = min(lowest, ticks[0]), max(highest, ticks[-1])
 
     def x(iteration: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (iteration - first) / ((last - first) or 1)
@@ -111,7 +112,7 @@ def line(title: str, unit: str, stretches: Sequence[Sequence[Point]]) -> Plot:
         return " ".join(f"{x(iteration):.1f},{y(value):.1f}" for iteration, value in places)
 
     return {
-        "title": title, "unit": unit, "first": first, "last": last, "low": min(lows), "high": max(highs),
+        "title": title, "unit": unit, "first": first, "last": last, "low": lowest, "high": highest,
         "x": x, "y": y, "ticks": ticks, "left": _LEFT, "right": _WIDTH - _RIGHT,
         "marks": [tick for tick in nice_ticks(first, last) if first <= tick <= last],
         "bands": [
