@@ -41,13 +41,8 @@ _WORTH = 64 << 20  # bytes, some five seconds of reading, from which on more tha
 _TRIES = 2  # a worker may be killed for what another process did
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Files that are read together."""
-
-    files: tuple[Found, ...]
-    size: int
-    """Bytes."""
+Task: TypeAlias = tuple[Found, ...]
+"""Files that are read together."""
 
 
 @dataclass(slots=True)
@@ -78,7 +73,7 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     For notebooks and frameworks of one's own: it needs nothing beside the files, and what it gives pickles.
     """
     config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
-    rows = read_task(Task(tuple(_files(config)), 0), config, options or Options()).rows
+    rows = read_task(tuple(_files(config)), config, options or Options()).rows
     if len(rows) != 1:
         raise ValueError(
             f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
@@ -108,7 +103,7 @@ def read_runs(
 
 def read_task(task: Task, config: Config, options: Options, *, slim: bool = False) -> Reading:
     """Read the files to their ends. `slim`: without what only curves and `compare` need."""
-    core, runs, problems = read_runs(config, options, found=task.files)
+    core, runs, problems = read_runs(config, options, found=task)
     rows = [replace(row, curves={}, steady=[], arguments={}, profile=None) if slim else row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     del core, runs
@@ -120,12 +115,17 @@ def tasks_of(config: Config) -> list[Task]:
     """All files in tasks of a bounded size, in the order of their paths; those of one run in one task."""
     tasks: list[Task] = []
     for files in sorted(tuple(sorted(files)) for files in _by_run(config)):
-        size = sum(os.path.getsize(one.path) for one in files if os.path.exists(one.path))
-        if tasks and len(tasks[-1].files) + len(files) <= _FILES and tasks[-1].size + size <= _BYTES:
-            tasks[-1] = Task((*tasks[-1].files, *files), tasks[-1].size + size)
+        wider = (*tasks[-1], *files) if tasks else ()
+        if wider and len(wider) <= _FILES and _size(wider) <= _BYTES:
+            tasks[-1] = wider
         else:
-            tasks.append(Task(files, size))
+            tasks.append(files)
     return tasks
+
+
+def _size(task: Task) -> int:
+    """Bytes; of what is not there none."""
+    return sum(os.path.getsize(one.path) for one in task if os.path.exists(one.path))
 
 
 def _by_run(config: Config) -> Iterable[list[Found]]:
@@ -151,12 +151,12 @@ def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) 
     Tasks that share a job are read again as one.
     """
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if sum(task.size for task in tasks) >= _WORTH else 1
+        workers = len(os.sched_getaffinity(0)) if sum(map(_size, tasks)) >= _WORTH else 1
     for several in _by_job(_read(tasks, read, max(1, min(workers, len(tasks))))):
         if len(several) == 1:
             yield several[0][1]
         else:
-            yield read(Task(tuple(sorted(one for task, _ in several for one in task.files)), 0))
+            yield read(tuple(sorted(one for task, _ in several for one in task)))
 
 
 def _by_job(done: Iterable[tuple[Task, Reading]]) -> list[list[tuple[Task, Reading]]]:
@@ -183,7 +183,7 @@ def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Tas
             left.remove(done[0])
             yield done
     for task in left:
-        names = ", ".join(one.path for one in task.files)
+        names = ", ".join(one.path for one in task)
         problem = f"{names}: the process that read it was killed, perhaps for want of memory"
         yield next(_ended([task], read, 1), (task, Reading(problems=[problem])))
 

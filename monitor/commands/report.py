@@ -83,7 +83,7 @@ def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
     if not tasks:
         patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
         warn("no file matches " + ", ".join(patterns))
-    with progress(file.path for task in tasks for file in task.files):
+    with progress(file.path for task in tasks for file in task):
         for reading in read_archive(tasks, read, workers):
             rows += reading.rows
             warn(*reading.problems)

@@ -75,17 +75,17 @@ def test_several_processes_read_what_one_reads(archive: Path) -> None:
 
 
 def _dies_once(marker: Path, task: Task) -> Reading:
-    if "bad" in task.files[0].path:
+    if "bad" in task[0].path:
         os._exit(9)
     if not marker.exists():
         marker.touch()
         os._exit(9)
-    return Reading(problems=[task.files[0].path])
+    return Reading(problems=[task[0].path])
 
 
 def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: Path) -> None:
     """It is read by another worker."""
-    tasks = [Task((readers.Found(name),), 1) for name in ("one", "bad", "two")]
+    tasks = [(readers.Found(name),) for name in ("one", "bad", "two")]
     found = sorted(
         problem for one in read_archive(tasks, partial(_dies_once, tmp_path / "x"), 2) for problem in one.problems
     )

@@ -1,4 +1,4 @@
-"""A report says what the log says: figures that programs print in their own ways, each in a log of ours (cases.yaml)."""
+"""A report says what the log says: figures that programs print in their own ways, each in a log of cases.yaml."""
 
 import json
 from pathlib import Path
