@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from multiprocessing import get_context
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -185,7 +186,8 @@ def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Tas
     for task in left:
         names = ", ".join(one.path for one in task)
         problem = f"{names}: the process that read it was killed, perhaps for want of memory"
-        yield next(_ended([task], read, 1), (task, Reading(problems=[problem])))
+        alone = chain.from_iterable(_ended([task], read, 1) for _ in range(_TRIES))
+        yield next(alone, (task, Reading(problems=[problem])))
 
 
 def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, Reading]]:
