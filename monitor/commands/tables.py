@@ -24,15 +24,15 @@ def grid(
     styles: Iterable[str] = repeat(""),
     gap: int = 2,
 ) -> Table:
-    """A table without lines. `right`: columns of figures, which are never wrapped; `styles`: of the rows; `gap`: blanks
-    between two columns.
+    """A table without lines. `right`: which columns stand to the right; `styles`: of the rows; `gap`: blanks between
+    two columns. Where it is wider than the terminal its texts are wrapped, the widest column's first; nothing is cut.
 
     Characters of a text that would command the terminal are escaped.
     """
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
     for header, figures in zip(headers, right, strict=True):
         side: JustifyMethod = "right" if figures else "left"
-        table.add_column(Text(one_line(header)), justify=side, no_wrap=figures, overflow="fold")
+        table.add_column(Text(one_line(header)), justify=side, overflow="fold")
     for row, style in zip(rows, styles, strict=False):
         table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row), style=style)
     return table

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from rich.console import Group, RenderableType
@@ -69,22 +69,20 @@ def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, ever
     once = once or (not terminal and every is None)
     try:
         with _source(targets, given, once) as (look, where):
-            if once and not as_lines:
-                show(screen(look(0.0), where, terminal_width()))
-            elif once:
-                show(plain(look(0.0)), plain=True)
-            elif as_lines:
-                while True:
-                    show(plain(look(every or 2.0)), plain=True)
-            else:
+            if not once and not as_lines:
                 _watch(look, where, every or 2.0)
+            while True:
+                view = look(0.0 if once else every or 2.0)
+                show(plain(view) if as_lines else screen(view, where, terminal_width()), plain=as_lines)
+                if once:
+                    break
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
 
 
-def _watch(look: Look, where: str, every: float) -> None:
+def _watch(look: Look, where: str, every: float) -> NoReturn:
     view, problem = look(0.0), ""
     with Live(screen=True, auto_refresh=False) as live:
         while True:

@@ -1,12 +1,16 @@
 """`compare`: what differs between two runs, and how sure the difference is."""
 
+import io
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from megatron_monitor.archive import read_run
+from megatron_monitor.commands.tables import grid
 from megatron_monitor.reports import comparison
 from megatron_monitor.reports.comparison import difference, student
 from megatron_monitor.reports.rows import Curve, Row
@@ -146,3 +150,19 @@ def test_a_level_that_changed_is_said(tmp_path: Path) -> None:
     back = log(tmp_path / "back.log", iterations=230, faults=(Fault("slowdown_recovered", at=60, length=30),))
     assert compare(back, well)["levels"] == [None, None]
     assert "changed its level" not in compare(back, well)["verdict"]
+
+
+def test_a_narrow_terminal_wraps_and_cuts_nothing(tmp_path: Path) -> None:
+    """The figures' names stand beside them, however long the runs' names are."""
+    a, b = (
+        log(tmp_path / f"{'a-long-name-' * 4}{name}.log", micro_batch_size=size) for name, size in (("a", 2), ("b", 4))
+    )
+    found = comparison.compare(*(read_run([path]) for path in (a, b)))
+    console = Console(file=io.StringIO(), width=60)
+    for _, table in comparison.sections(found):
+        console.print(grid(table.headers, table.rows, table.numeric()))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any(line.split() == ["micro_batch_size", "2", "4"] for line in lines)
+    assert "…" not in "".join(lines)
