@@ -7,7 +7,7 @@ import pytest
 
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, timeline, timers, write
+from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
 from tests.clock import ManualClock
 from tests.commands import command
 
@@ -112,8 +112,3 @@ def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
     done = command("simulate", "--fault", fault, code=2)
     assert "500 iterations" in done.stderr or "is no iteration" in done.stderr
     command("simulate", "--fault", "hang@20", "--iterations", "20")
-
-
-def test_every_form_of_timers_is_printed() -> None:
-    """Those that `--help` names, and no other."""
-    assert FORMS.keys() == timers.REPORTS.keys()
