@@ -204,7 +204,9 @@ class _Daemon:
 
     def __init__(self, given: Input, chance: random.Random, folder: str) -> None:
         self.given, self.chance, self.folder = given, chance, folder
-        self.now, self.told = given.begins, list[Transition]()
+        self.now = self.looked_at = given.begins
+        self.told = list[Transition]()
+        self.dies_at: list[float] = []
         self.held: dict[str, bytes] = {}  # what the files hold
         self.read: dict[str, int] = {}  # how far they were read
         self.disk: dict[str, bytes | None] = {}
@@ -225,13 +227,28 @@ class _Daemon:
 
     def poll(self, *, whole: bool = False) -> None:
         """The follower looks: each file that grew gives some of what it holds, or all."""
+        self.looked_at = self.now
         grown = [file for file, data in self.held.items() if self.read.get(file, 0) < len(data)]
         self.chance.shuffle(grown)
         for file in grown:
             self._read_on(file, whole=whole)
+        self.tick()
+
+    def pass_until(self, instant: float) -> None:
+        """Time passes: judged each second, and more seldom in a long silence."""
+        while self.now < instant:
+            self.now = min(instant, self.now + max(1.0, (self.now - self.looked_at) / 30))
+            if self.dies_at and self.dies_at[0] <= self.now:
+                self.dies_at.pop(0)
+                self.killed()
+            self.tick()
+
+    def tick(self) -> None:
+        """Judge what is due, and save as the daemon would: what was told at once, the rest now and then."""
         transitions = self.core.tick(self.now)
         self.told += transitions
-        if any(not one.quiet for one in transitions) or self.chance.random() < 0.2:
+        told = any(not one.quiet for one in transitions)
+        if self.dies_at and (told or self.chance.random() < 0.05):
             self.disk |= self.core.parts(self.now)
 
     def _read_on(self, file: str, *, whole: bool) -> None:
@@ -275,7 +292,7 @@ class _Daemon:
                 self._deliver(path, start, data[start:])
             self.core.handle(CaughtUp(path, self.now), self.now)
             self.read[file] = len(data)
-        self.poll()
+        self.looked_at = self.now
 
     def facts(self) -> Facts:
         """What it told, and what its page shows now."""
@@ -289,32 +306,28 @@ class _Daemon:
         return of_transitions(rows) | of_page(page) or {"no run"}
 
 
-_LOOKS = 120  # at the files, while lines come
+_MANY = 100  # texts of an input whose files are looked at each five seconds, and not each second
 
 
 def live(given: Input, folder: str, kills: int = 0) -> Facts:
     """What the daemon says while the lines come at their times, killed so many times."""
-    chance = random.Random(f"{given.name} {kills}")
-    daemon, pieces, begins = _Daemon(given, chance, folder), list(given.pieces), given.begins
-    last, place, moved_at = begins + pieces[-1].at, 0, begins
-    ends = last + given.after
-    pace = max(1.0, pieces[-1].at / _LOOKS)
-    deaths = sorted(chance.uniform(begins, last + min(given.after, 60.0)) for _ in range(kills))
-    while daemon.now < ends or daemon.behind or place < len(pieces):
-        now, pause = daemon.now, pace * chance.uniform(0.3, 1.5)
-        if not daemon.behind:
-            pause = max(2 * pause, (now - moved_at) / 8)
-            if place < len(pieces):
-                pause = min(pause, max(0.0, begins + pieces[place].at - now) + pace * chance.uniform(0.05, 1.0))
-        now = daemon.now = min(now + pause, max(ends, now)) if place == len(pieces) else now + pause
-        while place < len(pieces) and begins + pieces[place].at <= now:
-            daemon.write(pieces[place].file, pieces[place].data)
-            place, moved_at = place + 1, now
-        if deaths and deaths[0] <= now:
-            deaths.pop(0)
-            daemon.killed()
+    chance = random.Random(f"{given.name} {kills}")  # noqa: S311 - no secrets
+    pieces, begins, place = given.pieces, given.begins, 0
+    last = begins + pieces[-1].at
+    ends, pace = last + given.after, 5.0 if len(pieces) > _MANY else 1.0
+    daemon = _Daemon(given, chance, folder)
+    daemon.dies_at = sorted(chance.uniform(begins, last + min(given.after, 60.0)) for _ in range(kills))
+    while place < len(pieces) or daemon.behind or daemon.now < ends:
+        if daemon.behind:
+            daemon.pass_until(daemon.now + pace * chance.uniform(0.3, 1.5))
+        elif place < len(pieces):
+            daemon.pass_until(begins + pieces[place].at + pace * chance.uniform(0.05, 1.0))
         else:
-            daemon.poll(whole=daemon.now >= ends)
+            daemon.pass_until(ends)
+        while place < len(pieces) and begins + pieces[place].at <= daemon.now:
+            daemon.write(pieces[place].file, pieces[place].data)
+            place += 1
+        daemon.poll(whole=place == len(pieces))
     return daemon.facts()
 
 
