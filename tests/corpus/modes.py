@@ -311,7 +311,7 @@ _MANY = 100  # texts of an input whose files are looked at each five seconds, an
 
 def live(given: Input, folder: str, kills: int = 0) -> Facts:
     """What the daemon says while the lines come at their times, killed so many times."""
-    chance = random.Random(f"{given.name} {kills}")  # noqa: S311 - no secrets
+    chance = random.Random(f"{given.name} {kills}")
     pieces, begins, place = given.pieces, given.begins, 0
     last = begins + pieces[-1].at
     ends, pace = last + given.after, 5.0 if len(pieces) > _MANY else 1.0
