@@ -17,11 +17,12 @@ import msgspec
 from megatron_monitor.config import Config
 from megatron_monitor.config.intake import Tenants
 from megatron_monitor.intake import labels as naming
-from megatron_monitor.intake.carriers import Carriers, Heard
+from megatron_monitor.intake.carriers import Carriers
 from megatron_monitor.intake.messages import PROTOCOLS, Push, Stream
 from megatron_monitor.intake.spool import Spool
 from megatron_monitor.intake.wire import TooLargeError, WireError, unpacked
 from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.pushed import Heard
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import MonitorCounts
@@ -35,9 +36,7 @@ _MOST_TENANTS = 1000
 _ACTIVE = 3600.0  # seconds since its last line for which a stream is part of a tenant's share
 _SHOWN = 600.0  # seconds since a line that names no run for which the page says so
 _UNNAMED = 20  # sets of labels that name no run, in the monitor's log
-_LIMITS = Limits(
-    connections=4096, idle=300.0, answer=60.0, answers=64, slow=60.0, stalled=30.0, threads=16, body=LARGEST
-)
+_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=16, body=LARGEST)
 """Agents keep their connections, and a flush to a slow disk takes its time."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from megatron_monitor.audit import Finding
-from megatron_monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
+from megatron_monitor.breakdown.profile import UNTIMED, Profile, critical, profile
 from megatron_monitor.charts.history import SERIES, Track
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
@@ -25,7 +25,6 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.serve.past import columns
 from megatron_monitor.statistics.median import median
 
-_UNSPLIT = 0.1  # of the iteration: a pass with more outside its printed parts may hold waiting
 _NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
@@ -137,14 +136,6 @@ class Row:
     """Where an iteration's time went: medians of the last lines with timers at one batch size."""
     breakdown: dict[str, float] = field(default_factory=dict)
     """The same: category -> seconds on the rank that the others wait for."""
-
-    @property
-    def tells_waiting(self) -> bool:
-        """Whether the timers tell compute from waiting: hardly anything of the passes is in none of their parts."""
-        if self.profile is None:
-            return False
-        whole = self.profile.parts.get(WHOLE)
-        return whole is None or whole.high <= _UNSPLIT * self.profile.seconds
 
 
 def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:

@@ -7,7 +7,7 @@ import pytest
 
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, timeline, timers, write
+from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
 from tests.clock import ManualClock
 
 SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)
@@ -103,8 +103,3 @@ def test_an_unknown_fault_is_refused() -> None:
     """The error names what there is."""
     with pytest.raises(ValueError, match="hang_evaluation"):
         Fault("hangs", at=1)
-
-
-def test_every_form_of_timers_is_printed() -> None:
-    """Those that `--help` names, and no other."""
-    assert FORMS.keys() == timers.REPORTS.keys()
