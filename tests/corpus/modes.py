@@ -32,7 +32,7 @@ _VALUES = {
     "megatron_iteration_seconds": "seconds", "megatron_samples_per_second": "samples/s",
     "megatron_tokens_per_second": "tokens/s", "megatron_tflops_per_gpu log": "tflops", "megatron_lm_loss": "loss",
     "megatron_tflops_per_gpu computed": "tflops computed", "megatron_loss": "loss", "megatron_loss_scale": "scale",
-    "megatron_validation_loss": "validation", "megatron_gpu_memory_bytes max_reserved": "memory",
+    "megatron_validation_loss": "validation", "megatron_gpu_memory_bytes": "memory",
     "megatron_global_batch_size": "batch", "megatron_grad_norm": "norm",
 }  # fmt: skip
 _COUNTS = {
@@ -41,6 +41,22 @@ _COUNTS = {
     "megatron_nan_iterations_total": "nan", "megatron_overflows_total": "overflows",
     "megatron_last_checkpoint_iteration": "checkpoint",
 }  # fmt: skip
+_FIGURES = {
+    "megatron_checkpoint_save_seconds": "save", "megatron_at_risk_seconds": "at risk",
+    "megatron_gpu_seconds_total": "gpu seconds", "megatron_baseline_iteration_seconds": "baseline",
+    "megatron_slowdown_ratio": "slowdown", "megatron_iteration_duration_seconds_count": "timed",
+    "megatron_effective_training_time_ratio": "effective",
+}  # fmt: skip
+_EVIDENCE = (
+    "budget_seconds",
+    "budget_reason",
+    "message",
+    "rank",
+    "node",
+    "exit_code",
+    "last_checkpoint_iteration",
+    "ratio",
+)
 _SAMPLE = re.compile(r"(megatron_\w+)\{(.*)\} (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ENDED = ("crashed", "finished")
@@ -89,6 +105,9 @@ def _facts_of_samples(samples: list[tuple[str, dict[str, str], float]]) -> Itera
         elif f"{name} {label}" in _VALUES:
             values[_VALUES[f"{name} {label}"]] = _number(value)
     yield from _row("values", values)
+    yield from _row("figures", {text: _number(one[name], 3) for name, text in _FIGURES.items() if name in one})
+    if (deadline := one.get("megatron_hang_deadline_timestamp_seconds")) is not None:
+        yield f"silence allowed: {deadline - one['megatron_last_progress_timestamp_seconds']:.3g} s"
     lost = {label: _number(value) for name, label, value in labelled if name == "megatron_lost_seconds_total"}
     yield from _row("lost seconds", lost)
     counted = {label: _number(value) for name, label, value in labelled if name == "megatron_incidents_total"}
@@ -122,6 +141,8 @@ def of_transitions(rows: Iterable[dict[str, Any]]) -> Facts:
             incident["severities"].append(row["severity"])
         if not row.get("quiet", True):
             incident["told"].append(row["severity"] if firing else "end")
+        if firing:
+            incident["evidence"] = row["evidence"]
         incident["times"].append(f"{row['time']:.0f}")
         if not firing:
             incident["end"] = "resolved"
@@ -134,9 +155,18 @@ def of_transitions(rows: Iterable[dict[str, Any]]) -> Facts:
         onset = [] if one.get("onset_iteration") is None else [f"since iteration {one['onset_iteration']}"]
         facts.add(f"{title}: " + ", ".join([" > ".join(one["severities"]), *causes, *onset, one["end"]]))
         facts.add(f"{title} times: " + ", ".join(one["times"]))
+        facts.update(_row(f"{title} says", _said(one["evidence"])))
         if one["told"]:
             facts.add(f"{title} told: " + ", ".join(one["told"]))
     return facts
+
+
+def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """What a message says of why; measured numbers are rounded, they depend on when lines were read."""
+    known = {name: str(evidence[name])[:100] for name in _EVIDENCE if evidence.get(name) is not None}
+    for name in known.keys() & {"budget_seconds", "budget_reason", "ratio"}:
+        known[name] = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2g}", known[name])
+    return known
 
 
 def of_summary(summary: Mapping[str, Any]) -> Facts:
