@@ -126,6 +126,9 @@ class Core(Watched):
         """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
         transitions since the last call.
         """
+        events = self.judge.events
+        if events.away_since is not None and events.back_at is None:
+            events.back_at = now + self.wall_offset
         self._settle(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
@@ -346,6 +349,7 @@ class Core(Watched):
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.judge.events, self.alerts = saved.events, saved.alerts
+        self.judge.events.away_since, self.judge.events.back_at = saved.heard_at + saved.wall_offset, None
         for extension in self.extensions:
             if (data := saved.extensions.get(extension.name)) is not None:
                 try:
