@@ -15,17 +15,12 @@ from typing import Literal
 from megatron_monitor.follow.context import Context, OpenFiles, Registry
 from megatron_monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
 from megatron_monitor.follow.messages import (
-    SMALL_BYTES,
-    CaughtUp,
-    Data,
     Message,
-    Opened,
     Position,
     Scanned,
     SourceId,
     Unheard,
     Unreadable,
-    Whole,
     is_path,
     source_id,
 )
@@ -65,8 +60,6 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
-            self.sources,
-            lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()
         self._listings: Listings | None = None
@@ -128,16 +121,15 @@ class MountReader:
         while self._old and self._walk is None and clock.monotonic() < until:
             waited = self.sources.get(heapq.heappop(self._old)[1])
             if waited is not None and waited.due_at == float("inf") and not waited.failed:  # else it was hastened
-                yield from self._turn(waited, clock, old=True)
+                yield from self._turn(waited, clock)
         self.hurried = self.hurried or bool(self._old)
 
-    def _turn(self, source: Source, clock: Clock, *, old: bool = False) -> Iterator[Message]:
+    def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
         self._note(source)
         yield from self._unheard(clock)
-        told = self._context.take_told()
-        for message in _in_one(told) if old else told:
+        for message in self._context.take_told():
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
@@ -313,14 +305,6 @@ class MountReader:
                 del self.sources[key], self._away[key]
                 forgotten.append(key)
         return tuple(forgotten)
-
-
-def _in_one(told: Sequence[Message]) -> Sequence[Message]:
-    """What one look has found, as one message where that was a small file from its beginning to its end."""
-    match told:
-        case Opened(offset=0) as opened, Data() as data, CaughtUp() if len(data.data) == opened.size <= SMALL_BYTES:
-            return (Whole(opened, data),)
-    return told
 
 
 class Readers:

@@ -8,32 +8,22 @@ everything, report it after the second in a row, try again later.
 
 import errno
 import os
-from typing import NamedTuple
 
 from msgspec import Struct
 
-from megatron_monitor.follow.content import Content, verify
-from megatron_monitor.follow.context import Changed, Context, Duplicate, Identity, Standing
+from megatron_monitor.follow.content import verify
+from megatron_monitor.follow.context import Changed, Context, Duplicate, Identity
 from megatron_monitor.follow.discovery import kind_of
 from megatron_monitor.follow.log_directory import LogDirectory
-from megatron_monitor.follow.messages import Copied, Gone, Position, Readable, SourceId, Unreadable
-from megatron_monitor.follow.os_layer import OpenFile, Stamp, stamp
+from megatron_monitor.follow.messages import Gone, Position, Readable, SourceId, Unreadable
+from megatron_monitor.follow.os_layer import stamp
 from megatron_monitor.follow.patterns import looks_binary
 from megatron_monitor.follow.rotation import Left, Rotation
 from megatron_monitor.follow.schedule import Backoff
-from megatron_monitor.follow.start_offset import Start, Waits, held_back, resumed, resumed_beside, unread, whole
+from megatron_monitor.follow.start_offset import Start, resumed, resumed_beside, unread
 from megatron_monitor.follow.tail import Tail
 
 _BINARY_CHECK_BYTES = 1024
-
-
-class _Copy(NamedTuple):
-    """A file that was seen, at `since`, to hold only what another log delivered: so it does while its stamp stays."""
-
-    original: SourceId
-    stamp: Stamp
-    since: float
-    sure: bool
 
 
 class Source(Struct, eq=False):
@@ -61,9 +51,6 @@ class Source(Struct, eq=False):
     gone_since: float | None = None
     _claim: Identity | None = None
     _binary: Identity | None = None
-    _met: tuple[Identity, float] | None = None
-    """A file that is not to be begun yet, and since when it is known."""
-    _copy: _Copy | None = None
     _rotation: Rotation | None = None
     backoff: Backoff = None  # type: ignore[assignment]
     tail: Tail = None  # type: ignore[assignment]
@@ -78,14 +65,12 @@ class Source(Struct, eq=False):
     def _turning(self) -> Rotation:
         """From one file to the next: most paths never need it."""
         if self._rotation is None:
-            self._rotation = Rotation(
-                self.source, self.path, self.context, self.tail, self._directory, self._content_of
-            )
+            self._rotation = Rotation(self.source, self.path, self.context, self.tail, self._directory)
         return self._rotation
 
     def _turned(self) -> None:
         if self._rotation is not None:
-            self._rotation.over()
+            self._rotation.moved_at = None
 
     @property
     def directory(self) -> str:
@@ -96,17 +81,6 @@ class Source(Struct, eq=False):
     def more(self) -> bool:
         """There is more to read at once."""
         return self.tail.more
-
-    @property
-    def standing(self) -> Standing | None:
-        """As another source has to know it, if there was ever a file."""
-        if not self.started:
-            return None
-        absent = self.missing_since is not None and self.gone_since is None
-        unread = self.tail.content is None and self.resume is not None
-        turning = self._rotation is not None and self._rotation.under_way
-        settling = absent or turning or unread or self.tail.suspected_at is not None
-        return Standing(settling, self.looked_at, self.backoff.changed_at, self.tail.written, self.tail.content)
 
     @property
     def started(self) -> bool:
@@ -183,7 +157,7 @@ class Source(Struct, eq=False):
             if self._directory.missing:
                 self._directory_back()
             if tail.content is None:
-                self._begin(seen, now, at)
+                self._begin(seen, now)
             elif self.gone_since is not None:
                 self._come_back(seen, at)
             if tail.content is None:
@@ -196,8 +170,6 @@ class Source(Struct, eq=False):
             if tail.content is not None and identity == tail.content.identity:
                 self._turned()
                 cut = tail.read_on(seen, now, at)
-                if self.backoff.grown:
-                    self._turning.note_beside()
                 if cut is not None:
                     self._turning.cut(cut, seen, now, at)
         except Left as left:
@@ -205,15 +177,12 @@ class Source(Struct, eq=False):
             self.unsupported = "duplicate"
         except Duplicate:
             self.unsupported = "duplicate"
-        except Waits as one:
-            self.unsupported = "duplicate"
-            tail.soon = not one.copied or tail.content is not None
         except Changed:
             tail.soon = True
 
     # The first file under this path.
 
-    def _begin(self, seen: os.stat_result, now: float, at: float) -> None:
+    def _begin(self, seen: os.stat_result, now: float) -> None:
         identity = seen.st_dev, seen.st_ino
         if identity == self._binary:
             self.unsupported = "binary"
@@ -223,51 +192,20 @@ class Source(Struct, eq=False):
             start, proof = resumed(self.context, self.source, self.path, seen, self.resume)
             if start is None and (seen.st_ino != self.resume.inode or self.tail.confirmed(seen.st_dev, now)):
                 start = resumed_beside(self.context, self.source, self.path, self.resume)
-                if start is None and self.resume.written:  # it is lost; what came after it may lie beside the path
-                    start = self._turning.first_passed_by(seen, None, self.resume.written, {seen.st_ino})
             elif start is None:
                 return
             if start is not None:
-                self._start(start, "" if start.position is not None else proof)
+                self._start(start)
                 return
         file = self.context.open_claimed(self.path, identity, self.source)
         if not self.literal and looks_binary(file.pread(_BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
-        self._start(Start(self._content_of(file, seen, now, at), file, seen), proof)
-
-    def _content_of(self, file: OpenFile, seen: os.stat_result, now: float, at: float) -> Content:
-        """What is to be read of a file that the path shows for the first time: all that no other name has delivered, of
-        a copy for good nothing. Raises Duplicate if another source is about to resume it, Waits while it may be a copy.
-        """
-        content = unread(self.context, self.source, self.path, file, seen)
-        if content.offset >= seen.st_size > 0:
-            return content
-        identity = seen.st_dev, seen.st_ino
-        if self._met is None or self._met[0] != identity:
-            self._met = identity, now
-        held = held_back(self.context, self.path, file, seen, now, self._met[1])
-        known = self._copy if self._copy is not None and self._copy.stamp == stamp(seen) else None
-        patience = self.context.settings.idle_interval
-        if known is not None and known.sure and (held is None or now - known.since > patience):
-            self._met = self._copy = None
-            mark = whole(file, seen)
-            self.context.registry.remember(mark, known.original)
-            self.context.tell(Copied(known.original, mark, at))
-            return unread(self.context, self.source, self.path, file, seen)
-        if held is None:
-            self._met = None
-            return content
-        if known is not None:
-            self._copy = known._replace(sure=known.sure or held.sure)
-        elif held.copied:
-            self._copy = _Copy(held.original, stamp(seen), now, held.sure)
-        raise Waits(copied=held.copied)
+        self._start(Start(unread(self.context, self.source, file, seen), file, seen), proof)
 
     def _start(self, start: Start, proof: str = "") -> None:
         self.context.registry.unreserve(self.resume, self.source)
         self.resume = self.gone_since = None
-        self._turning.copied = start.name if start.position is not None else ""  # else nothing proves a copy
         self.tail.begin(start.content, start.file, start.status, start.position, proof)
 
     def _come_back(self, seen: os.stat_result, at: float) -> None:
@@ -278,7 +216,7 @@ class Source(Struct, eq=False):
         problem = verify(file, content.fingerprint()).problem
         if not problem and seen.st_ino != content.inode:
             problem = f"inode {seen.st_ino} instead of {content.inode}"
-        begun = unread(self.context, self.source, self.path, file, seen) if problem else content
+        begun = unread(self.context, self.source, file, seen) if problem else content
         self.tail.put(file)
         self.gone_since = None
         if self.tail.announced:
@@ -332,9 +270,9 @@ class Source(Struct, eq=False):
         tail.close()
         registry.unreserve(self.resume, self.source)
         if tail.content is not None and links != 0:
-            registry.remember(tail.content.fingerprint(), self.source)
+            registry.remember(tail.content.fingerprint())
         elif tail.content is None and self.resume is not None:  # under another name it goes on
-            registry.remember(self.resume, self.source)
+            registry.remember(self.resume)
         self.gone_since = now
         if tail.announced or self.resume is not None:
             self.context.tell(Gone(self.source, at))
@@ -352,10 +290,10 @@ class Source(Struct, eq=False):
         elif not self._directory.missing:
             self._directory.missing = True
             if tail.content is not None:
-                registry.remember(tail.content.fingerprint(), self.source)
+                registry.remember(tail.content.fingerprint())
             elif self.resume is not None:
                 registry.unreserve(self.resume, self.source)
-                registry.remember(self.resume, self.source)
+                registry.remember(self.resume)
 
     def _directory_back(self) -> None:
         """The directory is there again. Another name may have read the file, or still does."""
@@ -365,7 +303,7 @@ class Source(Struct, eq=False):
             return
         if not self.context.claim(content.identity, self.source):
             raise Left(None)
-        finished = self.context.registry.renamed(content.inode, content.offset)
+        finished = self.context.registry.left(content.inode)
         if any(former.offset > content.offset for former in finished):
             self.tail.content = None  # begin anew, behind what the other name read
 

@@ -5,7 +5,7 @@ import os
 import msgspec
 import pytest
 
-from megatron_monitor.follow.messages import Gone, Opened
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened
 from tests.monitor.follow.conftest import LINES, stored, text
 
 
@@ -235,3 +235,18 @@ def test_unreadable_at_the_start_keeps_its_claim(begun, make_rig, append, log):
     second.settle(40)
     assert second.texts(log) == [LINES[30], text(100, 103)]
     assert second.texts(numbered) == []
+
+
+def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
+    """A log that was rotated meanwhile: the end of the old file is no proof that nothing was written since."""
+    log = tmp_path / "main.log"
+    log.write_bytes(b"a line of the log, with text enough to prove it, and more than that\n" * 3)
+    rig = make_rig(log)
+    rig.settle()
+    rig.reader.close()
+    log.rename(tmp_path / "main.log.1")
+    log.write_bytes(b"what was written while nobody looked, and what is read at last\n")
+    rig = make_rig(log, after=rig)
+    rig.settle()
+    kinds = [type(one) for one in rig.messages if isinstance(one, Data | CaughtUp)]
+    assert kinds == [Data, CaughtUp]

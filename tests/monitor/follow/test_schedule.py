@@ -96,7 +96,7 @@ def test_passes_are_paced(make_rig, append, tmp_path):
     began = rig.clock.monotonic()
     list(rig.reader.poll(rig.clock, {str(tmp_path / "7.log")}))
     assert thread.pause(began) == 0.0
-    thread.waker.watches.close()
+    thread.waker.close()
 
 
 @pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])

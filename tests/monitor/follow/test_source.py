@@ -102,20 +102,6 @@ def test_rename_rotation_with_late_writes(begun, append, log, file_system):
     assert not any(isinstance(message, Gone) for message in rig.messages)
 
 
-def test_five_renames_within_one_poll(begun, append, log):
-    """The file that was open is read to its end, then those in between, which nobody saw under its name."""
-    rig = begun(2)
-    append(log, LINES[2])
-    rig.poll()
-    append(log, LINES[3])
-    for number in range(5):
-        log.rename(log.with_name(f"main.log.{5 - number}"))
-        log.write_bytes(LINES[10 + number])
-        os.utime(log, (log.stat().st_mtime + number, log.stat().st_mtime + number))
-    rig.settle(10)
-    assert rig.texts(log) == [text(0, 4), *LINES[10:15]]
-
-
 @pytest.mark.parametrize("keep", [3, 10, 40], ids=["smaller", "same size", "larger"])
 def test_copytruncate(begun, log, file_system, keep):
     """A file cut and filled again is read anew whatever its size is now, and what was delivered is not repeated."""
