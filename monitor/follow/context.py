@@ -185,6 +185,18 @@ class Context(Struct):
             return self._devices[directory]
         return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
 
+    def directory_removed(self, directory: str, device: int) -> bool:
+        """A directory is not there. On a local disk it was removed, or renamed, where the nearest one above that is
+        there lies on the log's device; a mount that is away shows another. A server may forget a name for a while.
+        """
+        while self.is_local(device) and directory != os.path.dirname(directory):
+            directory = os.path.dirname(directory)
+            try:
+                return self.stat(directory).st_dev == device
+            except FileNotFoundError:
+                pass
+        return False
+
     def next_pass(self, sources: int) -> None:
         """What was asked before is old; every one of so many files can be looked at once within the budget."""
         self._devices.clear()

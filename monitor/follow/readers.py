@@ -66,8 +66,6 @@ class MountReader:
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
-        self._away: dict[SourceId, Source] = {}  # those that are gone or missing
-        self._moved: dict[str, float] = {}  # directory -> when a file of it moved last
         self._left = 0  # of a slice of the walk; less than nothing: the one before took more
         self._walk_due = self._walked_at = float("-inf")
         self._looked: float | None = None  # when it last did something, or meant to
@@ -127,25 +125,12 @@ class MountReader:
     def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
-        self._note(source)
         yield from self._unheard(clock)
         for message in self._context.take_told():
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
         self._schedule.put(source)
-
-    def _note(self, source: Source) -> None:
-        """For the next walk: who is away, and where something moved."""
-        directory, changed_at = source.directory, source.backoff.changed_at
-        if source.gone_since is not None or source.missing_since is not None:
-            if source.source not in self._away:
-                self._away[source.source] = source
-                self._moved.pop(directory, None)  # it may be gone, too; who is still there puts it back
-            return
-        self._away.pop(source.source, None)
-        if changed_at > self._moved.get(directory, float("-inf")):
-            self._moved[directory] = changed_at
 
     def _put_off(self, source: Source, clock: Clock) -> bool:
         """Those that moved last are read first: is this one old, as far as can be seen?"""
@@ -232,8 +217,13 @@ class MountReader:
                 yield Unreadable(source.source, None, f"is a {source.unsupported}", clock.wall())
 
     def directories(self, now: float) -> dict[str, float]:
-        """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
-        return self._moved | {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
+        """Where a change would be seen first, and when a file changed there last; now, where new logs are awaited."""
+        found = {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
+        for source in self.sources.values():
+            at = source.backoff.changed_at
+            if at > found.get(source.directory, float("-inf")) and not source.away:
+                found[source.directory] = at
+        return found
 
     def close(self) -> None:
         """Hold no file open."""
@@ -271,7 +261,7 @@ class MountReader:
                 continue
             self._left -= 1
             source = self.follow(found.path, literal=found.literal)
-            if source.gone_since is not None or source.missing_since is not None:
+            if source.away:
                 self._found.add(source.source)
 
     def _scanned(self, walk: Walk, clock: Clock) -> Message:
@@ -296,14 +286,15 @@ class MountReader:
     def _forget(self, now: float) -> tuple[SourceId, ...]:
         """Names that only a pattern found and that have been gone for long."""
         forgotten = []
-        for key, source in list(self._away.items()):
+        for key, source in self.sources.items():
             gone = source.gone_since if source.gone_since is not None else source.missing_since
             long_ago = gone is not None and now - gone > self._settings.forget_gone
             if long_ago and not source.literal and key not in self._found:
-                source.leave()
-                source.due_at = float("inf")
-                del self.sources[key], self._away[key]
                 forgotten.append(key)
+        for key in forgotten:
+            source = self.sources.pop(key)
+            source.leave()
+            source.due_at = float("inf")
         return tuple(forgotten)
 
 
