@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules image licences versions \
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -87,14 +87,11 @@ soak: dev  ## half an hour of faults at random against a real daemon; figures in
 fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
-rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml and deploy/grafana/alerts.yaml anew
-	$(BIN)/python -m deploy.source
-
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
 
-dashboards: dev  ## write Grafana's dashboards anew from grafana/source
-	$(BIN)/python -m grafana.source
+corpus: dev  ## what the product judges of tests/corpus and of all logs of ../shared, against what is recorded; make corpus ARGS=--record
+	$(BIN)/python -m tests.corpus.record $(ARGS)
 
 readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_docs

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import EARLIER
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
@@ -65,7 +64,7 @@ class Saving:
             counts.add("state_save_failures_total")
             return None
         try:
-            parts, problems = store.load(EARLIER)
+            parts, problems = store.load()
         except StateNewerError:
             store.release()
             raise

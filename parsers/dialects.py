@@ -39,7 +39,7 @@ class Dialect(Struct, frozen=True):
     """Refuses a number of layers that the pipeline stages do not divide; DeepSpeed's pipeline spreads any number."""
 
 
-_TABLE = table_in("parsers", "dialects.toml")
+_TABLE = table_in("megatron_monitor.parsers", "dialects.toml")
 DIALECTS = msgspec.convert(_TABLE["dialects"], tuple[Dialect, ...])
 """In the order in which they are recognised. What is known of all others stands in their files (parsers/trainers)."""
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
@@ -56,9 +56,6 @@ _REVEALING = [
     *((field, dialect) for dialect in DIALECTS for field in dialect.fields),
     *((field, dialect) for dialect in DIALECTS for field in dialect.shared_fields),
 ]
-
-PRINTED_BY: dict[str, str] = _TABLE["printed_by"]
-"""TFLOPs formula -> the versions that print by it, for people."""
 
 
 def dialect_of(name: str | None) -> Dialect:

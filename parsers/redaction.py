@@ -22,7 +22,8 @@ MASK: Final = "***"
 
 
 _PATTERNS: Final = tuple(
-    (tuple(row["words"]), pattern) for row, pattern in patterned(table_in("parsers", "secrets.toml"), "secrets")
+    (tuple(row["words"]), pattern)
+    for row, pattern in patterned(table_in("megatron_monitor.parsers", "secrets.toml"), "secrets")
 )
 """Words of which a line in lower case holds one, else the pattern is not tried; what stays is the group `head`."""
 _TOKEN: Final = next(words for words, _ in _PATTERNS if words[0] == "token ")  # no tokens per second

@@ -39,7 +39,7 @@ class Timer(Struct, frozen=True):
 
 
 def _table() -> Iterator[tuple[str, Timer]]:
-    lines = (get_data("parsers", "timers.csv") or b"").decode().splitlines()
+    lines = (get_data("megatron_monitor.parsers", "timers.csv") or b"").decode().splitlines()
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
         inside, kind = tuple(row["inside"].split()), row["is"]
         yield row["name"], Timer(msgspec.convert(row["category"], Category), inside, kind == "mixed", kind == "ignored")

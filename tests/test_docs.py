@@ -206,7 +206,7 @@ def test_the_interface_lists_every_name() -> None:
 
 
 def test_formulas_are_all_described() -> None:
-    """docs/formulas.md names every formula by which `flops` and `report` compute."""
+    """docs/formulas.md names every formula by which `report` computes."""
     text = (ROOT / "docs" / "formulas.md").read_text()
     assert [name for name in FORMULAS if f"`{name}`" not in text] == []
 

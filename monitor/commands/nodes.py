@@ -11,7 +11,6 @@ from rich.table import Table
 
 from megatron_monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
 from megatron_monitor.config import Config
-from megatron_monitor.core.conversion import EARLIER
 from megatron_monitor.core.saved import of_parts
 from megatron_monitor.daemon import state_directory
 from megatron_monitor.nodes.hostlist import compress
@@ -70,7 +69,7 @@ def _of_logs(config: Config) -> Ledger:
 
 def _of_daemon(config: Config) -> Ledger:
     directory = state_directory(config, config.listen)
-    parts, problems = Store(directory).load(EARLIER)
+    parts, problems = Store(directory).load()
     saved = of_parts(parts, problems) if parts is not None else None
     warn(*problems)
     if saved is None:

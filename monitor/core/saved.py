@@ -39,7 +39,7 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     experiments: Known | None = None
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
     member: Member | None = None
-    """Which run it is a stream of, and why. None in files of earlier daemons."""
+    """Which run it is a stream of, and why."""
     put_out: bool = False
     """Its run made room for others."""
     new: bool = False
@@ -65,7 +65,7 @@ class Place(Struct):
     among the sources saved here is read again from there."""
     written: dict[str, float] = field(default_factory=dict)
     """When each stream was last written to, Unix seconds."""
-    carriers: dict[str, Remembered | float] = field(default_factory=dict)
+    carriers: dict[str, Remembered] = field(default_factory=dict)
     """Agents that send heartbeats."""
 
 
@@ -202,7 +202,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
             axis, series = decode(parts.pop(key), type=tuple[bytes, dict[str, bytes]])
             sealed[name] = Sealed(axis, series, name)
         saved = decode(parts.pop(MONITOR), type=Saved)
-        owing = decode(parts.pop(OWED), type=Saved) if OWED in parts else saved  # as daemons wrote it before
+        owing = decode(parts.pop(OWED), type=Saved)
         saved.owed, saved.hands, saved.counts = owing.owed, owing.hands, saved.counts | owing.counts
         saved.charts, saved.ledger = names, decode(parts.pop(LEDGER), type=Ledger)
         saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])

@@ -75,19 +75,18 @@ class Carriers:
         """Those that were known. What cannot be read is none."""
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):  # no JSON, or no text
-                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered | float]))
+                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered]))
 
-    def restore(self, known: Mapping[str, Remembered | float]) -> None:
-        """These were known. Earlier versions kept when an agent was heard, no more."""
-        for name, one in known.items():
-            heard, behind = one if isinstance(one, Remembered) else Remembered(one)
+    def restore(self, known: Mapping[str, Remembered]) -> None:
+        """These were known."""
+        for name, (heard, behind) in known.items():
             self._heard[name] = heard
             self._beating.add(name)
             if behind is not None:
                 self._behind[name] = behind
 
     @property
-    def kept(self) -> dict[str, Remembered | float]:
+    def kept(self) -> dict[str, Remembered]:
         """Of those that beat."""
         return {name: Remembered(self._heard[name], self._behind.get(name)) for name in self._beating}
 
