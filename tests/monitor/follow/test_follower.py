@@ -128,17 +128,6 @@ def test_polled_on_a_network_mount(start, append, tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("follow")]
 
 
-def test_wake_looks_at_everything(start, append, tmp_path):
-    """`wake` reads what no event told of."""
-    log = tmp_path / "a.log"
-    log.write_text("one\n")
-    follower, messages = start(log, local=False, poll_interval=1000.0, idle_interval=1000.0)
-    until(messages, CaughtUp)
-    append(log, b"two\n")
-    follower.wake()
-    assert until(messages, Data).data == b"two\n"
-
-
 def test_full_queue_holds_the_reader_back(start, tmp_path):
     """The loop takes messages when it can; nothing is lost meanwhile, and stopping does not wait for it."""
     log = tmp_path / "a.log"
@@ -251,22 +240,3 @@ def test_read_once_tells_what_cannot_be_read(tmp_path):
     watches = [Watch(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
     told = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
     assert told == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}
-
-
-def test_read_once_of_an_unreadable_file(tmp_path):
-    """One failure is enough where nothing is tried again."""
-
-    class Denied(OsLayer):
-        def open(self, path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-
-    (tmp_path / "a").write_text("x")
-    messages = list(read_once([Watch(str(tmp_path))], os_layer=Denied()))
-    assert [message.errno for message in messages if isinstance(message, Unreadable)] == [errno.EACCES]
-
-
-def test_messages_are_plain_values():
-    """Nothing mutable and no handle crosses to the loop."""
-    opened = Opened("s", "/s", None, 0, 0.0, False)
-    with pytest.raises(AttributeError):
-        opened.size = 1

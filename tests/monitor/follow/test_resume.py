@@ -14,18 +14,6 @@ def elsewhere(positions):
     return {key: msgspec.structs.replace(one, device=one.device + 7) for key, one in positions.items()}
 
 
-def test_grown_while_down(begun, make_rig, append, log):
-    """Only what was written since is delivered."""
-    first = begun(30)
-    append(log, text(30, 33) + b"half")
-    second = make_rig(log, after=first)
-    opened = second.poll()[0]
-    assert isinstance(opened, Opened)
-    assert opened.resumed
-    assert opened.offset == opened.position.offset == len(text(0, 30))
-    assert second.text(log) == text(30, 33) + b"half"
-
-
 @pytest.mark.parametrize("name", [b"token=5ecret9beef77aBcD", b"caf\xe9"])
 def test_a_name_that_is_not_shown_as_it_is(make_rig, append, log, name):
     """What has a secret in its name, or bytes that are no text, goes on where it was, once the search has found it."""
@@ -82,16 +70,6 @@ def test_truncated_on_a_network_mount_needs_a_second_look(begun, make_rig, kinds
     log.write_bytes(whole + LINES[30])
     second.settle(2)
     assert second.texts(log) == [LINES[30]]
-
-
-def test_renamed_while_down_and_nothing_in_its_place(begun, make_rig, append, kinds, log):
-    """A pattern no longer shows the name, yet its rest is read; then it is gone when it stays away."""
-    first = begun(30, log.parent / "main.*")
-    append(log, text(30, 32))
-    log.rename(log.with_name("final"))
-    second = make_rig(log.parent / "main.*", after=first)
-    assert kinds(second.settle(310)) == ["Opened", "Data", "CaughtUp", "Gone"]
-    assert second.texts(log) == [text(30, 32)]
 
 
 def test_deleted_while_down(begun, make_rig, kinds, log):
@@ -195,14 +173,6 @@ def test_numbered_files_moved_up_while_down(make_rig, append, log):
         assert second.texts(log) == [LINES[80], text(100, 103)]
         assert second.texts(numbered) == [LINES[30]]
         assert second.texts(log.with_name("main.log.2")) == []
-
-
-def test_same_tail_other_head(begun, make_rig, log):
-    """The bytes before the offset alone do not prove a position."""
-    first = begun(30)
-    log.write_bytes(b"X" + text(0, 31)[1:])
-    second = make_rig(log, after=first)
-    assert "first" in second.poll()[0].proof
 
 
 def test_inode_of_a_deleted_file_is_used_again(make_rig, tmp_path):
