@@ -22,6 +22,8 @@ _BATCH = 32  # messages of a pass that are put at once
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
 _EVENT_PASS_SECONDS = 0.4  # the same where events name what changes: to be woken costs as much as to read ten lines
+_PASS_PER_FILE = 0.03  # the same, for each file that had grown: of fifty every line comes within two seconds
+_LONGEST_PASS = 1.5  # and never longer
 _LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
 _SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
 
@@ -160,6 +162,7 @@ class ReaderThread(threading.Thread):
         self._stopping = stopping
         self._busy_since: float | None = None
         self._walked = True
+        self._grown = 0
 
     def status(self) -> MountStatus:
         """Safe from any thread."""
@@ -181,7 +184,7 @@ class ReaderThread(threading.Thread):
                     return
                 pause = min(self.pause(began), _LONGEST_PAUSE)
                 self._reader.passed(self._clock.monotonic(), pause)
-                self.waker.wait(pause, _EVENT_PASS_SECONDS if changed else 0.0, _SETTLE_SECONDS)
+                self.waker.wait(pause, self._least_pause if changed else 0.0, _SETTLE_SECONDS)
         finally:
             self._reader.close()
             self.waker.close()
@@ -190,8 +193,13 @@ class ReaderThread(threading.Thread):
         """Seconds to the next pass, after one that `began` then."""
         if self._reader.hurried:
             return 0.0
-        least = _EVENT_PASS_SECONDS if self._reader.mode == "inotify" else _POLL_PASS_SECONDS
-        return max(0.0, began + max(self._reader.wait(began), least) - self._clock.monotonic())
+        return max(0.0, began + max(self._reader.wait(began), self._least_pause) - self._clock.monotonic())
+
+    @property
+    def _least_pause(self) -> float:
+        if self._reader.mode == "poll":
+            return _POLL_PASS_SECONDS
+        return max(_EVENT_PASS_SECONDS, min(_PASS_PER_FILE * self._grown, _LONGEST_PASS))
 
     def _observe(self) -> None:
         """After each walk: observe the directories of a mount on which every write is seen by this system."""
@@ -205,8 +213,10 @@ class ReaderThread(threading.Thread):
         """Read what is due and put it into the queue. False: it is to end."""
         self._busy_since = self._clock.monotonic()
         found: list[Message] = []
+        self._grown = 0
         for message in self._reader.poll(self._clock, changed, all_files=all_files):
             found.append(message)
+            self._grown += isinstance(message, Data)
             self._walked = self._walked or isinstance(message, Scanned)
             small = not isinstance(message, Data) or len(message.data) <= SMALL_BYTES
             if small and self._reader.mount.local and len(found) < _BATCH:

@@ -17,8 +17,8 @@ _KINDS = [events.FileCreatedEvent, events.FileDeletedEvent, events.FileModifiedE
 _CHANGED_SECONDS = 3600.0  # a directory that changed so lately is observed
 _MOST_DIRECTORIES = 512  # of 8,192 inotify watches of the user, which other programs need, too; one is a thread
 _MOST_PATHS = 1024  # named to the reader at once; what else changed it finds by itself
-_EVENTS_PER_SECOND = 5.0  # an event takes 0.4 ms: where more come the reader polls, which is cheaper
-_PAUSE_SECONDS = 300.0  # without an observer after too many events, or after a failure
+_EVENTS_PER_SECOND = 5.0  # an event takes 0.4 ms: where more come it is cheaper to poll
+_PAUSE_SECONDS = 300.0  # in which nothing is observed after too many events, or after a failure
 
 
 class Waker(events.FileSystemEventHandler):
@@ -61,13 +61,13 @@ class Waker(events.FileSystemEventHandler):
             return taken
 
     def observe(self, changed: Mapping[str, float], now: float) -> bool:
-        """Observe directories by when they changed last; called every few seconds. False: nothing is observed."""
-        count, seconds, self._events, self._since = self._events, now - self._since, 0, now
-        lately = {path for path, at in changed.items() if now - at <= _CHANGED_SECONDS}
+        """Observe directories by when they changed last; called every few seconds. False: there is no observer."""
+        if self._events > _EVENTS_PER_SECOND * max(10.0, now - self._since):
+            self._paused_until = now + _PAUSE_SECONDS
+        self._events, self._since, paused = 0, now, now < self._paused_until
+        lately = {path for path, at in changed.items() if now - at <= _CHANGED_SECONDS and not paused}
         try:
-            if count > _EVENTS_PER_SECOND * max(10.0, seconds):
-                raise OSError("too many events")
-            if now >= self._paused_until:
+            if self._observer is not None or not paused:
                 self._watch(lately, changed)
         except Exception:  # noqa: BLE001 - the boundary of the observer: no watch, instance or thread is left
             self.close()
