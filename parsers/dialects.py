@@ -35,8 +35,6 @@ class Dialect(Struct, frozen=True):
     """How its log is made to tell where an iteration's time goes: shown with a slowdown of a log that does not."""
     timers_of_ranks: str = ""
     """The option that prints the least and the most over the ranks."""
-    even_layers: bool = False
-    """Refuses a number of layers that the pipeline stages do not divide; DeepSpeed's pipeline spreads any number."""
 
 
 _TABLE = table_in("megatron_monitor.parsers", "dialects.toml")

@@ -10,9 +10,10 @@ import random
 import sys
 from dataclasses import dataclass
 
+from megatron_monitor.node_statistics.ledger import Ledger
+from megatron_monitor.node_statistics.standing import standings
 from megatron_monitor.nodes.hostlist import compress, expand
-from megatron_monitor.nodes.record import LaunchRecord, Ledger
-from megatron_monitor.nodes.standing import standings
+from megatron_monitor.run.launch_record import LaunchRecord
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class Shard:
     def close(self, *, save: bool) -> MonitorCounts:
         """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
         self._opening.stop()
-        self.desk.executor.stop()
+        self.desk.stop()
         self.record.lost = self.record.lost or not save
         if self.open:
             save = save and self.next >= self._until

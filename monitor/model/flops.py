@@ -16,8 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from megatron_monitor.model.sizes import Sizes, expert_width, sizes_of
-from megatron_monitor.model.sizes import parameters as parameters
+from megatron_monitor.model.sizes import Sizes, expert_width, parameters, sizes_of
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.dialects import dialect_of
 
@@ -231,6 +230,16 @@ def explain_printed(
         if value is not None and prints_as(value, printed):
             return name
     return None
+
+
+def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequence: int) -> tuple[str, float] | None:
+    """(formula, TFLOP/s per GPU) that comes closest to the printed figure, of those of the run's own program and the
+    notes' rule: of many formulas some fits by chance.
+    """
+    own = formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
+    values = ((name, FORMULAS[name](topology, seconds, batch, sequence)) for name in (*own, "seed"))
+    found = [(name, value) for name, value in values if value is not None and value > 0]
+    return min(found, key=lambda item: abs(item[1] - printed), default=None)
 
 
 def prints_as(value: float, printed: float) -> bool:

@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
-from megatron_monitor.nodes.record import HARDWARE, LaunchRecord, read
+from megatron_monitor.node_statistics.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.ledger import read
+from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
 from megatron_monitor.statistics.median import median
 
 _SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})

@@ -6,26 +6,54 @@ after the end: the log's own lines come first, and say more.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Container, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from megatron_monitor.config import Config
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.sources import TOGETHER, Source, Sources
-from megatron_monitor.hands.permission import Facts
-from megatron_monitor.identity import candidate, differs, key_of
+from megatron_monitor.core.sources import TOGETHER, Source
+from megatron_monitor.identity import candidate, differs
 from megatron_monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Job
-from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.slurm import JobAnswered, JobQuestion
 
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
 _BEHIND = 5.0  # seconds that the accounting is behind the controller: before, it may name root as the job's user
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
+
+
+class Asked(Struct):
+    """What Slurm was asked about a run."""
+
+    at: float = float("-inf")
+    candidate: Candidate | None = None
+    other: Candidate | None = None
+    """Another job that may write the run."""
+    over: str = ""
+    """The last one that did not."""
+    waiting: bool = False
+    account: bool = False
+    """The next question goes to the accounting."""
+    accounted: str = ""
+    """The job that the accounting was asked about, whatever it said."""
+    problem: str = ""
+    """What was said of it last: each thing once."""
+    ends_at: float = float("inf")
+    """When what Slurm knows of its end is folded."""
+
+
+def asked_of(run: Run) -> Asked:
+    """What Slurm was asked about this run."""
+    found = run.notes.get("slurm")
+    if found is None:
+        found = run.notes["slurm"] = Asked()
+    assert isinstance(found, Asked)
+    return found
 
 
 class Jobs:
@@ -47,7 +75,7 @@ class Jobs:
         for name, run in runs.items():
             if not self._is_due(run, name in wanted, now):
                 continue
-            asked = run.asked
+            asked = asked_of(run)
             before, asked.at = asked.candidate, now
             asked.candidate, asked.other = self._candidates(run, sources, asked.over)
             asked.account = asked.account and asked.candidate == before
@@ -62,7 +90,7 @@ class Jobs:
         return due
 
     def _is_due(self, run: Run, wanted: bool, now: float) -> bool:
-        if run.asked.waiting or 0.0 <= now - run.asked.at < self._settings.interval:
+        if asked_of(run).waiting or 0.0 <= now - asked_of(run).at < self._settings.interval:
             return False
         if run.archived or not (run.state.live and run.state.proven):
             return False
@@ -70,7 +98,7 @@ class Jobs:
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
-        asked = run.asked
+        asked = asked_of(run)
         if answer.question.beside:
             return _take_other(run, answer, sources)
         if asked.candidate is None or answer.question.job != asked.candidate.id:
@@ -92,7 +120,7 @@ class Jobs:
 
     def _take_job(self, run: Run, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
         """It is believed, or why not is said."""
-        asked = run.asked
+        asked = asked_of(run)
         why = refusal(run.state, job, of, owners)
         if why is not None:
             run.state.job = None
@@ -130,7 +158,7 @@ class Jobs:
         if answer.gone:
             self._speaks()
             if run.state.job is None or run.state.job.state not in OVER:
-                run.asked.account = run.asked.accounted != answer.question.job
+                asked_of(run).account = asked_of(run).accounted != answer.question.job
             _say(run, f"{answer.problem}: it ended long ago, or {run.state.name!r} is none of its jobs")
         elif answer.question.account:
             _say(run, f"the accounting does not tell of job {answer.question.job}: {answer.problem}")
@@ -148,14 +176,14 @@ class Jobs:
 
 
 def _say(run: Run, problem: str) -> None:
-    if problem != run.asked.problem:
+    if problem != asked_of(run).problem:
         _log.info("run=%s slurm %s", run.state.name, problem)
-    run.asked.problem = problem
+    asked_of(run).problem = problem
 
 
 def _note_end(run: Run, job: Job, now: float) -> None:
     """When what Slurm knows of its end is to be folded."""
-    asked = run.asked
+    asked = asked_of(run)
     if job.state not in OVER and job.state not in WAITING:
         asked.ends_at = float("inf")
         return
@@ -166,7 +194,7 @@ def _note_end(run: Run, job: Job, now: float) -> None:
 
 def _is_settled(run: Run) -> bool:
     """Its launch has ended, so has its job, and whoever knows more was asked."""
-    job, asked = run.state.job, run.asked
+    job, asked = run.state.job, asked_of(run)
     if run.state.launch.phase not in ENDED or job is None or job.state not in OVER:
         return False
     return asked.at > float("-inf") and not asked.account and not proofs(run.state)
@@ -174,7 +202,7 @@ def _is_settled(run: Run) -> bool:
 
 def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
     """Does another job, which runs too, write the run? Unknown: it is as it was."""
-    job, asked, other = answer.job, run.asked, run.asked.other
+    job, asked, other = answer.job, asked_of(run), asked_of(run).other
     if other is None or other.id != answer.question.job or (job is None and not answer.gone):
         return "failed"
     owners = _owners(run, sources)
@@ -207,49 +235,3 @@ def _files(run: Run, sources: Mapping[str, Source]) -> list[Source]:
 def _owners(run: Run, sources: Mapping[str, Source]) -> frozenset[int]:
     """User ids of the run's files, as far as their file systems tell."""
     return frozenset(source.owner for source in _files(run, sources) if source.owner is not None)
-
-
-def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
-    return [followed[name] for run in runs for name in followed.of_run(run)]
-
-
-class Proof:
-    """What is known of a run's job beside the run's own state: what a policy must know before it touches the job."""
-
-    def __init__(self) -> None:
-        self.own_job = ""
-        """The one that the monitor itself runs in."""
-        self._runs: Mapping[str, Run] = {}
-        self._of_job: Mapping[str, Set[str]] = {}
-
-    def look(self, runs: Mapping[str, Run]) -> None:
-        """Once a turn."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for name, run in runs.items():
-            if run.state.job is not None:
-                found[run.state.job.id].add(name)
-        self._runs, self._of_job = runs, found
-
-    def facts(self, run: Run, followed: Sources, config: Config) -> Facts:
-        """Of the files that tell steps, or of all where none does, those count that were written last."""
-        job, sources = run.state.job or Job("", ""), _streams(followed, [run.log])
-        tell = [source for source in sources if source.has_steps or source.member.steps] or sources
-        newest = max((source.mtime for source in tell), default=0.0)
-        ids, outputs = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}
-        site = config.slurm.job_from
-        mates = self._mates(run, ids)
-        lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
-        numbers = {key_of(path, site).id for path in lately} if site is not None else set()
-        return Facts(
-            proven=not (lately.isdisjoint(outputs) and numbers.isdisjoint(ids)),
-            owners=frozenset(source.owner for source in sources),
-            others=[self._runs[name].state for name in sorted(mates & self._runs.keys())],
-            undecided=any(source.waiting for source in (*sources, *_streams(followed, mates))),
-            beside=run.state.beside,
-            own_job=self.own_job,
-        )
-
-    def _mates(self, run: Run, ids: Set[str]) -> Set[str]:
-        """The other runs of its job."""
-        shares = set(run.identity.get("shares_job_with", ()))
-        return shares.union(*(self._of_job.get(one, ()) for one in ids)) - {run.state.name}

@@ -14,16 +14,17 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from megatron_monitor.config import Config
+from megatron_monitor.config.policies import Policy
+from megatron_monitor.core.extension import Notice
 from megatron_monitor.core.runs import Run
 from megatron_monitor.hands.permission import Facts, is_fresh, may_act
 from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
 from megatron_monitor.hands.record import ASK, ENDING, LOOK, NOT_DONE, Course, Order, Record, Step, StepDone, shown
-from megatron_monitor.hands.settings import Policy
 from megatron_monitor.incidents import Incident, Transition, amend
 from megatron_monitor.run.records import Unrestarted
 
@@ -39,21 +40,15 @@ _PATIENCE: Final = 1800.0  # seconds in which it is: a job that ends slowly, a c
 _NEXT: Final = re.compile(r"(?:submitted )?job (\d+)(?: came first)?")
 
 
-class Message(NamedTuple):
-    """An event for people; `to`: the notifiers that get it whatever they want, None: those that want it."""
-
-    transition: Transition
-    to: tuple[str, ...] | None = None
-
-
 class Hands:
     """The record and what is under way. Without a state directory (`kept`) nothing is done."""
 
-    def __init__(self, config: Config, facts: Callable[[Run], Facts]) -> None:
-        """`facts`: what is known of a run's job beside the run's state."""
+    def __init__(self, config: Config, facts: Callable[[Run], Facts], wanted: set[str]) -> None:
+        """`facts`: what is known of a run's job beside the run's state; `wanted`: where it names the runs of which a
+        policy waits for Slurm's answer.
+        """
         self.record = Record()
-        self.wanted: set[str] = set()
-        """Runs of which a policy waits for Slurm's word."""
+        self.wanted = wanted
         self._facts = facts
         self.kept = True
         """Can the state be saved?"""
@@ -96,7 +91,7 @@ class Hands:
                 if step.status == "waiting":
                     step.status, step.outcome, self.changed = "skipped", why, True
 
-    def turn(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> list[Message]:
+    def turn(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> list[Notice]:
         """Plan, begin and report. `reading`: is something of the run still to be read?"""
         if not 0.0 <= now - self._turned_at <= _AWAY:
             self._watched.clear()
@@ -110,7 +105,7 @@ class Hands:
         if 0.0 <= now - self._looked_at < _EVERY:
             return []
         self._looked_at = now
-        messages: list[Message] = []
+        messages: list[Notice] = []
         newest: dict[str, Course] = {}
         for course in self.record.courses:
             messages += self._advance(course, runs.get(course.run), now)
@@ -251,12 +246,12 @@ class Hands:
 
     # --- doing ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, course: Course, run: Run | None, now: float) -> Iterable[Message]:
+    def _advance(self, course: Course, run: Run | None, now: float) -> Iterable[Notice]:
         """Begin the next step."""
-        messages: list[Message] = []
+        messages: list[Notice] = []
         while (step := self._next(course, run, now)) is not None:
             if step.action == "notify":
-                messages.append(Message(self._event(course, run, now), tuple(step.to)))
+                messages.append(Notice(self._event(course, run, now), tuple(step.to)))
                 step.status, step.outcome, step.ended_at = "done", "sent", now
                 continue
             self.stamp += 1
@@ -264,13 +259,13 @@ class Hands:
             break
         return messages
 
-    def _report(self, course: Course, run: Run | None, now: float) -> Iterable[Message]:
+    def _report(self, course: Course, run: Run | None, now: float) -> Iterable[Notice]:
         """How it all ended, once; of a restart that failed its incident tells the same."""
         if course.open or course.reported or (course.dry_run and not self._has_asked(course, run, now)):
             return
         course.reported = self.changed = True
         if run is None or not course.trouble:
-            report = Message(self._event(course, run, now))
+            report = Notice(self._event(course, run, now))
             if run is not None:
                 run.book.history.append(report.transition)
                 run.dirty = True

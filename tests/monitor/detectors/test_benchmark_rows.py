@@ -17,21 +17,15 @@ ROWS = SHARED / "data" / "seed-benchmarks.json"
 pytestmark = pytest.mark.real_logs
 
 EXPECTED: dict[str, tuple[str, ...]] = {
-    "E3": ("K12",),  # 2048 in the row, 512 in the heading: four times
-    "E5": ("K07",),  # the MLP of the 13B in the 104B
-    "E7": ("K05",),  # 32 layers on 64 stages
-    "E8": ("K12",),  # a digit slipped, which happens to be the ratio of 1048 to 1024
-    "E9": ("K08", "K11"),  # the figure of another size
-    "E10": ("K12",),  # twice
-    "E11": ("K02",),
-    "E12": ("K02",),
-    "E13": ("K04",),
-    "E17": ("K02",),
-    "E21": ("K02",),
-    "E26": ("K05",),  # 72 layers on 48 stages
+    "E3": ("K08",),  # 2048 in the row, 512 in the heading: four times
+    "E8": ("K08",),  # a digit slipped
+    "E9": ("K08",),  # the figure of another size
+    "E10": ("K08",),  # twice
     "E34": ("K21",),  # 32 % (8 x 8)
 }
-"""Exceptions of single rows whose inputs a log has. Others compare rows (the report), or are slips of a document."""
+"""Exceptions of single rows whose inputs a log has. Others compare rows (the report), are slips of a document, or are
+layouts that Megatron refuses.
+"""
 
 
 def rows() -> list[dict[str, Any]]:
