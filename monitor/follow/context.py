@@ -37,7 +37,7 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._left: OrderedDict[int, tuple[Fingerprint, ...]] = OrderedDict()
+        self._left: OrderedDict[int | str, tuple[Fingerprint, ...]] = OrderedDict()
         for position in resume.values():
             for one in position.former:
                 self.remember(one)
@@ -72,19 +72,23 @@ class Registry:
                 self._reserved = self._reserved or {}  # an emptied table keeps its memory, some MB of 100,000
 
     def remember(self, former: Fingerprint) -> None:
-        """Its source has read the file up to there and left it: under another name it is read on, not again."""
+        """Its source has read the file up to there and left it: under another name it is read on, not again. What was
+        cut has no inode any more (0): a copy of it is known by its first bytes.
+        """
+        key, same = former.inode or former.head_hash, (former.head_hash, former.offset, former.tail_hash)
         with self._lock:
-            same = former.inode, former.head_hash, former.offset, former.tail_hash
-            kept = self._left.pop(former.inode, ())
-            others = [one for one in kept if (one.inode, one.head_hash, one.offset, one.tail_hash) != same]
-            self._left[former.inode] = (*others, former)[-_CANDIDATES:]
+            kept = self._left.pop(key, ())
+            others = [one for one in kept if (one.head_hash, one.offset, one.tail_hash) != same]
+            self._left[key] = (*others, former)[-_CANDIDATES:]
             if len(self._left) > _MOST:
                 self._left.popitem(last=False)
 
-    def left(self, inode: int) -> list[Fingerprint]:
-        """What was read of files with that inode, the longest first. To be verified: inodes are used again."""
+    def left(self, key: int | str) -> list[Fingerprint]:
+        """What was read of files with that inode, or of cut ones with that hash of the first bytes, the longest first.
+        To be verified: inodes are used again.
+        """
         with self._lock:
-            return sorted(self._left.get(inode, ()), key=lambda one: -one.offset)
+            return sorted(self._left.get(key, ()), key=lambda one: -one.offset)
 
 
 class OpenFiles:

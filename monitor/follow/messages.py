@@ -88,7 +88,9 @@ class Data(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True):
-    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all read."""
+    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all was read, or
+    what was read of the one that was cut.
+    """
 
     source: SourceId
     reason: RestartReason

@@ -11,6 +11,7 @@ import os
 import sys
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from megatron_monitor.follow.content import Content, is_strong, verify
 from megatron_monitor.follow.context import Changed, Context, Duplicate, Identity
@@ -244,7 +245,8 @@ class Source(Struct, eq=False):
         content = tail.content
         assert content is not None
         reason: RestartReason = "truncated" if cut.held or seen.st_size < content.offset else "replaced"
-        self._switch(reason, cut.proof, Content(*content.identity), at, left=None)
+        left = replace(content.fingerprint(), device=0, inode=0)
+        self._switch(reason, cut.proof, Content(*content.identity), at, left=left)
         if tail.read_on(seen, now, at) is not None:
             tail.soon = True
 
@@ -313,7 +315,7 @@ class Source(Struct, eq=False):
     def _switch(
         self, reason: RestartReason, proof: str, content: Content, at: float, *, left: Fingerprint | None
     ) -> None:
-        """The source goes on with other content. `left`: the old file, which was read to its end."""
+        """The source goes on with other content. `left`: the old file, which was read to its end, or what was cut."""
         tail = self.tail
         if left is not None:
             self.context.registry.remember(left)

@@ -7,7 +7,16 @@ what another name has delivered, which mostly is 0.
 import os
 from typing import NamedTuple
 
-from megatron_monitor.follow.content import Content, Verified, is_strong, verify
+from megatron_monitor.follow.content import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    Content,
+    Verified,
+    digest,
+    is_strong,
+    tail_of,
+    verify,
+)
 from megatron_monitor.follow.context import Context, Duplicate
 from megatron_monitor.follow.messages import Fingerprint, Position, SourceId
 from megatron_monitor.follow.os_layer import OpenFile
@@ -72,7 +81,8 @@ def resumed_beside(context: Context, source: SourceId, path: str, position: Posi
 
 
 def unread(context: Context, source: SourceId, file: OpenFile, seen: os.stat_result) -> Content:
-    """What there is to read in a file just claimed: all of it, or what another name has not delivered before.
+    """What there is to read in a file just claimed: all of it, or what another name has not delivered before; of the
+    copy of a log that was cut, what will be added to it.
 
     Raises Duplicate if another source is about to resume it.
     """
@@ -84,4 +94,9 @@ def unread(context: Context, source: SourceId, file: OpenFile, seen: os.stat_res
         problem, head, tail = verify(file, former)
         if not problem:
             return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
+    head = file.pread(HEAD_BYTES, 0)
+    for former in registry.left(digest(head)) if len(head) == HEAD_BYTES else ():
+        if not verify(file, former).problem:  # a copy of a log that was cut (copytruncate): nothing in it is news
+            tail = tail_of(file.pread(TAIL_BYTES, max(0, seen.st_size - TAIL_BYTES)))
+            return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail)
     return Content(seen.st_dev, seen.st_ino)
