@@ -15,7 +15,7 @@
    file changed in the last hour (`waker`): a line is read 40 ms after it was written.
 5. *Rotate*: the path names another file. The old one is read to its end, for a second longer, then the new one begins.
    *Truncate*: the bytes before the offset changed on a fresh open; on a network mount two opens 3 s apart must agree.
-   The file is read from its beginning. A copy of what was cut is not read again, nor for what it holds besides.
+   The file is read from its beginning. A copy beside it of what was cut is not read, nor what it holds besides.
    *Gone*: the name is absent from a directory that can be seen, and the old file was read to its end.
    Any other error means that the file could not be observed: nothing is given up, it is tried again with a backoff.
 6. What was found crosses to the loop as `messages` through the bounded `inbox`; when that is full the reader waits.

@@ -38,9 +38,9 @@ class Registry:
         self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
         self._left: OrderedDict[int | str, tuple[Fingerprint, ...]] = OrderedDict()
-        for position in resume.values():
+        for source, position in resume.items():
             for one in position.former:
-                self.remember(one)
+                self.remember(one, source)
 
     def claim(self, identity: Identity, source: SourceId) -> bool:
         """True if the file is this source's to read."""
@@ -71,11 +71,11 @@ class Registry:
                 del self._reserved[position.inode]
                 self._reserved = self._reserved or {}  # an emptied table keeps its memory, some MB of 100,000
 
-    def remember(self, former: Fingerprint) -> None:
-        """Its source has read the file up to there and left it: under another name it is read on, not again. What was
-        cut has no inode any more (0): a copy of it is known by its first bytes.
+    def remember(self, former: Fingerprint, source: SourceId) -> None:
+        """The source has read the file up to there and left it: under another name it is read on, not again. What was
+        cut has no inode any more (0): a copy of it is known by its directory and its first bytes.
         """
-        key, same = former.inode or former.head_hash, (former.head_hash, former.offset, former.tail_hash)
+        key, same = former.inode or _key(source, former.head_hash), (former.head_hash, former.offset, former.tail_hash)
         with self._lock:
             kept = self._left.pop(key, ())
             others = [one for one in kept if (one.head_hash, one.offset, one.tail_hash) != same]
@@ -83,12 +83,19 @@ class Registry:
             if len(self._left) > _MOST:
                 self._left.popitem(last=False)
 
-    def left(self, key: int | str) -> list[Fingerprint]:
-        """What was read of files with that inode, or of cut ones with that hash of the first bytes, the longest first.
-        To be verified: inodes are used again.
-        """
+    def left(self, inode: int) -> list[Fingerprint]:
+        """What was read of files with that inode, the longest first. To be verified: inodes are used again."""
         with self._lock:
-            return sorted(self._left.get(key, ()), key=lambda one: -one.offset)
+            return sorted(self._left.get(inode, ()), key=lambda one: -one.offset)
+
+    def cut(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
+        """What was read of logs beside the source that began with these bytes, and were cut."""
+        with self._lock:
+            return self._left.get(_key(source, head_hash), ())
+
+
+def _key(source: SourceId, head_hash: str) -> str:
+    return f"{source.rpartition('/')[0]}/{head_hash}"
 
 
 class OpenFiles:

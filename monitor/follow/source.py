@@ -318,7 +318,7 @@ class Source(Struct, eq=False):
         """The source goes on with other content. `left`: the old file, which was read to its end, or what was cut."""
         tail = self.tail
         if left is not None:
-            self.context.registry.remember(left)
+            self.context.registry.remember(left, self.source)
         tail.turn_to(content)
         self._directory_device = None  # the path may be a link to another directory
         self._moved_at = None
@@ -370,9 +370,9 @@ class Source(Struct, eq=False):
         tail.close()
         registry.unreserve(self.resume, self.source)
         if tail.content is not None and links != 0:
-            registry.remember(tail.content.fingerprint())
+            registry.remember(tail.content.fingerprint(), self.source)
         elif tail.content is None and self.resume is not None:  # under another name it goes on
-            registry.remember(self.resume)
+            registry.remember(self.resume, self.source)
         self.gone_since = now
         if tail.announced or self.resume is not None:
             self.context.tell(Gone(self.source, at))
@@ -390,10 +390,10 @@ class Source(Struct, eq=False):
         elif not self._directory_missing:
             self._directory_missing = True
             if tail.content is not None:
-                registry.remember(tail.content.fingerprint())
+                registry.remember(tail.content.fingerprint(), self.source)
             elif self.resume is not None:
                 registry.unreserve(self.resume, self.source)
-                registry.remember(self.resume)
+                registry.remember(self.resume, self.source)
 
     def _directory_back(self) -> None:
         """The directory is there again. Another name may have read the file, or still does."""

@@ -95,7 +95,7 @@ def unread(context: Context, source: SourceId, file: OpenFile, seen: os.stat_res
         if not problem:
             return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
     head = file.pread(HEAD_BYTES, 0)
-    for former in registry.left(digest(head)) if len(head) == HEAD_BYTES else ():
+    for former in registry.cut(source, digest(head)) if len(head) == HEAD_BYTES else ():
         if not verify(file, former).problem:  # a copy of a log that was cut (copytruncate): nothing in it is news
             tail = tail_of(file.pread(TAIL_BYTES, max(0, seen.st_size - TAIL_BYTES)))
             return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail)

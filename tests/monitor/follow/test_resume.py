@@ -224,7 +224,7 @@ def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
 
 @pytest.mark.parametrize("unread", [0, 3])
 def test_the_copy_of_a_log_that_was_cut_is_not_read_again(begun, make_rig, append, log, unread):
-    """Whatever it is called, over a restart too; the log is read from its beginning, what is added to the copy as well."""
+    """Whatever it is called, over a restart too; what is added to it later is read, as is the cut log."""
     pattern, copy = log.parent / "*", log.with_name("main.1.log")
     rig = begun(30, pattern)
     copy.write_bytes(text(0, 30 + unread))
