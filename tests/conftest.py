@@ -17,6 +17,7 @@ from xdist.workermanage import WorkerController
 
 from megatron_monitor.cli import GARBAGE
 from megatron_monitor.core.aside import Aside
+from tests import simulated as simulated  # further forms of timers, for all tests
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"

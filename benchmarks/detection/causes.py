@@ -21,8 +21,10 @@ from megatron_monitor.detectors import slowdown
 from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.replay import Replay
-from megatron_monitor.simulate import FORMS, Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
+from megatron_monitor.simulate.timers import REPORTS
 from megatron_monitor.source_clock import Placed
+from tests import simulated as simulated  # further forms of timers
 
 SEEDS = {"development": 10_000, "final": 3_900_000}
 _EXACT = {
@@ -133,7 +135,7 @@ def main() -> None:
     parser.add_argument("--final", action="store_true")
     parser.add_argument("--runs", type=int, default=20, help="trainings a row")
     parser.add_argument("--factor", type=float, default=1.05)
-    parser.add_argument("--form", nargs="*", default=[*FORMS, "alone", "saves"])
+    parser.add_argument("--form", nargs="*", default=[*REPORTS, "alone", "saves"])
     options = parser.parse_args()
     seed = SEEDS["final" if options.final else "development"]
     for form in options.form:
