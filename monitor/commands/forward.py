@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
-@click.option("--kubernetes", is_flag=True, help="Ask the API server whose a pod is: needs `get` of pods.")
 @click.option("--tenant", help="X-Scope-OrgID.")
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
     paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], carrier: str | None,
-    heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
+    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None,
     token_file: Path | None, properties: dict[str, str], state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
-    The run of a line is `--label run=NAME`, the owner of a pod whose log it is, or named by the path, as `run` does.
+    The run of a line is `--label run=NAME`, or named by the path, as `run` does.
 
     \b
     Examples:
@@ -73,7 +72,7 @@ def forward(
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat, kubernetes=kubernetes)
+        forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):

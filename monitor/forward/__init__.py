@@ -38,9 +38,7 @@ from megatron_monitor.follow.messages import (
 )
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.settings import FollowSettings
-from megatron_monitor.forward.pods import Pods
 from megatron_monitor.identity import named
-from megatron_monitor.owners import UNSURE, owner, plain, pod_at
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
 
@@ -107,7 +105,7 @@ class Progress:
 
     positions: dict[str, Position] = field(default_factory=dict)
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each file's lines are called by: it stays when the pod has gone."""
+    """What each file's lines are called by."""
     last: dict[str, int] = field(default_factory=dict)
     """The nanosecond of each file's last line: no two lines share one."""
     batch: bytes = b""
@@ -157,20 +155,11 @@ class Forwarder:
         directory: Path,
         clock: Clock,
         heartbeat: tuple[str, str, float],
-        *,
-        kubernetes: bool = False,
     ) -> None:
         """`labels` are put on every line, before those that a path tells. `heartbeat`: label, the agent's name, seconds
-        between two. `kubernetes`: the API server is asked whose a pod is. State in `directory`: StateInUseError,
-        StateNewerError, OSError.
+        between two. State in `directory`: StateInUseError, StateNewerError, OSError.
         """
         self._stopping = threading.Event()
-        self._pods: Pods | None = None
-        if kubernetes:
-            try:
-                self._pods = Pods(clock, self._stopping)
-            except OSError as error:
-                _log.warning("the labels of pods cannot be read: %s; their names tell whose they are", error)
         self._target, self._clock = target, clock
         label, name, self._every = heartbeat
         self._carrier = {label: name}
@@ -276,26 +265,12 @@ class Forwarder:
     def _begin(self, message: Opened) -> None:
         self._forgotten.discard(message.source)
         labels = self._progress.labels.setdefault(message.source, {})
-        labels.update(labels or self._labels_of(message.path))
+        labels.update(labels or {"run": named(message.path, self._watches).name, "filename": message.path})
         last = self._progress.last.get(message.source, 0)
         saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
         former = before.marker.former if before is not None else saved.former if saved is not None else ()
         self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
         tail.marker.feed(message)
-
-    def _labels_of(self, path: str) -> dict[str, str]:
-        """The run, by what the pod's operator has written on it, else by its name; where that does not tell it, the
-        pod beside it.
-        """
-        told = {"run": named(path, self._watches).name, "filename": path}
-        if (log := pod_at(path)) is None or "run" in self._labels:
-            return told
-        labels = self._pods.labels(log.space, log.pod, log.uid) if self._pods is not None else None
-        written = {plain(name): value for name, value in (labels or {}).items()}
-        found = owner(written, log.space, log.pod, log.container, complete=labels is not None)
-        assert found is not None  # it has a name
-        told["run"] = found.name or told["run"]
-        return told | ({UNSURE: "yes"} if found.sure == "no" else {})
 
     def _deliver(self) -> None:
         """Push the saved batch until it is taken; what can never be read there is given up."""
