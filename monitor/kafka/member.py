@@ -135,37 +135,35 @@ class Member:
         now = self._clock.monotonic()
         for partition, shard in list(self._shards.items()):
             if not shard.open:
-                self._begin(partition, shard, now)
+                self._begin(partition, shard)
             elif shard.record.lost:
-                self._close(partition, save=False)
-                self._reopen[partition] = now + _AGAIN
+                self._again(partition, save=False, seconds=_AGAIN)
             else:
                 shard.turn()
         for partition in [one for one, at in self._reopen.items() if now >= at]:
             del self._reopen[partition]
-            self._anew(partition)
+            self._consumer.pause([TopicPartition(self._topic, partition)])
+            self._open(partition)
         for found in self._peers.answers():
             self._partitions, self._others = found or (self._partitions, self._others)
         if now >= self._look_at:
             self._look_at = now + _PEERS
             self._peers.ask("who?")
 
-    def _anew(self, partition: int) -> None:
-        if partition in self._shards:
-            self._close(partition, save=True)
-        self._consumer.pause([TopicPartition(self._topic, partition)])
-        self._open(partition)
+    def _again(self, partition: int, *, save: bool, seconds: float = 0.0) -> None:
+        """Close the partition, and open it anew after so many seconds."""
+        self._close(partition, save=save)
+        self._reopen[partition] = self._clock.monotonic() + seconds
 
-    def _begin(self, partition: int, shard: Shard, now: float) -> None:
+    def _begin(self, partition: int, shard: Shard) -> None:
         if trouble := shard.look():
             self._tell(trouble)
-            self._close(partition, save=False)
-            self._reopen[partition] = now + _AGAIN
+            self._again(partition, save=False, seconds=_AGAIN)
         elif shard.open:
             place = TopicPartition(self._topic, partition, shard.next)
             self._consumer.seek(place)
             self._consumer.resume([place])
-            _log.info("kafka: partition %d goes on at record %d, epoch %d", partition, shard.next, shard.record.epoch)
+            _log.info("kafka: partition %d goes on at record %d", partition, shard.next)
 
     def _receive(self, message: Message) -> None:
         shard = self._shards.get(message.partition() or 0)
@@ -192,7 +190,7 @@ class Member:
         """All that lies in the partition was handed on."""
         if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
             self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
-            self._anew(shard.partition)
+            self._again(shard.partition, save=True)
         else:
             shard.next = end
             shard.heard_at = self._clock.monotonic()
@@ -244,7 +242,11 @@ class Member:
     @property
     def ready(self) -> bool:
         """Is all read that is ours?"""
-        return self._joined and all(shard.caught_up or shard.refused for shard in self._shards.values())
+        return (
+            self._joined
+            and not self._reopen
+            and all(shard.caught_up or shard.refused for shard in self._shards.values())
+        )
 
     @property
     def notice(self) -> str:
@@ -299,7 +301,7 @@ class Member:
         """Go on by another configuration: each partition is opened anew."""
         self._config = config
         for partition in list(self._shards):
-            self._anew(partition)
+            self._again(partition, save=True)
 
     def close(self) -> None:
         """Leave the group: others take over at once, with what is saved now."""
