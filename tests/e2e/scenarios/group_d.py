@@ -40,7 +40,7 @@ def _damage(lab: Lab, name: str) -> None:
     state = lab.own / "state"
     for path in state.glob("state*"):
         data = path.read_bytes()
-        if not data:  # the generation before, which was damaged
+        if not data:
             continue
         head, _, body = data.partition(b"\n")
         if name == "cut":
