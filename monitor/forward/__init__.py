@@ -104,8 +104,6 @@ class Progress:
     """What the state file holds."""
 
     positions: dict[str, Position] = field(default_factory=dict)
-    labels: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each file's lines are called by."""
     last: dict[str, int] = field(default_factory=dict)
     """The nanosecond of each file's last line: no two lines share one."""
     batch: bytes = b""
@@ -212,7 +210,7 @@ class Forwarder:
         blocked = any(mount.unheard_seconds for mount in self._follower.status())
         self._push_lines()
         for name in self._forgotten:
-            for kept in (self._tails, self._progress.positions, self._progress.last, self._progress.labels):
+            for kept in (self._tails, self._progress.positions, self._progress.last):
                 kept.pop(name, None)
         self._forgotten.clear()
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
@@ -264,12 +262,11 @@ class Forwarder:
 
     def _begin(self, message: Opened) -> None:
         self._forgotten.discard(message.source)
-        labels = self._progress.labels.setdefault(message.source, {})
-        labels.update(labels or {"run": named(message.path, self._watches).name, "filename": message.path})
+        labels = {"run": named(message.source, self._watches).name, "filename": message.source, **self._labels}
         last = self._progress.last.get(message.source, 0)
         saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
         former = before.marker.former if before is not None else saved.former if saved is not None else ()
-        self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
+        self._tails[message.source] = tail = _Tail(labels, last, former)
         tail.marker.feed(message)
 
     def _deliver(self) -> None:
