@@ -84,8 +84,8 @@ class _Reader:
         try:
             return self._loader.construct_object(node)
         except _SCALAR_TROUBLE as error:
-            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
-            self._document.problem(path, problem or "a value that YAML cannot read", "put it in quotes")
+            said = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
+            self._document.problem(path, said or "a value that YAML cannot read", "put it in quotes")
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:

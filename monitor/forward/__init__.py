@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -52,18 +51,6 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries
 _HOPELESS = frozenset({400, 413, 415})
 
 
-class Target(Protocol):
-    """Where batches go."""
-
-    url: str
-    keyed: bool
-    """By run: a heartbeat goes the way of each run's lines."""
-
-    def push(self, body: bytes) -> float | None:
-        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
-        ...
-
-
 @dataclass
 class Intake:
     """A monitor's intake, and as whom we push."""
@@ -73,10 +60,9 @@ class Intake:
     user: str = ""
     secret_file: Path | None = None
     """The user's password, or a bearer token where there is no user. Read at each push."""
-    keyed = False
 
     def push(self, body: bytes) -> float | None:
-        """None: taken, or never will be."""
+        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self.headers}
         try:
             if self.secret_file is not None:
@@ -148,7 +134,7 @@ class Forwarder:
     def __init__(
         self,
         watches: Sequence[Watch],
-        target: Target,
+        target: Intake,
         labels: Mapping[str, str],
         directory: Path,
         clock: Clock,
@@ -234,11 +220,10 @@ class Forwarder:
             tail.lines = []
 
     def _beat(self) -> None:
-        runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
-        beat, values = {**self._carrier, "heartbeat": "forward"}, [(str(int(self._clock.wall() * 1e9)), "alive")]
-        beats = [{"stream": beat | {"run": run}, "values": values} for run in runs]
+        values = [(str(int(self._clock.wall() * 1e9)), "alive")]
+        beat = {"stream": {**self._carrier, "heartbeat": "forward"}, "values": values}
         self._beat_at = self._clock.monotonic() + self._every
-        self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
+        self._target.push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
 
     def _take(self, message: Message) -> None:
         match message:

@@ -100,8 +100,8 @@ class Reader:
             while (message := self._consumer.poll(_TIMEOUT)) is not None:
                 error = message.error()
                 if error is None:
-                    address = dict(message.headers() or ()).get("address", b"")
-                    found = Found(message.value() or b"", address.decode("utf-8", "replace"))
+                    headers: Any = message.headers() or ()
+                    found = Found(message.value() or b"", dict(headers).get("address", b"").decode("utf-8", "replace"))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
