@@ -157,7 +157,7 @@ class Door:
         if request.path == "/ready":
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "starting\n")
         protocol, read_json, read_protobuf = PROTOCOLS.get(request.path, ("", None, None))
-        if read_json is None or protocol not in self._settings.protocols:
+        if read_json is None or read_protobuf is None:
             return text_reply(404, f"push to {', '.join(PROTOCOLS)}\n")
         if request.method != "POST":
             return text_reply(405, "only POST is taken here\n", ("Allow", "POST"))
@@ -174,7 +174,6 @@ class Door:
         elif kind in ("application/x-protobuf", "application/protobuf", "", "application/octet-stream"):
             if protocol == "loki" and "content-encoding" not in request.headers:
                 body = unpacked(body, "snappy", LARGEST)  # Loki's own clients do not say so
-            assert read_protobuf is not None
             push = read_protobuf(body)
         else:
             return text_reply(415, "neither application/json nor application/x-protobuf\n")

@@ -164,12 +164,6 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
     assert one.status(LOKI, loki("a")) == 204
 
 
-def test_protocols_can_be_left_out(running: Callable[..., Running]) -> None:
-    """A path of one that is not spoken is none."""
-    one = running("protocols: [loki]")
-    assert (one.status("/v1/logs", b"{}"), one.status(LOKI, loki("a"))) == (404, 204)
-
-
 def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
     """Beyond its bytes, streams or runs it is told to try later; the other tenants are taken."""
     one = running("tenants: {max_bytes_per_second: 100B, max_streams: 3, max_runs: 2}")
