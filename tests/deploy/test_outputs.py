@@ -79,7 +79,8 @@ def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Star
 
 def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path) -> None:
     """Failures are counted, the page goes on."""
-    pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://127.0.0.1:{free_port()}', interval: 100ms}}]"
+    address = f"http://127.0.0.1:{free_port()}"
+    pushed = f"outputs=[{{type: pushgateway, name: pushgateway, url: '{address}', interval: 100ms}}]"
     daemon = start("--set", pushed, str(log))
     name = "megatron_monitor_output_writes_total"
     daemon.wait(lambda: (daemon.metric(name, outcome="failed", output="pushgateway") or 0) >= 3)
