@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.follow.messages import CaughtUp, Data
+from tests.conftest import examples
 from tests.monitor.follow.test_model import History
 
 ACTIONS = ["append", "append", "poll", "poll", "wait", "resume", "rename", "rename twice", "cut", "cut twice"]
@@ -138,7 +139,7 @@ def run(rig_class, actions, file_system, pattern):
 @pytest.mark.parametrize("pattern", ["log", "log*"])
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
 @given(actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 5)), max_size=8))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_every_line_once_and_in_order(rig_class, file_system, pattern, actions):
     """Random histories."""
     run(rig_class, actions, file_system, pattern)

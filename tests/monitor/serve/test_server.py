@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.config import load
@@ -20,6 +20,7 @@ from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.services import Services
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
+from tests.conftest import examples
 from tests.monitor.serve.conftest import Serve
 from tests.programs import slack, wait
 
@@ -271,7 +272,7 @@ def one_server():
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n"]))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_bytes(one_server: HttpServer, data: bytes, head: bytes) -> None:
     """Whatever comes, the connection ends with an answer or without one, and the next request is served."""
     got = raw(one_server, head + data)
