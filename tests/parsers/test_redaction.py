@@ -92,6 +92,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     )
 )
 @example(f"curl -u me:{KEY} https://xsetenv WANDB_API_KEY {KEY}curl -u me:{KEY} https://x")
+@example(f"ghp_{KEY}setenv WANDB_API_KEY {KEY}curl -u me:{KEY} https://x")
 def test_masking_twice_is_masking_once(text: str) -> None:
     """However such pieces meet."""
     assert masked(masked(text)) == masked(text)
