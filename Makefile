@@ -13,8 +13,8 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all help install dev demo run test nightly test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards \
-	rules image licences versions lock sbom dist clean
+.PHONY: all help install dev demo run test nightly test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs image \
+	licences versions lock sbom dist clean
 all: check
 
 help:  ## the targets
@@ -105,14 +105,11 @@ mutants: $(VENV)-mutants/.installed  ## which changes of the code (cosmic-ray.to
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml and deploy/grafana/alerts.yaml anew
-	$(BIN)/python -m deploy.source
-
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
 
-dashboards: dev  ## write Grafana's dashboards anew from grafana/source
-	$(BIN)/python -m grafana.source
+corpus: dev  ## what the product judges of tests/corpus and of all logs of ../shared, against what is recorded; make corpus ARGS=--record
+	$(BIN)/python -m tests.corpus.record $(ARGS)
 
 readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_docs

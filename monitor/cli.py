@@ -2,33 +2,36 @@
 
 import atexit
 import gc
+import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from megatron_monitor import __version__
 
-COMMANDS = {
+_OWN = {
     "assets": "Write dashboards, rules, manifests and the configuration into a folder.",
-    "backfill": "Write the history of finished logs for Prometheus.",
     "check-config": "Print every error of a configuration with its path.",
-    "compare": "Compare the runs of two logs: what differs, how surely.",
-    "demo": "Start here: a simulated run with a fault, and its page.",
-    "dialect": "Propose a dialect file for a log that nobody reads yet.",
     "explain": "Show which rule reads a line, or why none does.",
     "flight-recorder": "Tell from dumps which rank the others wait for, and where.",
-    "flops": "Compute TFLOP/s per GPU by every formula of the field.",
-    "forward": "Follow logs and push their lines to a monitor elsewhere.",
-    "nodes": "Show each node's record over all runs, and whom to exclude.",
+    "formats": "List the line formats that are built in, or print one's file.",
     "parse": "Print the events of logs as they stand.",
     "replay": "Judge finished logs on their own clock.",
-    "report": "Make the benchmark table: one row a run.",
     "run": "Follow logs, judge the runs, serve metrics and the page.",
-    "simulate": "Write a synthetic training log, at once or live.",
-    "top": "Show all runs in the terminal, the worst first.",
-    "verdict": "Ask what to do with a run: wait, restart, stop or none.",
 }
 """Each is a module and a function of its name. What `--help` says of it stands here: to load all takes 0.6 s."""
+
+
+def _commands() -> dict[str, str]:
+    """Those, and those of the optional parts that are installed (`commands.toml`)."""
+    found = dict(_OWN)
+    for file in Path(__file__).parent.glob("*/commands.toml"):
+        found |= tomllib.loads(file.read_text("utf-8"))
+    return dict(sorted(found.items()))
+
+
+COMMANDS = _commands()
 
 GARBAGE = (20_000, 20, 50)
 """gc.set_threshold: a run's state is a hundred thousand objects that stay, a block of a log ten thousand that go by

@@ -14,34 +14,30 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial, reduce
+from itertools import chain
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from megatron_monitor.config import Config, ConfigError
+from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched, watches
 from megatron_monitor.desk import Desk
 from megatron_monitor.dumps import DumpReader
+from megatron_monitor.extensions import services
 from megatron_monitor.incidents import Transition
-from megatron_monitor.intake.labels import followed
 from megatron_monitor.live import LiveCore
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.serve.latest import Latest
-from megatron_monitor.serve.tls import TlsError
+from megatron_monitor.serve.tls import Tls, TlsError
 from megatron_monitor.services import Services, StartError
-from megatron_monitor.slurm.client import SlurmClient
 from megatron_monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
 from megatron_monitor.system.clock import Clock, SystemClock
 from megatron_monitor.system.systemd import ServiceManager
 
-__all__ = ["Daemon", "ReloadError", "StartError", "serve", "state_directory"]
-
-if TYPE_CHECKING:
-    from megatron_monitor.kafka.member import Member
+__all__ = ["Daemon", "ReloadError", "StartError", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,22 +56,6 @@ class ReloadError(Exception):
     """The new configuration cannot be taken; the message gives the reason. The old one stays."""
 
 
-def state_directory(config: Config, address: str) -> Path:
-    """As configured; else in $XDG_STATE_HOME/megatron-monitor, by the address: two daemons never share one."""
-    if config.state_dir:
-        return Path(os.path.expanduser(config.state_dir))
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base) / "megatron-monitor" / address.replace(":", "-").replace("/", "_")
-
-
-def _followed(config: Config) -> Config:
-    """With the spool of what is pushed, if anything can be."""
-    if config.intake.listen is None:
-        return config
-    spool = config.intake.spool.directory or str(state_directory(config, config.listen) / "spool")
-    return followed(config, os.path.abspath(spool))
-
-
 class Daemon:
     """Made from a configuration; `start`, then `run` until `stop` is called (from a signal handler or a test)."""
 
@@ -85,23 +65,37 @@ class Daemon:
         """`configure` reads the configuration again for a reload. Raises ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
-        self._live = LiveCore(_followed(config), self.clock)
-        self._core = self._live.core
+        self._parts = services(self)
+        self.live = LiveCore(self.followed, self.clock)
+        self._core = self.live.core
         self._configure = configure
         self._stopping = threading.Event()
         self._at_once = threading.Event()
         self._reload_asked = threading.Event()
-        self._latest = Latest(Snapshot(at=self.clock.wall()), self._live.wake)
+        self._latest = Latest(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
-        self._desk = Desk(self._core, config, self.clock, self._live.wake, self._links)
-        self._member: Member | None = None
-        self._slurm = SlurmClient(config.slurm, self.clock)
+        self._desk = Desk(self._core, config, self.clock, self.live.wake, self.links)
         self._dumps = DumpReader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._found_by = self._began_at + _FOUND
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
         self._was_ready = False
+
+    @property
+    def followed(self) -> Config:
+        """The configuration, with what optional parts add to the files that are followed."""
+        return reduce(lambda config, part: part.follow(config), self._parts, self.config)
+
+    @property
+    def tls(self) -> Tls | None:
+        """How the page is encrypted."""
+        return self._services.tls if self._services is not None else None
+
+    @property
+    def page_url(self) -> str | None:
+        """Where people reach the page; None if that is not known."""
+        return self._services.page_url if self._services is not None else None
 
     @property
     def address(self) -> str:
@@ -123,37 +117,37 @@ class Daemon:
                 advice = f"run the version that wrote it, or {advice}, or move the file away: "
                 advice += "the logs are then read again, open incidents forgotten"
             raise StartError(f"{error}; {advice}") from error
-        self._desk.executor.directory = directory / "stacks"
-        if (door := self._services.door) is not None:
-            self._live.carriers, door.on_new = door.heard, self._live.search
+        for extension in self._core.extensions:
+            extension.start(directory)
         self._note_reload(successful=True)
+        self._start_parts()
         self._services.start()
-        self._live.start(saved)
+        self.live.start(saved)
         self._desk.start(self.config)
-        if config.kafka.bootstrap:
-            self._member = self._join(config)
-            self._services.notes.append(lambda: self._member.notice if self._member is not None else "")
         self._manager.ready()
 
-    def _join(self, config: Config) -> "Member":
-        """As one of the group that shares the topic. Raises StartError."""
+    def _start_parts(self) -> None:
         assert self._services is not None
         try:
-            from megatron_monitor.kafka.member import Member
+            for part in self._parts:
+                part.start()
+                self._services.notes.append(partial(attrgetter("notice"), part))
+        except StartError:
+            self._close_parts()
+            self._services.stop_server()
+            self._desk.saving.release()
+            raise
 
-            address = self._services.page_url or f"http://{self.address}/"
-            return Member(config, self.clock, self._live.wake, self._links, address)
-        except ImportError as error:
-            raise StartError(f"kafka: {error}; install megatron-monitor[kafka]") from error
-        except Exception as error:
-            raise StartError(f"kafka: {error}") from error
+    def _close_parts(self) -> None:
+        for part in self._parts:
+            part.close()
 
     def run(self) -> None:
         """Turn the loop until `stop`; then save and end every thread."""
         try:
             while not self._stopping.is_set():
                 self.turn(_WAIT)
-                if self._live.over:
+                if self.live.over:
                     self._end_of_streams()
             self._say_last_word()
         finally:
@@ -169,7 +163,7 @@ class Daemon:
         """Nothing more can come: a last line without an end counts, and what is judged some seconds after a line, when
         others could have followed, is judged now.
         """
-        now = self._live.now()
+        now = self.live.now()
         self._core.flush(now)
         self._desk.judge(now, now + _SETTLE)
         lines = sum(source.reader.lines for source in self._core.sources.values())
@@ -185,11 +179,11 @@ class Daemon:
         if self._reload_asked.is_set():
             self._reload_asked.clear()
             self._reload()
-        now = self._live.take(0.0 if self._latest.wanted or self._member is not None else wait)
-        if self._member is not None:
-            self._member.take(0.0 if self._latest.wanted else min(wait, _POLL))
+        waits = any(part.waits for part in self._parts)
+        now = self.live.take(0.0 if self._latest.wanted or waits else wait)
+        for part in self._parts:
+            part.take(0.0 if self._latest.wanted else min(wait, _POLL))
         began = self.clock.monotonic()
-        self._ask_slurm(now)
         self._look_at_dumps(now)
         self._desk.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
@@ -213,19 +207,8 @@ class Daemon:
             _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
 
     def _cores(self, now: float) -> list[tuple[Core, float]]:
-        """That of what is followed here, and those of the partitions that are ours; each with its instant."""
-        shards = self._member.shards if self._member is not None else ()
-        return [(self._core, now), *((shard.core, shard.now()) for shard in shards)]
-
-    def _ask_slurm(self, now: float) -> None:
-        for answers in self._slurm.answers():
-            for answer in answers:
-                for core, at in self._cores(now):
-                    core.answered(answer, at)
-        if self._slurm.available:
-            questions = [one for core, at in self._cores(now) for one in core.questions(at)]
-            if questions:
-                self._slurm.ask(questions)
+        """That of what is followed here, and those of optional parts; each with its instant."""
+        return [(self._core, now), *chain(*(part.cores() for part in self._parts))]
 
     def _look_at_dumps(self, now: float) -> None:
         for read in self._dumps.answers():
@@ -235,7 +218,8 @@ class Daemon:
             for asked in core.dumps_to_read(at):
                 self._dumps.ask(asked)
 
-    def _links(self, message: Transition) -> dict[str, str]:
+    def links(self, message: Transition) -> dict[str, str]:
+        """What a person who reads the message may open."""
         return self._services.links(message) if self._services is not None else {}
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -244,10 +228,8 @@ class Daemon:
         """A snapshot for whoever asked, with what they `asked` for."""
         self._count(now)
         snapshots = [core.snapshot(at, asked) for core, at in self._cores(now)]
-        if self._member is not None:
-            gone = Snapshot(at=0.0, monitor=self._member.gone.frozen(), ready=True)
-            snapshots[0] = msgspec.structs.replace(snapshots[0], members=self._member.members)
-            snapshots.append(gone)
+        for part in self._parts:
+            snapshots = part.show(snapshots)
         snapshot = merged(snapshots)
         if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
             old = self._latest.last
@@ -261,12 +243,12 @@ class Daemon:
         counts = self._core.counts
         if self._services is not None:
             self._services.count(counts)
-        if self._member is not None:
-            self._member.count(counts)
+        for part in self._parts:
+            part.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
-        counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self._live.mounts())))
+        counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self.live.mounts())))
         counts.clear("mount_info")
-        for mount in self._live.mounts():
+        for mount in self.live.mounts():
             counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
             counts.set("mount_busy_seconds", round(mount.busy_seconds, 1), mount.mount)
 
@@ -280,8 +262,8 @@ class Daemon:
 
     def _searched(self) -> bool:
         """Was every mount that answers searched once, and what was found there opened?"""
-        mounts, scanned = self._live.mounts(), self._core.scanned
-        if self._member is not None and not self._member.ready:
+        mounts, scanned = self.live.mounts(), self._core.scanned
+        if not all(part.ready for part in self._parts):
             return False
         return bool(mounts or not watches(self._core.config)) and all(
             (one.mount in scanned and not one.waiting) or one.busy_seconds > _HUNG for one in mounts
@@ -312,16 +294,14 @@ class Daemon:
         if config.empty:
             raise ReloadError("runs: there is nothing to follow")
         prepared = self._services.prepare(config)
-        self._live.stop(_STOP_SECONDS)
-        self._show(self._live.now(), EVERYTHING)  # what is shown until all of it is back
+        self.live.stop(_STOP_SECONDS)
+        self._show(self.live.now(), EVERYTHING)  # what is shown until all of it is back
         self._desk.configure(config, self.config, _DELIVER_SECONDS)
         self.config = config
-        self._services.apply(_followed(config), prepared)
-        self._slurm.stop()
-        self._slurm = SlurmClient(config.slurm, self.clock)
-        self._live.reconfigure(_followed(config))
-        if self._member is not None:
-            self._member.configure(config)
+        self._services.apply(self.followed, prepared)
+        self.live.reconfigure(self.followed)
+        for part in self._parts:
+            part.configure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
 
@@ -347,14 +327,12 @@ class Daemon:
 
     def _close(self) -> None:
         self._manager.stopping()
-        now = self._live.now()
-        if self._member is not None:
-            self._member.close()
+        now = self.live.now()
+        self._close_parts()
         self._desk.saving.save_last(now)  # first: whatever hangs below, this is done
-        self._slurm.stop()
         self._dumps.stop()
-        self._desk.executor.stop()
-        self._live.stop(_STOP_SECONDS)
+        self._desk.stop()
+        self.live.stop(_STOP_SECONDS)
         self._desk.finish(now, _STOP_SECONDS)
         if self._services is not None:
             self._services.stop()

@@ -1,18 +1,18 @@
-"""A core at its desk: its transitions become messages that are owed, saved, then sent; its policies' orders are done.
+"""A core at its desk: its transitions become messages that are owed, saved, then sent; its optional parts have turns.
 
 The daemon has one for all that it follows, and one for each partition of a Kafka topic while that is its own.
 """
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Runtime
 from megatron_monitor.deliveries import Deliveries
-from megatron_monitor.hands.executor import Executor
+from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
 from megatron_monitor.saving import Saving
 from megatron_monitor.scalars import one_line
@@ -29,11 +29,10 @@ class Desk:
     def __init__(self, core: Core, config: Config, clock: Clock, wake: Callable[[], None], links: Links) -> None:
         """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
         self.core, self._links = core, links
-        core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
         self.saving = Saving(core, clock, wake)
         self.deliveries = Deliveries(config.notifiers, clock, wake)
         self.deliveries.accepted = self.saving.accepted
-        self.executor = Executor(config.slurm, clock, wake)
+        extend(core, Runtime(clock, wake, self.saving.at_once))
 
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
@@ -44,27 +43,24 @@ class Desk:
         if config.notifiers != before.notifiers:
             self.deliveries.replace(config.notifiers, seconds)
         self.start(config)
-        self.executor.settings = config.slurm
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
-        """Judge what is due (`until`: as at that instant); outcomes of policies in, messages and orders out. A step is
-        handed out once the state says that it is begun. Not `act`: `now` has passed, and policies wait.
+        """Judge what is due (`until`: as at that instant), and let the optional parts work before and after it. Not
+        `act`: `now` has passed, and what they do waits.
         """
+        extensions = self.core.extensions if act else ()
+        for extension in extensions:
+            extension.look(now)
         for transition in self.core.tick(now if until is None else until):
             self._report(transition, now)
-        if not act:
-            return
-        hands, executor = self.core.hands, self.executor
-        for done in executor.answers():
-            if (what := hands.settle(done, now)) is not None:
-                self.core.counts.add("actions_total", *what)
-        for transition, to in self.core.act(now):
-            self._report(transition, now, to)
-        if hands.changed:
-            hands.changed = False
-            self.saving.at_once()
-        for order in hands.orders():
-            executor.ask(order)
+        for extension in extensions:
+            for transition, to in extension.act(now):
+                self._report(transition, now, to)
+
+    def stop(self) -> None:
+        """End the threads of the optional parts."""
+        for extension in self.core.extensions:
+            extension.stop()
 
     def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO

@@ -19,7 +19,7 @@ from megatron_monitor.follow.follower import Follower, MountStatus
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.follow.settings import FollowSettings
-from megatron_monitor.intake.carriers import Heard
+from megatron_monitor.pushed import Heard
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
@@ -50,7 +50,8 @@ class Saving:
         self._due_at = self._silent_at = self._offered_at = float("-inf")
         self._stuck = self._owing = False
         self._failures = 0
-        self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
+        self._offered = 0  # the last owed message in what the saver was given
+        self._begun: list[tuple[Extension, int]] = []  # and the stamp of each extension in it
 
     def load(self, directory: Path) -> Saved | None:
         """Take the directory and what is saved there. Raises StateInUseError and StateNewerError."""
@@ -65,7 +66,7 @@ class Saving:
             counts.add("state_save_failures_total")
             return None
         try:
-            parts, problems = store.load(EARLIER)
+            parts, problems = store.load()
         except StateNewerError:
             store.release()
             raise
@@ -104,7 +105,8 @@ class Saving:
         outbox = self._core.outbox
         if self._saver is None:
             outbox.saved = outbox.last  # nothing will ever be
-            self._core.hands.kept = False
+            for extension in self._core.extensions:
+                extension.kept = False
             return
         busy = self._saver.busy
         self._note_written(self._saver.failures, busy=busy)
@@ -126,7 +128,8 @@ class Saving:
             return
         whole = due or began >= self._due_at - _SOON or self._core.place is not None
         parts = self._core.parts(now, whole=whole)
-        self._offered, self._begun = outbox.last, self._core.hands.stamp
+        self._offered = outbox.last
+        self._begun = [(extension, extension.stamp) for extension in self._core.extensions]
         self._saver.offer(parts)
         self._offered_at, self._owing = began, False
         if not whole:
@@ -138,16 +141,18 @@ class Saving:
 
     def _note_written(self, failures: int, *, busy: bool) -> None:
         """What the disk has taken of what was offered, or has failed to take."""
-        outbox, hands = self._core.outbox, self._core.hands
+        outbox = self._core.outbox
         if failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=failures - self._failures)
             self._failures = failures
             self._core.changed = True  # what was not written is tried again
             if self._store is not None and self._store.wants_all:
                 self._core.touch_all()
-            self._offered, self._begun = outbox.saved, hands.saved
+            self._offered, self._begun = outbox.saved, []
         elif not busy:
-            outbox.saved, hands.saved = max(outbox.saved, self._offered), max(hands.saved, self._begun)
+            outbox.saved = max(outbox.saved, self._offered)
+            for extension, stamp in self._begun:
+                extension.saved = max(extension.saved, stamp)
 
     def save_last(self, now: float) -> None:
         """Before the end; again if something is still changed then."""

@@ -13,7 +13,6 @@ from urllib.parse import quote, urlsplit
 
 from megatron_monitor.config import Config, host_and_port
 from megatron_monitor.incidents import Transition
-from megatron_monitor.intake.door import Door
 from megatron_monitor.outputs import Outputs
 from megatron_monitor.serve.auth import Auth, Hosts, is_loopback
 from megatron_monitor.serve.http import App
@@ -76,29 +75,15 @@ class Services:
         self._app = app
         self.notes: list[Callable[[], str]] = []
         """What every page begins with besides, if it is not empty."""
-        self.door: Door | None = None
-        """Where agents push; None: nobody can."""
-        if config.intake.listen is not None:
-            self.door = door = self._opened(config.intake.listen)
-            self.notes.append(lambda: door.unnamed)
         self._secure(secured)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
 
-    def _opened(self, listen: str) -> Door:
-        """Raises StartError."""
-        directory = self._config.intake.spool.directory
-        assert directory is not None
-        try:
-            door = Door(self._config, *host_and_port(listen), directory, self._clock)
-            door.open()
-        except OSError as error:
-            self._server.stop(0.0)
-            raise StartError(
-                f"intake: cannot listen on {listen} or use {directory}: {error.strerror or error}"
-            ) from error
-        return door
+    @property
+    def tls(self) -> Tls | None:
+        """How the page is encrypted."""
+        return self._server.tls
 
     @property
     def address(self) -> str:
@@ -130,12 +115,6 @@ class Services:
             self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
             _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
         self._notice = self._app.notice
-        if self.door is not None:
-            asks, door = self._config.intake.auth, self.door.server
-            users, tokens = asks.basic_auth_users or web.basic_auth_users, asks.bearer_tokens.values()
-            door.tls, door.auth = server.tls, Auth(users, tokens) if users or tokens else None
-            if not (is_loopback(door.address[0]) or door.auth is not None or asked):
-                _log.warning("intake.listen=%s: whoever reaches it can push lines: see intake.auth", door.address)
 
     def links(self, message: Transition) -> dict[str, str]:
         """What a person who reads the message may open."""
@@ -149,9 +128,6 @@ class Services:
     def start(self) -> None:
         """Begin to answer and write."""
         self._server.start()
-        if self.door is not None:
-            self.door.server.start()
-            _log.info("logs may be pushed to %s:%d", *self.door.server.address)
         self._outputs.start()
 
     def count(self, counts: MonitorCounts) -> None:
@@ -159,8 +135,6 @@ class Services:
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
         counts.set("http_connections", self._server.connections)
-        if self.door is not None:
-            self.door.count(counts)
         self._app.notice = ". ".join(filter(None, [self._notice, *(note() for note in self.notes)]))
         counts.clear("page_info")
         if (page := self.page_url) is not None:
@@ -173,10 +147,8 @@ class Services:
     def apply(self, config: Config, prepared: Secured) -> None:
         """Go on by another configuration."""
         before, self._config = self._config, config
-        if config.web != before.web or config.intake.auth != before.intake.auth:
-            self._secure(prepared if config.web != before.web else (self._server.tls, self._server.auth))
-        if self.door is not None:
-            self.door.configure(config)
+        if config.web != before.web:
+            self._secure(prepared)
         if config.outputs != before.outputs:
             self._outputs.stop(_STOP_SECONDS)
             self._outputs = self._made_outputs()
@@ -199,8 +171,6 @@ class Services:
     def stop_server(self) -> None:
         """Give the address back."""
         self._server.stop(_STOP_SECONDS)
-        if self.door is not None:
-            self.door.stop(_STOP_SECONDS)
         if self._server.auth is not None:
             self._server.auth.close()
 

@@ -24,16 +24,15 @@ import logging
 import os
 import stat
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 6
-_FRAMED = 4  # the first version of frames; what is in them says for itself what it is
+VERSION = 7
 _NAME = "state"
 _HEAD = Struct(">Q?")  # bytes of the body, whether more frames belong to the same save
 _SUMS = Struct(">I16s")  # checksums of the head and of the body
@@ -43,9 +42,6 @@ _NOTES = 1 << 20  # bytes of notes, of which those since the last save matter: t
 _log = logging.getLogger(__name__)
 Parts: TypeAlias = dict[str, bytes | None]
 """By name the value as MessagePack; None: there is none any more."""
-Earlier: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
-"""What makes the one plain value of a file before version 4 the plain values of parts."""
-_NONE: Mapping[int, Earlier] = {}
 
 
 class StateInUseError(Exception):
@@ -68,9 +64,9 @@ def encoded(parts: Mapping[str, bytes | None]) -> bytes:
     return b"".join([_HEADER, *_frames(parts)])
 
 
-def decoded(data: bytes, earlier: Mapping[int, Earlier] = _NONE) -> tuple[dict[str, bytes], str]:
+def decoded(data: bytes) -> tuple[dict[str, bytes], str]:
     """(its parts, what is damaged behind these). Raises StateNewerError, StateUnreadableError."""
-    found, _, problem = _read(io.BytesIO(data), earlier)
+    found, _, problem = _read(io.BytesIO(data))
     return found, problem
 
 
@@ -125,16 +121,16 @@ class Store:
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
-    def load(self, earlier: Mapping[int, Earlier] = _NONE) -> tuple[dict[str, bytes] | None, list[str]]:
-        """(the parts of the newest state that can be read, what was wrong with what could not). `earlier`: version ->
-        what makes the value of a file of that version parts. Raises StateNewerError.
+    def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
+        """(the parts of the newest state that can be read, what was wrong with what could not). A file of an earlier
+        version is not read: the next save writes a new one and keeps it as `state.previous`. Raises StateNewerError.
         """
         problems: list[str] = []
         self._end = 0
         for path in (self.path, self.path.with_suffix(".previous")):
             try:
                 with _opened(path) as stream:
-                    found, end, problem = _read(stream, earlier)
+                    found, end, problem = _read(stream)
             except FileNotFoundError:
                 continue
             except StateNewerError as error:
@@ -144,7 +140,7 @@ class Store:
                 continue
             if problem:
                 problems.append(f"{path}: {problem}")
-            elif end and path == self.path:
+            elif path == self.path:
                 self._end, self._whole = end, sum(map(len, found.values()))
             self._loaded = dict(found) if not self._end else {}
             return found, problems
@@ -257,8 +253,8 @@ class Store:
         return frozenset()
 
 
-def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, bytes], int, str]:
-    """(the parts, where the next frame goes or 0 in a file of an earlier version, what is damaged behind these)."""
+def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
+    """(the parts, where the next frame goes, what is damaged behind these)."""
     try:
         header = json.loads(stream.readline(_FRAME_BYTES))
     except (ValueError, RecursionError) as error:
@@ -268,10 +264,8 @@ def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, b
     version: int = header.get("version", 0)
     if isinstance(version, int) and version > VERSION:
         raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
-    if version not in range(_FRAMED, VERSION + 1):
-        if version not in earlier:
-            raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
-        return _converted(header, stream.read(), earlier[version]), 0, ""
+    if version != VERSION:
+        raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
     found: Parts = {}
     saved: Parts = {}
     end, problem = 0, ""
@@ -285,19 +279,7 @@ def _read(stream: BinaryIO, earlier: Mapping[int, Earlier]) -> tuple[dict[str, b
         problem = f"{error}; what was saved behind that is read from the logs again"
     if not end:
         raise StateUnreadableError(problem or "it was cut")
-    end = end if version == VERSION else 0
     return {name: value for name, value in found.items() if value is not None}, end, problem
-
-
-def _converted(header: dict[str, Any], body: bytes, convert: Earlier) -> dict[str, bytes]:
-    """The parts of a file of an earlier version, which holds one value."""
-    if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
-        raise StateUnreadableError("its checksum does not match: it was cut or damaged")
-    try:
-        plain = convert(msgspec.msgpack.decode(body, strict=False))
-    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError) as error:
-        raise StateUnreadableError(f"its contents do not fit: {error}") from error
-    return {name: msgspec.msgpack.encode(value) for name, value in plain.items()}
 
 
 def _frames(parts: Mapping[str, bytes | None], *, more: bool = False) -> Iterator[bytes]:

@@ -35,8 +35,6 @@ class Dialect(Struct, frozen=True):
     """How its log is made to tell where an iteration's time goes: shown with a slowdown of a log that does not."""
     timers_of_ranks: str = ""
     """The option that prints the least and the most over the ranks."""
-    even_layers: bool = False
-    """Refuses a number of layers that the pipeline stages do not divide; DeepSpeed's pipeline spreads any number."""
 
 
 _TABLE = table_in("megatron_monitor.parsers", "dialects.toml")
@@ -56,9 +54,6 @@ _REVEALING = [
     *((field, dialect) for dialect in DIALECTS for field in dialect.fields),
     *((field, dialect) for dialect in DIALECTS for field in dialect.shared_fields),
 ]
-
-PRINTED_BY: dict[str, str] = _TABLE["printed_by"]
-"""TFLOPs formula -> the versions that print by it, for people."""
 
 
 def dialect_of(name: str | None) -> Dialect:

@@ -25,7 +25,7 @@ TOOLS = {
     "shellcheck": ("shellcheck",),
     "systemd": ("systemd-analyze",),
     "compose": ("docker-compose",),
-    "helm": ("helm", "kubectl"),
+    "helm": ("helm",),
     "slurm": ("sbatch", "srun", "scontrol"),
 }
 """Programs that the tests of a marker start; Debian's packages are listed in .ci/run, which also brings Helm."""

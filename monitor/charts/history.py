@@ -220,10 +220,6 @@ class Track(Struct):
     """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
     sealed: list[Sealed] = field(default_factory=list)
 
-    def fit(self, names: tuple[str, ...]) -> None:
-        """Rows that an earlier program saved may lack the newest series, which stand last."""
-        self.open = [row + (None,) * (AXIS_VALUES + len(names) - len(row)) for row in self.open]
-
     def __len__(self) -> int:
         """Closed buckets."""
         return (len(self.axis) + sum([len(one.axis) for one in self.sealed])) // AXIS.size
@@ -310,11 +306,6 @@ class History(Struct):
     consumed: Consumed = field(default_factory=Consumed)
     changes: list[tuple[int, float | None, Changes]] = field(default_factory=list)
     """(first iteration of the launch, time, arguments that differ from the launch before), oldest first."""
-
-    def __post_init__(self) -> None:
-        """As it was saved, perhaps by an earlier program."""
-        self.steps.fit(SERIES)
-        self.parts.fit(_TIMED)
 
     def add_step(self, row: Row) -> None:
         """One more iteration; a second report of the same one replaces the first."""

@@ -188,4 +188,3 @@ def pairs(_ctx: click.Context, option: click.Parameter, given: Sequence[str]) ->
 
 
 POSITIVE = click.IntRange(1)
-ABOVE_ZERO = click.FloatRange(0, min_open=True)

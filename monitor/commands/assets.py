@@ -40,7 +40,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
     """Name below the directory, and content."""
     for folder, _, names in sorted(os.walk(_ASSETS, followlinks=True)):
         for path in (Path(folder, name) for name in sorted(names)):
-            if path.suffix not in (".py", ".pyc") and path.name != "Dockerfile":
+            if path.name != "Dockerfile":
                 yield str(path.relative_to(_ASSETS)), path.read_bytes()
 
 

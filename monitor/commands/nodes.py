@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from megatron_monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
-from megatron_monitor.config import Config
-from megatron_monitor.core.conversion import EARLIER
+from megatron_monitor.config import Config, state_directory
 from megatron_monitor.core.saved import of_parts
-from megatron_monitor.daemon import state_directory
+from megatron_monitor.node_statistics.extension import record
+from megatron_monitor.node_statistics.ledger import Ledger
+from megatron_monitor.node_statistics.standing import Count, Standing, standings
 from megatron_monitor.nodes.hostlist import compress
-from megatron_monitor.nodes.record import Ledger
-from megatron_monitor.nodes.standing import Count, Standing, standings
 from megatron_monitor.once import read_all
 from megatron_monitor.store import Store
 
@@ -63,19 +63,22 @@ def nodes(
 def _of_logs(config: Config) -> Ledger:
     core, problems = read_all(config, charts=False)
     warn(*problems)
-    if not core.ledger.launches:
+    ledger = Ledger()
+    for run in core.runs.values():
+        record(ledger, run)
+    if not ledger.launches:
         fail("no line of these logs tells which nodes a launch ran on")
-    return core.ledger
+    return ledger
 
 
 def _of_daemon(config: Config) -> Ledger:
     directory = state_directory(config, config.listen)
-    parts, problems = Store(directory).load(EARLIER)
+    parts, problems = Store(directory).load()
     saved = of_parts(parts, problems) if parts is not None else None
     warn(*problems)
     if saved is None:
         fail(f"{directory}: no daemon has saved a state there; name logs, or --set state_dir=DIR")
-    return saved.ledger
+    return msgspec.msgpack.decode(saved.extensions["nodes"], type=Ledger) if "nodes" in saved.extensions else Ledger()
 
 
 def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:

@@ -1,4 +1,4 @@
-"""Finished logs as report rows: what `report`, `compare` and `flops --log` start from."""
+"""Finished logs as report rows: what `report` and `compare` start from."""
 
 import click
 

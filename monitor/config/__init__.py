@@ -17,7 +17,7 @@ from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
     "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
-    "default_config", "host_and_port", "load",
+    "default_config", "host_and_port", "load", "state_directory",
 ]  # fmt: skip
 
 _LARGEST = 16 * 2**20  # bytes
@@ -26,6 +26,14 @@ _LARGEST = 16 * 2**20  # bytes
 def default_config() -> Config:
     """What holds without a file."""
     return Config()
+
+
+def state_directory(config: Config, address: str) -> Path:
+    """As configured; else in $XDG_STATE_HOME/megatron-monitor, by the address: two daemons never share one."""
+    if config.state_dir:
+        return Path(os.path.expanduser(config.state_dir))
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "megatron-monitor" / address.replace(":", "-").replace("/", "_")
 
 
 def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:

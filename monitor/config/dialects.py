@@ -54,7 +54,7 @@ def dialect_of(path: Path, data: bytes) -> Dialect:
         raise DialectError(f"{path}:{line}: not UTF-8 text, from byte {error.start}") from error
     document = read_yaml(text)
     if document.value is None and not document.problems:
-        raise DialectError(f"{path}:1: is empty; `megatron-monitor dialect LOG` proposes one")
+        raise DialectError(f"{path}:1: is empty; `megatron-monitor formats NAME` prints an example")
     dialect = decode(document, Dialect) if not document.problems else None
     if dialect is not None:
         for index, trouble in differences(dialect, rules_with((dialect,))):

@@ -16,12 +16,12 @@ from msgspec import Meta, Struct
 
 from megatron_monitor import scalars
 from megatron_monitor.config.intake import IntakeSettings, KafkaSettings
+from megatron_monitor.config.policies import Policy
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.detectors import DETECTORS, IncidentKind
-from megatron_monitor.hands.settings import Policy
 from megatron_monitor.incidents import MessageLimit
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.scalars import FilePath, Name
-from megatron_monitor.slurm import SlurmSettings
 from megatron_monitor.units import PositiveSeconds, Seconds
 
 
@@ -202,7 +202,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """What Slurm is asked of the runs that are its jobs."""
     follow: Follow = Follow()
     policies: Annotated[tuple[Policy, ...], Meta(extra={"unique": "name"})] = ()
-    """What is done about incidents (monitor/hands/settings.py); nothing unless a policy says so."""
+    """What is done about incidents (monitor/config/policies.py); nothing unless a policy says so."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is notified again after this: Alertmanager's default."""
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)

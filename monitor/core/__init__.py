@@ -18,9 +18,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     aside.py      what the monitor's own code failed at
     saved.py      what a restart needs
 
-    jobs.py       what Slurm is asked of the runs, what of it is believed, what a policy must know of a run's job
-    nodes.py      the record of the nodes
-    hands.py      what policies do about incidents
+    extension.py  what an optional part (Slurm, remediation, statistics of nodes) adds
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
@@ -31,35 +29,35 @@ Each message concerns one source and each judgement one run: `Intake.handle` and
 fail alone (aside.py).
 """
 
+import logging
 import platform
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from megatron_monitor import __version__
 from megatron_monitor.config import Config
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.counters import count_lines
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.folding import Folding
-from megatron_monitor.core.hands import Hands
-from megatron_monitor.core.hands import Message as Event
 from megatron_monitor.core.intake import Intake
-from megatron_monitor.core.jobs import Jobs, Proof
-from megatron_monitor.core.nodes import Nodes
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import ENDED, LEDGER, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
+from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
-from megatron_monitor.nodes.record import Ledger
 from megatron_monitor.run import derived, dumps
 from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
-from megatron_monitor.run.job import proofs
-from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
 from megatron_monitor.units import LONGEST_SECONDS
+
+_log = logging.getLogger(__name__)
 
 _OWED_COUNTS = ("megatron_monitor_notifications_total", "megatron_monitor_actions_total")
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
@@ -70,10 +68,11 @@ class Core(Watched):
 
     def __init__(self, config: Config, judge: Judge | None = None, *, charts: bool = True) -> None:
         """`charts`: whether what the charts draw is kept."""
-        self._nodes = Nodes()
+        self.extensions: list[Extension] = []
+        """The optional parts that work beside this core."""
+        self.wanted_jobs: set[str] = set()
+        """Runs of which somebody waits for Slurm's answer."""
         self.outbox = Outbox()
-        self.proof = Proof()
-        self.hands = Hands(config, lambda run: self.proof.facts(run, self.sources, self.config))
         self._over = False
         self.place: Place | None = None
         """Of a partition of a topic: how far its records were handled."""
@@ -86,8 +85,8 @@ class Core(Watched):
     def begin(self, config: Config, judge: Judge) -> None:
         """Nothing is followed yet, and nothing is known of any run."""
         super().begin(config, judge)
-        self._jobs = Jobs(config.slurm)
-        self.hands.configure(config)
+        for extension in self.extensions:
+            extension.configure(config)
         self.counts.set("run_retention_seconds", config.run_retention)
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
@@ -98,27 +97,9 @@ class Core(Watched):
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
     @property
-    def ledger(self) -> Ledger:
-        """The launches of all runs, over restarts."""
-        return self._nodes.ledger
-
-    @property
     def ready(self) -> bool:
         """Was every source read to its end?"""
         return self.sources.ready
-
-    # --- Slurm ------------------------------------------------------------------------------------------------------
-
-    def questions(self, now: float) -> list[JobQuestion]:
-        """What Slurm is to be asked now."""
-        return self._jobs.questions(self.runs, self.sources, now, self.hands.wanted)
-
-    def answered(self, message: JobAnswered, now: float) -> None:
-        """Take an answer of Slurm."""
-        run = self.runs.get(message.question.run)
-        if run is not None:
-            self.counts.add("slurm_calls_total", self._jobs.take(run, message, self.sources, now))
-            self.schedule.request(run)
 
     # --- the flight recorder ----------------------------------------------------------------------------------------
 
@@ -156,19 +137,13 @@ class Core(Watched):
             if run.failed:
                 self._tell_failed(run, now)
                 continue
-            if now >= run.asked.ends_at:
-                self._fold_end(run, now)
+            for extension in self.extensions:
+                extension.before_judgement(run, now)
             if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
                 self.folding.take_deferred(run, now)
             self.of_run(run, partial(self._judge_run, run, now))
         transitions, self.transitions = self.transitions, []
         return [self._announced(item, now) for item in transitions]
-
-    def _fold_end(self, run: Run, now: float) -> None:
-        """How a launch ended of which the log says nothing, or less."""
-        run.asked.ends_at = float("inf")
-        self.of_run(run, lambda: self.judge.take(run, proofs(run.state), "slurm", now, True))
-        self.schedule.request(run)
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
         if not self.schedule.take(run, now):
@@ -179,8 +154,8 @@ class Core(Watched):
             run.dirty = True
             self.touch(run.log)
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
-        if self._nodes.record(run):
-            self.touch(LEDGER)
+        for extension in self.extensions:
+            extension.judged(run)
         self.let_go(run, now)
         return transitions
 
@@ -198,15 +173,16 @@ class Core(Watched):
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
-        return item if run is None or item.status != "firing" else self.hands.announce(run, item, now)
+        if run is not None and item.status == "firing":
+            for extension in self.extensions:
+                item = extension.announce(run, item, now)
+        return item
 
-    def act(self, now: float) -> list[Event]:
-        """What policies have to say now; what they do is in `hands.orders` once it is saved."""
+    def bring_up_to_date(self) -> None:
+        """Each run says which other runs are of its job."""
         self._jobmates.bring_up_to_date()
-        self.proof.look(self.runs)
-        return self.hands.turn(self.runs, self._is_read_further, now)
 
-    def _is_read_further(self, run: Run) -> bool:
+    def is_read_further(self, run: Run) -> bool:
         """Is something of the run still to be read, or can it not be judged?"""
         own = (self.sources[name] for name in self.sources.of_run(run.log))
         return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
@@ -227,7 +203,7 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        found = (show(run, now, self.config, self.aside, self.hands.record, asked, over=self._over) for run in runs)
+        found = (show(run, now, self.config, self.aside, self._shown_run, asked, over=self._over) for run in runs)
         shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
@@ -236,20 +212,25 @@ class Core(Watched):
         self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
         ended = self.ended.show({run.run for run in shown}, (self.sources.names, self.saved.sources), at)
-        nodes = self._nodes.shown(now)
-        self.counts.values["megatron_suspect_node"] = dict(nodes.suspects)
+        added: dict[str, Any] = {}
+        for extension in self.extensions:
+            added |= extension.shown(now)
         return Snapshot(
             at=at,
-            nodes=nodes.rows,
-            nodes_in_all=nodes.in_all,
-            launches=len(self.ledger.launches),
             runs=shown,
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
             ended=ended,
             ready=self.ready,
             behind_seconds=behind,
+            **added,
         )
+
+    def _shown_run(self, run: Run, now: float) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        for extension in self.extensions:
+            found |= extension.shown_run(run, now)
+        return found
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""
@@ -276,12 +257,15 @@ class Core(Watched):
         """Everything is to be saved anew."""
         self.changed = self.save_soon = True
         self._sealed = Charts({})
-        self.touched.update((LEDGER, ENDED), self.saved.logs, self.runs.logs, self.sources.runs)
+        for extension in self.extensions:
+            extension.changed = True
+        self.touched.update((ENDED,), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         saved = self._owing(self._of_monitor(now))
-        saved.ledger, saved.ended = self.ledger, self.ended.by_name
+        saved.ended = self.ended.by_name
+        saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
         for log in {*self.saved.logs, *self.runs.logs, *self.sources.runs}:
             if (one := self._of_log(log, now)) is not None:
                 saved.sources.update(one.sources)
@@ -294,7 +278,10 @@ class Core(Watched):
         """
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {OWED: self.aside.encoded_monitor(self._owing(Saved()))}
-        own: dict[str, Any] = {LEDGER: self.ledger, ENDED: self.ended.by_name}
+        for extension in self.extensions:
+            if extension.name and extension.changed:
+                found[f"{EXTENSION}{extension.name}"], extension.changed = extension.save(), False
+        own: dict[str, Any] = {ENDED: self.ended.by_name}
         names = self.touched.intersection(self.touched if whole else {*own, *self.told})
         for name in names:
             value = own[name] if name in own else self._of_log(name, now)
@@ -308,7 +295,7 @@ class Core(Watched):
 
     def _owing(self, saved: Saved) -> Saved:
         """With what others are owed, and what is counted of that."""
-        saved.owed, saved.hands = self.outbox.save(), self.hands.record
+        saved.owed = self.outbox.save()
         counts = self.counted().values
         saved.counts |= {name: list(counts[name].items()) for name in _OWED_COUNTS if name in counts}
         return saved
@@ -349,11 +336,17 @@ class Core(Watched):
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         positions = saved.positions
-        self.saved, self._nodes.ledger, self._sealed = Waiting(saved), saved.ledger, Charts(saved.charts)
+        self.saved, self._sealed = Waiting(saved), Charts(saved.charts)
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
-        self.hands.restore(saved.hands)
+        for extension in self.extensions:
+            if (data := saved.extensions.get(extension.name)) is not None:
+                try:
+                    extension.restore(data)
+                except msgspec.MsgspecError as error:
+                    _log.warning("state of %s does not fit: %s; it begins anew", extension.name, error)
+                    self.counts.add("state_rebuilds_total")
         self.ended.by_name.update(saved.ended)
         for name, series in saved.counts.items():
             if name.endswith("_total"):

@@ -11,8 +11,7 @@ from megatron_monitor.core.runs import Run, not_listened
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import Unheard
-from megatron_monitor.intake.carriers import Heard
-from megatron_monitor.intake.labels import carrier_at
+from megatron_monitor.pushed import Heard, carrier_at
 
 _MOVED = 2.0  # seconds by which that instant has moved where a loop that is behind goes on taking what was read
 _LOST = 60.0  # seconds after which people are told that an agent is deaf

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from megatron_monitor.intake.spool import STAMP
 from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.pushed import STAMP
 
 HOLD = 2.0
 """Seconds that a line waits for those before it."""

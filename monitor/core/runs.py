@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from megatron_monitor.charts.history import History
@@ -15,7 +14,6 @@ from megatron_monitor.identity.naming import experiment_name, pid_file_of
 from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.dumps import Looked
-from megatron_monitor.run.job import Candidate
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.run.state import RunState
@@ -41,26 +39,6 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
     if stamp_before is None or launch.progress_clock is None or not stamped_long_ago(state, now):
         return False
     return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
-
-
-class Asked(Struct):
-    """What Slurm was asked about a run (jobs.py)."""
-
-    at: float = float("-inf")
-    candidate: Candidate | None = None
-    other: Candidate | None = None
-    """Another job that may write the run."""
-    over: str = ""
-    """The last one that did not."""
-    waiting: bool = False
-    account: bool = False
-    """The next question goes to the accounting."""
-    accounted: str = ""
-    """The job that the accounting was asked about, whatever it said."""
-    problem: str = ""
-    """What was said of it last: each thing once."""
-    ends_at: float = float("inf")
-    """When what Slurm knows of its end is folded."""
 
 
 @dataclass(slots=True)
@@ -89,11 +67,10 @@ class Run(Judged):
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
     failed_told: bool = False
-    asked: Asked = field(default_factory=Asked)
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What extensions remember of it, by their names."""
     looked: Looked = field(default_factory=Looked)
     """At the flight recorder's dumps of its present trouble."""
-    recorded: tuple[object, ...] = ()
-    """What the record of the nodes was last told of its present launch."""
     away_since: float | None = None
     """Since when nobody listened to it, until its files are read to their ends again."""
     dated: tuple[float, float | None, int] | None = None

@@ -16,15 +16,13 @@ from megatron_monitor.charts.history import Sealed
 from megatron_monitor.core.ended import Ended
 from megatron_monitor.core.outbox import Owed
 from megatron_monitor.follow.messages import Position
-from megatron_monitor.hands.record import Record
 from megatron_monitor.identity import Member
-from megatron_monitor.intake.carriers import Remembered
 from megatron_monitor.judgement import Judged
-from megatron_monitor.nodes.record import Ledger
 from megatron_monitor.parsers.reader import Bookmark
+from megatron_monitor.pushed import Remembered
 from megatron_monitor.run.experiments import Known
 
-MONITOR, OWED, LEDGER, ENDED, _CHARTS = "\0monitor", "\0owed", "\0ledger", "\0ended", "\0charts\0"
+MONITOR, OWED, ENDED, EXTENSION, _CHARTS = "\0monitor", "\0owed", "\0ended", "\0extension\0", "\0charts\0"
 """Names of parts that no run can have."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -39,7 +37,7 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     experiments: Known | None = None
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
     member: Member | None = None
-    """Which run it is a stream of, and why. None in files of earlier daemons."""
+    """Which run it is a stream of, and why."""
     put_out: bool = False
     """Its run made room for others."""
     new: bool = False
@@ -62,7 +60,7 @@ class Place(Struct):
     among the sources saved here is read again from there."""
     written: dict[str, float] = field(default_factory=dict)
     """When each stream was last written to, Unix seconds."""
-    carriers: dict[str, Remembered | float] = field(default_factory=dict)
+    carriers: dict[str, Remembered] = field(default_factory=dict)
     """Agents that send heartbeats."""
 
 
@@ -77,14 +75,12 @@ class Saved(OfLog):
     """What the state file holds: the part of the monitor itself, and in `sources` and `runs` those of all logs."""
 
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
-    """The launches of all runs, for the record of the nodes. A part of its own."""
+    extensions: dict[str, bytes] = field(default_factory=dict)
+    """What each optional part keeps, in its own encoding (core/extension.py). Each a part of its own."""
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
-    """By notifier, the messages that it has not accepted yet. With `hands` and its counts a part of its own."""
-    hands: Record = field(default_factory=Record)
-    """What policies have done."""
+    """By notifier, the messages that it has not accepted yet. With its counts a part of its own."""
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
@@ -198,10 +194,12 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
             names.setdefault(part, set()).add(name)
             axis, series = decode(parts.pop(key), type=tuple[bytes, dict[str, bytes]])
             sealed[name] = Sealed(axis, series, name)
+        kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
-        owing = decode(parts.pop(OWED), type=Saved) if OWED in parts else saved  # as daemons wrote it before
-        saved.owed, saved.hands, saved.counts = owing.owed, owing.hands, saved.counts | owing.counts
-        saved.charts, saved.ledger = names, decode(parts.pop(LEDGER), type=Ledger)
+        saved.extensions = kept
+        owing = decode(parts.pop(OWED), type=Saved)
+        saved.owed, saved.counts = owing.owed, saved.counts | owing.counts
+        saved.charts = names
         saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part does not fit: {error}")

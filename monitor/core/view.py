@@ -1,8 +1,8 @@
 """What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -11,8 +11,6 @@ from megatron_monitor.core.aside import Aside
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Sources
 from megatron_monitor.detectors import hang
-from megatron_monitor.hands.record import Record
-from megatron_monitor.hands.verdict import verdict_of
 from megatron_monitor.judgement import Judged
 from megatron_monitor.metrics import View, samples_of
 from megatron_monitor.pages import page_of
@@ -22,8 +20,14 @@ from megatron_monitor.run.nodes import countable_nodes
 from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
-_NO_RECORD = Record()
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
+
+Added: TypeAlias = Callable[[Run, float], Mapping[str, Any]]
+"""Fields of the run's snapshot that optional parts give."""
+
+
+def _nothing(_run: Run, _now: float) -> Mapping[str, Any]:
+    return {}
 
 
 def show(
@@ -31,20 +35,20 @@ def show(
     now: float,
     config: Config,
     aside: Aside,
-    record: Record = _NO_RECORD,
+    added: Added = _nothing,
     asked: Asked = EVERYTHING,
     *,
     over: bool = False,
 ) -> RunSnapshot | None:
-    """The run as HTTP shows it; one that cannot be shown as it was last, if it ever was."""
+    """The run as HTTP shows it, with what is `added`; one that cannot be shown as it was last, if it ever was."""
     try:
-        return _shown(run, now, config, record, asked, over=over)
+        return _shown(run, now, config, added, asked, over=over)
     except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
         aside.note("page", run.state.name, error)
         return run.shown
 
 
-def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *, over: bool = False) -> RunSnapshot:
+def _shown(run: Run, now: float, config: Config, added: Added, asked: Asked, *, over: bool = False) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
     samples are made anew, its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with
     an incident the page is made too, for incidents stand there. `over`: as view_of says.
@@ -64,9 +68,7 @@ def _shown(run: Run, now: float, config: Config, record: Record, asked: Asked, *
     if page:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
     if whole:
-        verdict = verdict_of(run.state, run.book.open.values(), config.policies, record, now, archived=run.archived)
-        made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history)}
-        made["verdict"] = verdict.to_json()
+        made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history), **added(run, now)}
     run.page_made, run.whole_made = page, whole
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False

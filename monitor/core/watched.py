@@ -10,7 +10,7 @@ from megatron_monitor.config import Config
 from megatron_monitor.core.aside import Aside
 from megatron_monitor.core.ended import EndedRuns
 from megatron_monitor.core.runs import Run, Runs, came_back
-from megatron_monitor.core.saved import ENDED, LEDGER, OfLog, Waiting
+from megatron_monitor.core.saved import ENDED, OfLog, Waiting
 from megatron_monitor.core.schedule import Schedule
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.core.view import show
@@ -38,7 +38,7 @@ class Watched:
         """Those since the last tick."""
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
-        self.touched: set[str] = {LEDGER, ENDED}
+        self.touched: set[str] = {ENDED}
         """The parts of the state that are not as they were saved last: those of logs by their names."""
         self.told: set[str] = set()
         """Those of logs of which something was told since: a message that is owed is saved with what it tells of."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.audit.checks import RANK as RANK
-from megatron_monitor.audit.checks import Severity as Severity
+from megatron_monitor.audit import RANK as RANK
+from megatron_monitor.audit import Severity as Severity
 from megatron_monitor.nodes.collectives import operation_name
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks

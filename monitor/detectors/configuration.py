@@ -1,4 +1,4 @@
-"""Configuration: the run's arguments and lines contradict each other, or waste what it has (monitor/audit/).
+"""Configuration: the run's arguments and lines contradict each other, or waste what it has (monitor/audit.py).
 
 One incident a run that lists every finding, the worst first; it opens anew when a new one appears. Findings that are
 only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines come:
@@ -11,20 +11,19 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from megatron_monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
+from megatron_monitor.audit import CHECKS, RANK, Finding, audit
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
     Event,
     ModelSettingLogged,
-    ParametersCounted,
     TopologyLogged,
 )
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
-_LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
+_LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned)
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
 """Launchers print a world size as each of them sees it: theirs is judged at the first iteration."""
 _FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
@@ -33,14 +32,17 @@ _MOST = 4096  # steps between two audits when nothing new was reported
 
 
 class ConfigurationSettings(Struct, frozen=True):
-    """The checks' own thresholds stand with their reasons in monitor/audit/: the report uses the same."""
+    """The checks' own thresholds stand with their reasons in monitor/audit.py: the report uses the same."""
 
     ignore: tuple[str, ...] = ()
     """Checks to leave out, by code (docs/checks.md), e.g. K27: a small pipeline may be meant to wait."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """(key, message) for each code that is no check of this incident."""
-        yield from (("ignore", not_ignorable(code)) for code in self.ignore if code not in (*IGNORABLE, *GONE))
+        known = ", ".join(f"{code} {check.name}" for code, check in CHECKS.items())
+        for code in self.ignore:
+            if code not in CHECKS:
+                yield "ignore", f"there is no check {code!r}; known: {known} (docs/checks.md)"
 
 
 class Memory(Struct):

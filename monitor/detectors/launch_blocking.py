@@ -1,9 +1,8 @@
-"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log shows that it is set; a cold start that is too slow.
+"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log shows that it is set.
 
 BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
 (docs/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is no mistake in itself, and "not seen" is unknown, not 0.
-The variable leaves no trace in a run: the whole launch is slower than others of the same layout, or than the same
-configuration elsewhere.
+The variable leaves no trace within a launch: it is slower as a whole than the run's launches of the other setting.
 """
 
 import math
@@ -15,9 +14,7 @@ from msgspec import Struct
 from megatron_monitor.breakdown import words
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, OfLaunch, Severity, Verdict, recall, stated
-from megatron_monitor.model.reference import expected_seconds
-from megatron_monitor.run import derived
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, OfLaunch, Severity, Verdict, recall
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.units import Ratio
@@ -32,17 +29,11 @@ class LaunchBlockingSettings(Struct, frozen=True):
 
     cost: Ratio = 0.03
     """A measured cost from here on is notified; less lies between two launches of the same setting."""
-    cold_start: Ratio = 0.15
-    """Slower than the same configuration elsewhere: clusters differ by several percent, not by this much."""
 
 
 class Memory(OfLaunch):
     """The comparison, made when the launch has shown its level."""
 
-    reference: float | None = None
-    """Seconds per iteration of the same configuration elsewhere."""
-    gpu: str = ""
-    """... and on which GPU that was."""
     at: float | None = None
     """When it was made."""
 
@@ -60,13 +51,11 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: La
     if not segments or segments[-1].attempt != state.launch.number:
         return False
     memory.at = steps[-1].at
-    row = expected_seconds(state.launch.topology, derived.batch_size(state), derived.sequence_length(state))
-    memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlockingSettings) -> Verdict:
-    """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
+    """Compare the present launch with the last one of the other setting."""
     launch = state.launch
     if memory.attempt != launch.number or memory.at is None:
         return UNKNOWN
@@ -75,11 +64,11 @@ def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlocking
     if here is None:
         return UNKNOWN
     setting = is_on(here.launch_blocking)
+    if setting is None:
+        return CLEAR
     others = [segment for segment in segments if segment.key == here.key and segment.attempt != here.attempt]
-    opposite = [s for s in others if setting is not None and is_on(s.launch_blocking) is (not setting)]
-    if opposite:
-        return _compared(state, memory, here, opposite[-1], setting is True, settings)
-    return _cold(memory, here, setting, settings)
+    opposite = [segment for segment in others if is_on(segment.launch_blocking) is (not setting)]
+    return _compared(state, memory, here, opposite[-1], setting, settings) if opposite else CLEAR
 
 
 def _compared(
@@ -102,12 +91,12 @@ def _compared(
             f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; "
             f"{against if risky else 'unset it, unless it was set against a hang'}{_where(found)}"
         )
-        return _firing(memory, here, "warning", summary, cost, "1", found=found)
+        return _firing(memory, here, "warning", summary, cost, "1", found)
     summary = (
         f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung without "
         f"it; it cost {100 * cost:.1f} % here"
     )
-    return _firing(memory, here, "info", summary, cost, "0", found=found)
+    return _firing(memory, here, "info", summary, cost, "0", found)
 
 
 def _where(found: Attribution | None) -> str:
@@ -120,37 +109,17 @@ def _where(found: Attribution | None) -> str:
     return f"; {words.sentence(found)}{other}"
 
 
-def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings) -> Verdict:
-    """No launch of the other setting: the same configuration elsewhere must do."""
-    if memory.reference is None or setting is False:
-        return CLEAR
-    slower = math.exp(here.level) / memory.reference - 1
-    if slower < settings.cold_start:
-        return CLEAR
-    known = f"the log does not show {VARIABLE}; see whether it is 1, among other causes"
-    if setting:
-        known = f"{VARIABLE}=1 is set and may be why"
-    summary = (
-        f"{100 * slower:.0f} % slower than the same configuration elsewhere on {memory.gpu} "
-        f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {known}"
-    )
-    severity: Severity = "warning" if setting else "info"
-    return _firing(memory, here, severity, summary, slower, "1" if setting else None, memory.gpu)
-
-
 def _firing(
-    memory: Memory, here: slowdown.Segment, severity: Severity, summary: str, cost: float, value: str | None,
-    gpu: str | None = None, found: Attribution | None = None,
+    memory: Memory, here: slowdown.Segment, severity: Severity, summary: str, cost: float, value: str,
+    found: Attribution | None,
 ) -> Verdict:  # fmt: skip
     evidence: dict[str, Any] = {
         "seconds_per_iteration": round(math.exp(here.level), 4),
         "cost_ratio": round(cost, 4),
         "cuda_launch_blocking": value,
-        "expected_seconds_per_iteration": memory.reference,
-        "gpu": gpu,
         **(words.evidence(found, None) if found is not None else {}),
     }
-    return Verdict("firing", severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
+    return Verdict("firing", severity, summary, evidence, onset=here.first_iteration, since=memory.at)
 
 
 DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, messages="level")

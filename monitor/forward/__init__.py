@@ -178,7 +178,7 @@ class Forwarder:
         self._watches = (config.Watch(paths=tuple(watch.pattern for watch in watches)),)
         self._store = Store(directory)
         self._store.lock()
-        parts, problems = self._store.load({3: lambda whole: {_PART: whole}})
+        parts, problems = self._store.load()
         self._progress = Progress()
         try:
             self._progress = msgspec.msgpack.decode(parts[_PART], type=Progress) if parts else self._progress

@@ -15,11 +15,12 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Final
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
 from megatron_monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
 from megatron_monitor.run.records import Job
-from megatron_monitor.slurm import JobQuestion, SlurmSettings
+from megatron_monitor.slurm import JobQuestion
 from megatron_monitor.slurm.client import VARIABLES, look_up, program
 from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock

@@ -9,12 +9,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.incidents import Incident
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
-from megatron_monitor.slurm import SlurmSettings
 
 UNREADABLE: Final = "a file of the run cannot be read"
 _NOBODY: Final = 65534  # what a file server makes of owners that it does not know

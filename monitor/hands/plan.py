@@ -10,10 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from megatron_monitor.detectors.base import RANK, duration
-from megatron_monitor.hands.permission import UNREADABLE, Facts, may_act
-from megatron_monitor.hands.record import Course, Record, Step, shown
-from megatron_monitor.hands.settings import (
+from megatron_monitor.config.policies import (
     RESTARTS,
     Action,
     Cancel,
@@ -26,6 +23,9 @@ from megatron_monitor.hands.settings import (
     Signal,
     restarts,
 )
+from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.hands.permission import UNREADABLE, Facts, may_act
+from megatron_monitor.hands.record import Course, Record, Step, shown
 from megatron_monitor.incidents import Incident
 from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from megatron_monitor.run.job import OVER

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from megatron_monitor.config.policies import Policy, Requeue, restarts
 from megatron_monitor.detectors.base import RANK, duration
 from megatron_monitor.hands.plan import choice, matches, named_nodes
 from megatron_monitor.hands.record import Record
-from megatron_monitor.hands.settings import Policy, Requeue, restarts
 from megatron_monitor.incidents import Incident
 from megatron_monitor.run.nodes import expand_some, listed_nodes
 from megatron_monitor.run.state import RunState

@@ -21,6 +21,7 @@ from zlib import crc32
 from msgspec import Struct, field
 
 from megatron_monitor.config import Watch
+from megatron_monitor.identity import job_ids as ids
 from megatron_monitor.identity import naming
 from megatron_monitor.owners import by_host, owner_at, pod_of, unsure_at, unsure_pod
 from megatron_monitor.parsers.events import (
@@ -33,7 +34,6 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.run.job import Candidate
-from megatron_monitor.slurm import ids
 
 JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered

@@ -11,10 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
+from megatron_monitor.pushed import Heard, Remembered
 from megatron_monitor.system.clock import Clock, SteadyClock
 
 _OVERDUE = 1.5  # intervals between two heartbeats: one may be on its way
@@ -24,34 +24,6 @@ _MOST = 20_000  # names that are kept
 _DELAYS = 12  # heartbeats, of which the quickest tells how far its clock is from ours
 _AGREE = 3  # of the last ones that come alike after they were sent: a backlog comes later and later, or sooner
 _APART = 5.0  # seconds: clocks that NTP sets are nearer; less is the way
-
-
-class Heard(NamedTuple):
-    """Of the agents that send heartbeats."""
-
-    deaf: dict[str, float]
-    """Those of which nothing comes: until when they were heard, Unix seconds."""
-    beating: frozenset[str]
-    """All that send them."""
-    states: dict[str, int]
-    """How many are heard, deaf, or known by their lines alone."""
-    behind: Mapping[str, float] = {}
-    """Those whose clocks are not ours: by how many seconds behind."""
-    others_behind: float = 0.0
-    """The same for those that send no heartbeats, as far as we know: ours was set while they went on."""
-
-    def behind_us(self, carrier: str) -> float:
-        """Seconds to add to a time that it gives."""
-        return self.behind.get(carrier, 0.0 if carrier in self.beating else self.others_behind)
-
-
-class Remembered(NamedTuple):
-    """What is to be known of an agent over a restart."""
-
-    heard: float
-    """Until when, Unix seconds."""
-    behind: float | None = None
-    """By how many seconds its clock is behind ours, if it is known."""
 
 
 class Carriers:
@@ -75,19 +47,18 @@ class Carriers:
         """Those that were known. What cannot be read is none."""
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):  # no JSON, or no text
-                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered | float]))
+                self.restore(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Remembered]))
 
-    def restore(self, known: Mapping[str, Remembered | float]) -> None:
-        """These were known. Earlier versions kept when an agent was heard, no more."""
-        for name, one in known.items():
-            heard, behind = one if isinstance(one, Remembered) else Remembered(one)
+    def restore(self, known: Mapping[str, Remembered]) -> None:
+        """These were known."""
+        for name, (heard, behind) in known.items():
             self._heard[name] = heard
             self._beating.add(name)
             if behind is not None:
                 self._behind[name] = behind
 
     @property
-    def kept(self) -> dict[str, Remembered | float]:
+    def kept(self) -> dict[str, Remembered]:
         """Of those that beat."""
         return {name: Remembered(self._heard[name], self._behind.get(name)) for name in self._beating}
 

@@ -17,11 +17,12 @@ import msgspec
 from megatron_monitor.config import Config
 from megatron_monitor.config.intake import Tenants
 from megatron_monitor.intake import labels as naming
-from megatron_monitor.intake.carriers import Carriers, Heard
+from megatron_monitor.intake.carriers import Carriers
 from megatron_monitor.intake.messages import PROTOCOLS, Push, Stream
 from megatron_monitor.intake.spool import Spool
 from megatron_monitor.intake.wire import TooLargeError, WireError, unpacked
 from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.pushed import Heard
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import MonitorCounts

@@ -151,11 +151,6 @@ def _part(text: str) -> str:
     return text if may_hold_logs(text) else f"{text}_"
 
 
-def carrier_at(path: str) -> str:
-    """The agent that carried the stream of this file of the spool."""
-    return path.rpartition("/")[2].partition("~")[0]
-
-
 def followed(config: Config, directory: str) -> Config:
     """The configuration by which the files are read: the spool in `directory` is followed beside what it names."""
     below = f"^{re.escape(directory)}/(?P<run>.+)/[^/]+$"

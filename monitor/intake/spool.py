@@ -28,8 +28,6 @@ _OPEN = 256  # files at once; the soft limit is 1024 for the whole process
 _IDLE = 600.0  # seconds without a line after which a file is closed, and what it ends with is read again if one comes
 _KEPT = 7 * 86400.0  # seconds that a stream's file is kept behind its last line
 ENDING = ".log"
-STAMP = 30
-"""Characters of the time before each line."""
 
 
 class SpoolError(OSError):

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaException
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import EARLIER
 from megatron_monitor.core.saved import Place, Saved, of_parts
 from megatron_monitor.desk import Desk, Links
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
@@ -112,7 +111,7 @@ class Shard:
             try:
                 # Here, not in the thread: msgspec crashes where two threads at once decode a type for the first time.
                 if found:
-                    parts, problem = decoded(found, EARLIER)
+                    parts, problem = decoded(found)
                     problems += [problem] if problem else []
                     saved = of_parts(dict(parts), problems)
                     self.record.parts = {**parts} if saved is not None else {}
@@ -156,7 +155,7 @@ class Shard:
     def close(self, *, save: bool) -> MonitorCounts:
         """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
         self._opening.stop()
-        self.desk.executor.stop()
+        self.desk.stop()
         self.record.lost = self.record.lost or not save
         if self.open:
             save = save and self.next >= self._until

@@ -102,13 +102,11 @@ def from_arguments(values: dict[str, str]) -> dict[str, Any]:
     names = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
     virtual = next(filter(None, map(values.get, names)), "")
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
-    switches["flash"] |= values.get("transformer_impl") == "transformer_engine"
     return {
         **switches,
         "virtual_pipeline_size": max(integer(virtual) or 1, 1),
         "other_parallelism": _parallelism(values),
         "unusual": _unusual(values),
         "sequence_grows": _on(values, "random_ltd") or _grows(values),
-        "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),
         "schedule": ";".join(f"{name}={values[name][:200]}" for name in _REASONS["schedule"] if name in values),
     }

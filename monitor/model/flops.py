@@ -12,12 +12,11 @@ NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLO
 from collections.abc import Callable
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-from megatron_monitor.model.sizes import Sizes, expert_width, sizes_of
-from megatron_monitor.model.sizes import parameters as parameters
+from megatron_monitor.model.sizes import Sizes, expert_width, parameters, sizes_of
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.dialects import dialect_of
 
@@ -78,18 +77,13 @@ def _bigscience(v: Any, batch: int, sequence: int) -> float:
 
     The vocabulary's share is right for F = 4 only: logits are never recomputed.
     """
-    return _narayanan(v, batch, sequence, 32 if v.glu else 24, 16)
+    return _narayanan(v, batch, sequence, 32 if v.glu else 24)
 
 
-def _bigscience_true_vocabulary(v: Any, batch: int, sequence: int) -> float:
-    """The same with V/12lh where F = 3: what the logits truly cost without checkpointing."""
-    return _narayanan(v, batch, sequence, 32 if v.glu else 24, 4 * v.passes)
-
-
-def _narayanan(v: Any, batch: int, sequence: int, coefficient: int, divisor: int) -> float:
+def _narayanan(v: Any, batch: int, sequence: int, coefficient: int) -> float:
     """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say."""
     layers, hidden = v.layers, v.hidden_size
-    shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (divisor * layers * hidden)
+    shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (16 * layers * hidden)
     return float(coefficient * v.passes * batch * sequence * layers * hidden**2 * shape)
 
 
@@ -99,15 +93,7 @@ def _microsoft(v: Any, batch: int, sequence: int) -> float:
     Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 when fully
     recomputed; selective adds the s^2 term). No causal halving.
     """
-    return _throughput_calculator(v, batch, sequence, 2 // (v.sizes.query // v.sizes.key))
-
-
-def _microsoft_corrected(v: Any, batch: int, sequence: int) -> float:
-    """The same with 2 / (n // kv_heads)."""
-    return _throughput_calculator(v, batch, sequence, 2 / (v.sizes.query // v.sizes.key))
-
-
-def _throughput_calculator(v: Any, batch: int, sequence: int, share: float) -> float:
+    share = 2 // (v.sizes.query // v.sizes.key)
     sizes, hidden = v.sizes, v.sizes.hidden
     projections = (1 + share + 1) * hidden**2
     core, mlp = 2 * hidden * sequence, sizes.matrices * sizes.ffn * hidden * v.chosen
@@ -165,24 +151,17 @@ def _gpt_neox_bracket(v: Any, batch: int, sequence: int) -> float:
 
 def _gpt_neox(v: Any, batch: int, sequence: int) -> float:
     """gpt-neox since 2023-12-06 (050f560e): PR 251's, which counts no GLU here."""
-    return _narayanan(v, batch, sequence, 24, 16)
+    return _narayanan(v, batch, sequence, 24)
 
 
 class Formula(Struct, frozen=True):
     """FLOPs of an iteration as one program counts them; called it gives TFLOP/s per GPU, None where an input lacks."""
 
     flops: Callable[[Any, int, int], float]
-    counts: Literal["hardware", "model"]
     needs: tuple[str, ...]
     """Of `Inputs`."""
-    printed_by: str = ""
     times: str = ""
     """What the seconds are multiplied by."""
-
-    def lacks(self, topology: Topology) -> tuple[str, ...]:
-        """What is not known of the inputs."""
-        known = Inputs(topology)
-        return tuple(need for need in (*self.needs, "world_size") if not getattr(known, need))
 
     def __call__(self, topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
         """TFLOP/s per GPU of iterations of `batch` samples of `sequence` tokens."""
@@ -198,31 +177,22 @@ _PASSES = ("activation_checkpointing",)
 _SIZED = (*_SHAPE, "sizes")
 EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
-    "bigscience": Formula(_bigscience, "hardware", _SHAPE + _PASSES),
+    "bigscience": Formula(_bigscience, _SHAPE + _PASSES),
     "megatron_deepspeed_2021": Formula(
-        _megatron_deepspeed_2021, "hardware",
+        _megatron_deepspeed_2021,
         ("layers", "hidden_size", "tensor_parallel_size", "pipeline_parallel_size", *_PASSES, "sizes"),
     ),
-    "microsoft": Formula(_microsoft, "hardware", (*_SIZED, *_PASSES, "chosen")),
-    "megatron_lm_2026": Formula(_megatron_lm_2026, "model", (*_SIZED, "width")),
-    "megatron_lm_2024": Formula(_megatron_lm_2024, "model", (*_SIZED, "width")),
-    "megatron_lm_2023": Formula(_megatron_lm_2023, "model", _SIZED),
-    "gpt_neox": Formula(_gpt_neox, "hardware", _SHAPE + _PASSES),
-    "gpt_neox_bracket": Formula(_gpt_neox_bracket, "hardware", _SHAPE + _PASSES),
-    "gpt_neox_2021": Formula(_gpt_neox_2021, "model", ("layers", "hidden_size", "parameters")),
-    "seed": Formula(_seed, "hardware", ("size", *_PASSES), "BigScience's notes: 2 F P s B / (t W)"),
-    "bigscience_true_vocabulary": Formula(
-        _bigscience_true_vocabulary, "hardware", _SHAPE + _PASSES, "PR 251 with V/12lh where nothing is recomputed",
-    ),
-    "microsoft_corrected": Formula(
-        _microsoft_corrected, "hardware", (*_SIZED, *_PASSES, "chosen"), "microsoft's, integer division corrected",
-    ),
-    EFFECTIVE: Formula(
-        _effective_tera_flops, "hardware", ("parameters", "log_interval"),
-        "Megatron-DeepSpeed's `Effective Tera Flops per GPU`", "log_interval",
-    ),
-}  # fmt: skip
-"""The order in which a printed number is explained: what programs print, then corrections that none prints."""
+    "microsoft": Formula(_microsoft, (*_SIZED, *_PASSES, "chosen")),
+    "megatron_lm_2026": Formula(_megatron_lm_2026, (*_SIZED, "width")),
+    "megatron_lm_2024": Formula(_megatron_lm_2024, (*_SIZED, "width")),
+    "megatron_lm_2023": Formula(_megatron_lm_2023, _SIZED),
+    "gpt_neox": Formula(_gpt_neox, _SHAPE + _PASSES),
+    "gpt_neox_bracket": Formula(_gpt_neox_bracket, _SHAPE + _PASSES),
+    "gpt_neox_2021": Formula(_gpt_neox_2021, ("layers", "hidden_size", "parameters")),
+    "seed": Formula(_seed, ("size", *_PASSES)),
+    EFFECTIVE: Formula(_effective_tera_flops, ("parameters", "log_interval"), "log_interval"),
+}
+"""The order in which a printed number is explained."""
 
 
 def formulas_of(dialect: str | None) -> tuple[str, ...]:
@@ -260,6 +230,16 @@ def explain_printed(
         if value is not None and prints_as(value, printed):
             return name
     return None
+
+
+def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequence: int) -> tuple[str, float] | None:
+    """(formula, TFLOP/s per GPU) that comes closest to the printed figure, of those of the run's own program and the
+    notes' rule: of many formulas some fits by chance.
+    """
+    own = formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
+    values = ((name, FORMULAS[name](topology, seconds, batch, sequence)) for name in (*own, "seed"))
+    found = [(name, value) for name, value in values if value is not None and value > 0]
+    return min(found, key=lambda item: abs(item[1] - printed), default=None)
 
 
 def prints_as(value: float, printed: float) -> bool:

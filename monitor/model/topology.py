@@ -45,13 +45,10 @@ class Topology(Struct):
     vocab_size: int | None = None
     padded_vocab_size: int | None = None
     train_iterations: int | None = None
-    train_samples: int | None = None
     log_interval: int | None = None
     save_interval: int | None = None
     eval_interval: int | None = None
     eval_iters: int | None = None
-    exit_interval: int | None = None
-    exit_duration_minutes: float | None = None
     learning_rate: float | None = None
     dtype: str | None = None
     zero_stage: int | None = None
@@ -87,11 +84,8 @@ class Topology(Struct):
     """Arguments of parallel dimensions that are not counted here."""
     unusual: list[str] = field(default_factory=list)
     """Arguments under which FLOPs and parameters are not a plain GPT's."""
-    untied: bool | None = None
     flexible_batch: bool | None = None
     low_precision: bool | None = None
-    fused_softmax: bool | None = None
-    flash: bool | None = None
     saves: bool | None = None
     """The arguments say where to save."""
     schedule: str | None = None
@@ -165,7 +159,6 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     if {*told.values()} - {None}:
         told.update(arguments.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
-    told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
         told["rampup"] = tuple(ramp)

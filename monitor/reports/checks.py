@@ -1,8 +1,7 @@
 """Consistency checks of one run's own figures, as a report shows them. Pure.
 
-What the log's lines and arguments say of each other is audited in audit/; a report adds what it alone has: the
-medians that it prints, and which input would explain a figure that is no formula's. docs/checks.md lists the codes. The
-padded vocabulary that a log lacks is found here too: programs print it on a line of its own before the first iteration.
+audit.py compares what the log's lines and arguments say; a report adds the medians that it prints. The padded
+vocabulary that a log lacks is found here too: programs print it on a line of its own before the first iteration.
 Law: a size is taken only if it is that of a tokenizer in use and the last printed lines come out to their last digit
 by a formula of the run's own program, and by no other such size.
 """
@@ -13,19 +12,17 @@ from msgspec.structs import replace
 
 from megatron_monitor.audit import RANK, Finding, audit
 from megatron_monitor.model import flops
-from megatron_monitor.model import misprints as causes
 from megatron_monitor.model.arguments import PACKED
 from megatron_monitor.model.flops import FORMULAS, formulas_of, prints_as
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.run.state import RunState
 
 _VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
-_OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows
 
 
 def findings(state: RunState, own: Finding | None) -> list[Finding]:
     """Every check that failed, the worst first; `own`: what `misprint` has found."""
-    others = [found for found in audit(state) if found.check not in _OWN]
+    others = [found for found in audit(state) if found.check != "K08"]  # judged by the medians that the row shows
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
 
@@ -38,23 +35,22 @@ def misprint(
     state: RunState, printed: float | None, seconds: float | None, batch: int | None, sequence: int | None,
     rounding: float, formula: str | None,
 ) -> Finding | None:  # fmt: skip
-    """K08 and K12: a printed figure that no formula gives (`formula`: the one that does), with the input that would, if
-    one does. `rounding`: half a unit of the last digit that the log prints of the seconds.
+    """K08: a printed figure that no formula gives (`formula`: the one that does). `rounding`: half a unit of the last
+    digit that the log prints of the seconds.
     """
     topology = state.launch.topology
     if formula or not (printed and seconds and batch and sequence):
         return None
     if why := _no_recomputing(state):
         return Finding("K08", "info", why)
-    near = causes.nearest(printed, topology, seconds, batch, sequence)
+    near = flops.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
-    off = f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({near[1] / printed - 1:+.1%})"
-    if abs(near[1] / printed - 1) <= rounding / seconds:
+    off = near[1] / printed - 1
+    if abs(off) <= rounding / seconds:
         return None  # the seconds are printed too coarsely to distinguish the formulas
-    wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
-    fit = f"; would fit {' or '.join(wrong[:3])}" if wrong else ""
-    return Finding("K12" if wrong else "K08", "warning", off + fit)
+    text = f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({off:+.1%})"
+    return Finding("K08", "warning", text)
 
 
 _WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first

@@ -1,23 +1,6 @@
-"""The arithmetic of reports: what a formula of model/flops.py lacks; days to an end, the pipeline's bubble. Pure."""
-
-from megatron_monitor.model import flops
-from megatron_monitor.model.sizes import sizes_of
-from megatron_monitor.model.topology import Topology
+"""The arithmetic of reports: days to an end, the pipeline's bubble. Pure."""
 
 _DAY = 86400.0
-
-
-def lacking(name: str, topology: Topology) -> tuple[str, ...]:
-    """Inputs of the formula that are unknown, by their names in `Topology`."""
-    formula = flops.FORMULAS[name]
-    lacks = formula.lacks(topology)
-    out = tuple(need for need in lacks if hasattr(topology, need))
-    if "size" in lacks:  # as told, or worked out
-        countable = sizes_of(topology) and topology.padded_vocab_size
-        out = (*out, *(() if topology.sequence_length else ("sequence_length",))) if countable else ("parameters", *out)
-    if topology.glu and topology.ffn_hidden_size is None and "layers" in formula.needs:
-        out += ("ffn_hidden_size",)
-    return out
 
 
 def days(

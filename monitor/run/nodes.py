@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from megatron_monitor.nodes.collectives import Missing, Report, missing
 from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from megatron_monitor.nodes.record import HARDWARE, LaunchRecord
 from megatron_monitor.parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
 from megatron_monitor.run.ending import NODE_FAULTS, PLANNED
+from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
 from megatron_monitor.run.state import Launch, RunState
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few

@@ -1,8 +1,8 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
 import dataclasses
-from math import inf, isfinite
-from typing import Final, TypeVar
+from math import inf
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -214,7 +214,6 @@ def plus(total: int, more: int) -> int:
 #
 # Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
 
-_Value = TypeVar("_Value")
 _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
 
 
@@ -228,8 +227,6 @@ class Observed(Struct):
     """Such steps in a row at which samples did not grow by the batch size."""
     miscount: list[int] = field(default_factory=list)
     """[iterations, samples, batch size] of the newest such step."""
-    rates: list[float] = field(default_factory=list)
-    """Printed samples per second over batch size by time, of the last lines at one batch size."""
     tflops: list[tuple[float, float, int, int]] = field(default_factory=list)
     """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
     unexplained: int = 0
@@ -241,7 +238,7 @@ def observe_iteration(
 ) -> None:
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
     batch, before = event.global_batch_size, seen.batch
-    samples, seconds = event.consumed_samples, event.seconds_per_iteration
+    samples, seconds, tflops = event.consumed_samples, event.seconds_per_iteration, event.tflops
     if batch and samples is not None:
         if before and seen.samples is not None and seen.iteration is not None:
             steps, grown = event.iteration - seen.iteration, samples - seen.samples
@@ -251,18 +248,6 @@ def observe_iteration(
                 seen.miscounted += 1
                 seen.miscount = [steps, grown, batch]
         seen.iteration, seen.samples = event.iteration, samples
-    if batch and batch != before:
-        seen.rates = []
-    if seconds is not None and 0 < seconds < inf:
-        rate, tflops = event.samples_per_second, event.tflops
-        if batch and batch == before and rate is not None and isfinite(rate):
-            _keep(seen.rates, rate * seconds / batch)
-        if tflops is not None and 0 < tflops < inf and batch_size and tokens_per_sample:
-            _keep(seen.tflops, (tflops, seconds, batch_size, tokens_per_sample))
+    if batch_size and tokens_per_sample and tflops and 0 < tflops < inf and seconds and 0 < seconds < inf:
+        seen.tflops = [*seen.tflops[1 - _KEPT :], (tflops, seconds, batch_size, tokens_per_sample)]
     seen.batch = batch
-
-
-def _keep(values: list[_Value], value: _Value) -> None:
-    values.append(value)
-    if len(values) > _KEPT:
-        del values[0]

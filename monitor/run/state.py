@@ -25,9 +25,9 @@ from megatron_monitor.charts.history import History
 from megatron_monitor.charts.steady import Recent, Steady
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing, Report
-from megatron_monitor.nodes.record import LaunchRecord
 from megatron_monitor.parsers.events import text_of
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
+from megatron_monitor.run.launch_record import LaunchRecord
 from megatron_monitor.run.phases import Parts, Phase
 from megatron_monitor.run.records import (
     AttemptEnd,
@@ -109,7 +109,7 @@ class Launch:
     last_raw: bytes = b""
     """The last iteration line as it stands in the file."""
     observed: Observed = field(default_factory=Observed)
-    """What the consistency checks need (monitor/audit/)."""
+    """What the consistency checks need (monitor/audit.py)."""
     overflows: Overflows = field(default_factory=Overflows)
     """Which overflow lines and counters tell the same step."""
 

@@ -80,10 +80,9 @@ _OF_INSTANT: dict[str, Callable[[Scenario, float], Any]] = {
 
 def arguments(scenario: Scenario, first_iteration: int) -> str:
     """The arguments dump, with everything that follows from the scenario. A size that is 0 is not printed."""
-    wrong = {fault.kind for fault in scenario.faults}
     figures = {
-        "dp": 2 * scenario.dp if "wrong_topology" in wrong else scenario.dp,
-        "ffn": 5 * scenario.hidden // 4 if "wrong_size" in wrong else 4 * scenario.hidden,
+        "dp": scenario.dp,
+        "ffn": 4 * scenario.hidden,
         "bf16": not scenario.fp16,
         "evaluations": scenario.eval_interval or 1_000_000_000,
         "evaluates": int(bool(scenario.eval_interval)),

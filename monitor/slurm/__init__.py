@@ -1,35 +1,12 @@
 """What Slurm says of a job, asked on a thread of its own: never more than one call a job an interval, none that hangs.
 
-Here stand the keys of `slurm:` in the configuration, and what crosses between the loop and that thread. `ids` finds the
-id of a run's job, `replies` reads what scontrol and sacct print, `client` takes questions and gives answers.
+Here stands what crosses between the loop and that thread. `jobs` says which runs are asked about, `client` asks,
+`replies` reads what scontrol and sacct print.
 """
 
 from msgspec import Struct
 
-from megatron_monitor import scalars
 from megatron_monitor.run.records import Job
-from megatron_monitor.scalars import FilePath
-from megatron_monitor.units import PositiveSeconds
-
-
-class SlurmSettings(Struct, frozen=True, kw_only=True):
-    """Whether and how Slurm is asked."""
-
-    enabled: bool = True
-    """Runs that are Slurm jobs are asked about; on a host without `scontrol` nothing happens."""
-    interval: PositiveSeconds = 60.0
-    """Between two questions about a job: slurmctld serves the whole cluster, and a minute is soon enough to act."""
-    timeout: PositiveSeconds = 20.0
-    """For one call: a controller that is being restarted answers within its own 10 s, or not at all."""
-    directory: FilePath | None = None
-    """Where scontrol, sacct, scancel, srun and sbatch are. None: in PATH."""
-    job_from: scalars.Regex | None = None
-    """A regular expression searched in the path; its group `job` is the id. None: the usual names."""
-
-    def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
-        if self.job_from is not None and "job" not in scalars.compiled(self.job_from).groupindex:
-            yield "job_from", "has no named group job, as in /(?P<job>[0-9]+)[.]out"
 
 
 class JobQuestion(Struct, frozen=True):

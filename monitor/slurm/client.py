@@ -1,7 +1,7 @@
 """Questions in, answers out: the clients of Slurm, run one after the other on one thread, for many jobs at once.
 
 `ask` never blocks and `answers` never waits, so a controller that hangs delays nothing but its own answers. What may be
-asked, and how often, is the caller's business (monitor/core/jobs.py); here each call ends within its timeout.
+asked, and how often, is the caller's business (monitor/slurm/jobs.py); here each call ends within its timeout.
 """
 
 import logging
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
 from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock

@@ -1,8 +1,6 @@
 """A training that hangs, a daemon, Prometheus, its rules, Alertmanager, a receiver: in the time set."""
 
 import re
-import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from tests.deploy.conftest import HELD, INTERVAL, USUAL, Chain, Launch, goes_on, watched
 from tests.e2e.test_daemon import Writer
 from tests.lines import line
-from tests.programs import MONITOR, free_port, slack, wait
+from tests.programs import free_port, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -71,24 +69,6 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(chain: Chain, training: Wr
     going_on.stop()
 
 
-def test_a_run_that_ended_leaves_no_deadline(chain: Chain, training: Writer) -> None:
-    """It finishes, then its daemon is stopped: when the deadline would have passed, there is no alert."""
-    daemon = chain.start("--set", "detectors.hang.minimum=4s", str(training.path))
-    prometheus = chain.prometheus(daemon.address)
-    watched(prometheus, daemon, training)
-    training.stop()
-    with training.path.open("a") as stream:
-        stream.write("[after training is done] datetime: 2026-01-01 00:00:00 \n")
-        stream.write(f"[exiting program at iteration {training.number}] datetime: 2026-01-01 00:00:00 \n")
-    daemon.wait(lambda: daemon.metric("megatron_run_state", state="finished") == 1.0)
-    wait(lambda: not prometheus.instant(HELD), USUAL - INTERVAL, "the deadline is dropped")
-    assert daemon.terminate() == 0
-    threading.Event().wait(4.0 + 3 * INTERVAL)  # the deadline, and what a dead daemon would have
-    assert prometheus.value("up") == 0
-    assert not prometheus.firing()  # it was stopped in order, and no run is left
-    assert not chain.receiver.names()
-
-
 @pytest.mark.outputs
 def test_the_deadline_in_a_dead_push_is_told(chain: Chain, launch: Launch, training: Writer) -> None:
     """A Pushgateway keeps what a killed daemon pushed last: its deadline passes there, and that is told."""
@@ -108,27 +88,3 @@ def test_the_deadline_in_a_dead_push_is_told(chain: Chain, launch: Launch, train
     alert = chain.told("MegatronHangDeadlinePassed", more=4.0 + 2 * INTERVAL)
     assert alert["labels"] == {"alertname": "MegatronHangDeadlinePassed", "run": "train", "severity": "critical"}
     assert not chain.receiver.fired(PAGE)
-
-
-def test_a_simulated_crash_is_told_and_its_silence_is_not(chain: Chain, tmp_path: Path) -> None:
-    """`simulate` plays a run that dies of a full GPU memory: one alert of the crash, none of the hang that follows."""
-    log = tmp_path / "tr11.log"
-    log.touch()
-    daemon = chain.start(*HANG, str(log))
-    prometheus = chain.prometheus(daemon.address)
-    command = [
-        *MONITOR, "simulate", "--dialect", "megatron-lm", "--iterations", "100",
-        "--seconds-per-iteration", "2", "--fault", "crash_oom@40", "--speed", "20", "-o", str(log),
-    ]  # fmt: skip
-    simulation = subprocess.Popen(command)
-    try:
-        daemon.wait(lambda: daemon.metric("megatron_incident", incident="crash") == 1.0, timeout=40.0)
-        alert = chain.told("MegatronCrash")
-    finally:
-        simulation.kill()
-        simulation.wait(timeout=5)
-    assert alert["labels"]["run"] == "tr11"
-    assert daemon.metric("megatron_failures_total", failure="cuda_oom") == 1.0
-    threading.Event().wait(2.0 + 3 * INTERVAL)  # the budget of a hang passes
-    assert not {name for name in chain.receiver.names() if "Hang" in name}
-    assert "MegatronHang" not in prometheus.firing()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from megatron_monitor.cli import command
 from megatron_monitor.system.clock import SystemClock
 from tests.conftest import loaded
-from tests.deploy.test_files import documents
+from tests.deploy.test_files import only
 from tests.e2e.conftest import Start
 from tests.lines import line
 from tests.programs import MONITOR, TETHERED, answers, free_port
@@ -33,10 +33,8 @@ Forward = Callable[["Node", int], None]
 
 def shipped() -> tuple[str, list[str], list[str]]:
     """The configuration of the monitor, its arguments and those of the forwarder."""
-    _, config, _, _, judge = documents("monitor.yaml")
-    forwarders = documents("forwarder.yaml")[-1]
-    (watcher,), (sender,) = (one["spec"]["template"]["spec"]["containers"] for one in (judge, forwarders))
-    return config["data"]["config.yaml"], watcher["args"], sender["args"]
+    (watcher,), (sender,) = (only(one)["spec"]["template"]["spec"]["containers"] for one in ("Deployment", "DaemonSet"))
+    return only("ConfigMap")["data"]["config.yaml"], watcher["args"], sender["args"]
 
 
 def test_the_program_takes_what_is_shipped(tmp_path: Path) -> None:

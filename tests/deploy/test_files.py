@@ -20,7 +20,7 @@ from megatron_monitor.config import load
 from megatron_monitor.identity import named
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
-from tests.deploy.test_rules import rules, tool
+from tests.deploy.test_rules import tool
 from tests.programs import answers, free_port, get, slack, wait
 
 ROOT = DEPLOY.parent
@@ -173,7 +173,7 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     tracked = tool(
         "git", "-C", ROOT, "ls-files", "config.yaml", "LICENSE", "grafana/dashboards", "deploy"
     ).stdout.split()
-    expected = {name for name in tracked if not name.endswith((".py", "Dockerfile"))}
+    expected = {name for name in tracked if not name.endswith("Dockerfile")}
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == expected
     assert all((out / name).read_bytes() == (ROOT / name).read_bytes() for name in expected)
     (out / "config.yaml").write_text("mine")
@@ -185,76 +185,16 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
-
-def documents(name: str) -> list[dict[str, Any]]:
-    """The objects of a file."""
-    return list(yaml.load_all((DEPLOY / "kubernetes" / name).read_text(), yaml.CSafeLoader))
-
-
-@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
-@pytest.mark.parametrize("name", ["sidecar.yaml", "monitor.yaml", "forwarder.yaml"])
-def test_kubernetes_takes_the_objects(name: str, version: str) -> None:
-    """By the API's schema, no unknown field."""
-    for document in documents(name):
-        kubernetes_validate.validate(document, version, strict=True)
-
-
-def test_the_schema_can_refuse() -> None:
-    """A misspelt field is found."""
-    (job,) = documents("sidecar.yaml")
-    job["spec"]["template"]["spec"]["initContainers"][0]["restartpolicy"] = "Always"
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(job, NEWEST_KUBERNETES, strict=True)
-
-
-def test_the_pods_are_found_and_may_do_little() -> None:
-    """Selectors meet labels, the port has the name that is scraped, nobody may gain privileges."""
-    (job,) = documents("sidecar.yaml")
-    _, config, claim, service, judge = documents("monitor.yaml")
-    *_, role, binding, forwarders = documents("forwarder.yaml")
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
-    assert binding["subjects"][0]["name"] == forwarders["spec"]["template"]["spec"]["serviceAccountName"]
-    monitors = documents("podmonitor.yaml")
-    assert [one["kind"] for one in monitors] == ["PodMonitor", "PodMonitor"]
-    pods = [judge["spec"]["template"], job["spec"]["template"]]
-    containers = [pods[0]["spec"]["containers"][0], pods[1]["spec"]["initContainers"][0]]
-    for monitor, pod, container in zip(monitors, pods, containers, strict=True):
-        selector = monitor["spec"]["selector"]
-        for label, value in selector.get("matchLabels", {}).items():
-            assert pod["metadata"]["labels"][label] == value
-        for term in selector.get("matchExpressions", ()):
-            assert pod["metadata"]["labels"][term["key"]] in term["values"]
-        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-        named = [one["replacement"] for one in endpoint.get("relabelings", ()) if one["targetLabel"] == "job"]
-        assert (named or [f"megatron-monitor/{monitor['metadata']['name']}"]) == ["megatron-monitor/megatron-monitor"]
-        assert monitor["metadata"]["namespace"] == "megatron-monitor"  # the one that is made beside it
-        assert endpoint["port"] in [port["name"] for port in container["ports"]]
-        secured = container["securityContext"]
-        assert not secured["allowPrivilegeEscalation"]
-        assert secured["readOnlyRootFilesystem"]
-        assert secured["capabilities"]["drop"] == ["ALL"]
-    labels, forwarder = pods[0]["metadata"]["labels"], forwarders["spec"]["template"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == {
-        port["name"] for port in containers[0]["ports"]
-    }
-    assert {"name": "state", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in pods[0]["spec"][
-        "volumes"
-    ]
-    assert not service["spec"]["selector"].items() <= forwarder["metadata"]["labels"].items()  # scraped and asked: one
-    assert "ports" not in forwarder["spec"]["containers"][0]
-    assert load(config["data"]["config.yaml"]).state_dir == "/state"
-    (override,) = [a.removeprefix("--set=") for a in containers[1]["args"] if a.startswith("--set=runs")]
-    assert load("", [override]).runs[0].name == "tr11"
+MANIFEST = (DEPLOY / "kubernetes" / "megatron-monitor.yaml").read_text()
 
 
 @functools.cache
-def validate(one: str) -> None:
-    """An object is what Kubernetes takes; most charts have most objects in common."""
-    kubernetes_validate.validate(json.loads(one), NEWEST_KUBERNETES, strict=True)
+def validate(one: str, version: str) -> None:
+    """An object is what Kubernetes takes, no unknown field; most charts have most objects in common."""
+    kubernetes_validate.validate(json.loads(one), version, strict=True)
 
 
-def objects(text: str) -> Objects:
+def objects(text: str, version: str = NEWEST_KUBERNETES) -> Objects:
     """By kind, namespace and name; each but the Operator's is what Kubernetes takes."""
     found = {}
     for one in yaml.load_all(text, Loader=yaml.CSafeLoader):
@@ -264,53 +204,46 @@ def objects(text: str) -> Objects:
         assert key not in found, key
         found[key] = one
         if "coreos" not in one["apiVersion"]:
-            validate(json.dumps(one))
+            validate(json.dumps(one), version)
     return found
 
 
-@pytest.mark.prometheus
-def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None:
-    """`python -m deploy.source --kubernetes`: a kustomize base whose every file exists, one object of each name, the
-    rules that are shipped, which Prometheus takes, each dashboard as Grafana's sidecar wants it.
-    """
-    done = tool(sys.executable, "-m", "deploy.source", "--kubernetes", tmp_path, "--grafana", "https://g.example")
-    assert done.returncode == 0, done.stderr
-    base = loaded((tmp_path / "kustomization.yaml").read_text())
-    assert {*base["resources"], "kustomization.yaml"} == {path.name for path in tmp_path.iterdir()}
-    made = objects("\n---\n".join((tmp_path / name).read_text() for name in base["resources"]))
-    groups = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
-    (tmp_path / "rules.yml").write_text(json.dumps({"groups": groups}))
-    assert tool("promtool", "check", "rules", tmp_path / "rules.yml").returncode == 0
-    given = {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
-    assert set(given) == {rule.get("alert") or rule["record"] for rule in rules()}
-    links = [rule["annotations"]["dashboard_url"] for rule in given.values() if "alert" in rule]
-    assert all("https://g.example/d/" in link for link in links)
-    assert any("{{ $labels.run | urlquery }}" in link for link in links)
-    boards = [one for one in made.values() if one["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
-    for one in boards:
-        assert one["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
-        ((name, text),) = one["data"].items()
-        file = ROOT / "grafana" / "dashboards" / f"{name.removeprefix('megatron-')}"
-        assert json.loads(text) == json.loads(file.read_text())
-        assert len(json.dumps(one)) < 262_144  # kubectl's annotation of what was last applied holds no more
-    assert len(boards) == len(list((ROOT / "grafana" / "dashboards").glob("*.json")))
+def only(kind: str) -> dict[str, Any]:
+    """The manifest's object of a kind."""
+    (one,) = [one for key, one in objects(MANIFEST).items() if key[0] == kind]
+    return one
 
 
-def test_the_charts_values_are_what_the_manifests_have() -> None:
-    """Image and version, nodes, resources, configuration: said twice, and the same."""
-    values = loaded((DEPLOY / "helm" / "values.yaml").read_text())
-    about = loaded((DEPLOY / "helm" / "Chart.yaml").read_text())
-    _, config, claim, _, judge = documents("monitor.yaml")
-    *_, forwarders = documents("forwarder.yaml")
-    pod = forwarders["spec"]["template"]["spec"]
-    (watcher,), (sender,) = judge["spec"]["template"]["spec"]["containers"], pod["containers"]
-    assert values["image"] == watcher["image"] == sender["image"]
-    assert (values["resources"], values["forwarder"]["resources"]) == (watcher["resources"], sender["resources"])
-    assert (values["nodeSelector"], values["tolerations"]) == (pod["nodeSelector"], pod["tolerations"])
-    assert values["storage"]["size"] == claim["spec"]["resources"]["requests"]["storage"]
-    assert values["config"] == loaded(config["data"]["config.yaml"])
-    assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
-    assert values["podMonitor"]["trainings"] == ""  # the chart's own namespace, as in podmonitor.yaml
+def test_kubernetes_takes_the_objects() -> None:
+    """By the API's schema of old and new versions, which refuses a misspelt field."""
+    assert objects(MANIFEST, OLDEST_KUBERNETES) == objects(MANIFEST)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        objects(MANIFEST.replace("serviceAccountName:", "serviceAcountName:"))
+
+
+def test_the_pods_are_found_and_may_do_little() -> None:
+    """Selectors meet labels, ports have names that are asked for, nobody may gain privileges."""
+    service, deployment, forwarders = only("Service"), only("Deployment"), only("DaemonSet")
+    assert only("ClusterRole")["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    account = forwarders["spec"]["template"]["spec"]["serviceAccountName"]
+    assert only("ClusterRoleBinding")["subjects"][0]["name"] == account
+    pod, forwarder = deployment["spec"]["template"], forwarders["spec"]["template"]
+    (container,), (sender,) = pod["spec"]["containers"], forwarder["spec"]["containers"]
+    for one in (container, sender):
+        secured = one["securityContext"]
+        assert not secured["allowPrivilegeEscalation"]
+        assert secured["readOnlyRootFilesystem"]
+        assert secured["capabilities"]["drop"] == ["ALL"]
+    ports = {port["name"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
+    assert (container["name"], "metrics" in ports) == ("megatron-monitor", True)  # as prometheus/kubernetes.yml asks
+    claim = {"claimName": only("PersistentVolumeClaim")["metadata"]["name"]}
+    assert {"name": "state", "persistentVolumeClaim": claim} in pod["spec"]["volumes"]
+    selector = service["spec"]["selector"].items()
+    assert selector <= pod["metadata"]["labels"].items()
+    assert not selector <= forwarder["metadata"]["labels"].items()  # scraped and asked: one
+    assert "ports" not in sender
+    assert load(only("ConfigMap")["data"]["config.yaml"]).state_dir == "/state"
 
 
 @pytest.mark.prometheus

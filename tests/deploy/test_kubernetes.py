@@ -1,28 +1,30 @@
-"""What is written for Kubernetes, by the programs that install it: kustomize base and Helm chart are the same."""
+"""The Helm chart, by Helm itself: its usual values make the plain manifest, and each value reaches its place."""
 
 import json
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import loaded
-from tests.deploy.test_files import Objects, objects
-from tests.deploy.test_rules import tool
+from tests.deploy.conftest import DEPLOY, RULES
+from tests.deploy.test_files import MANIFEST, Objects, objects
+from tests.deploy.test_rules import rules, tool
 
 pytestmark = pytest.mark.helm
 MONITOR = ("Deployment", "megatron-monitor", "megatron-monitor")
 FORWARDER = ("DaemonSet", "megatron-monitor", "megatron-monitor-forwarder")
 BARE = ("--set", "dashboards.enabled=false,prometheusRule.enabled=false")
-SITE = ("--grafana", "https://g.example", "--job", "ops/megatron-monitor", "--selector", 'env="prod"')
+BOARDS = sorted((DEPLOY.parent / "grafana" / "dashboards").glob("*.json"))
 
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As a site writes it."""
-    folder = tmp_path_factory.mktemp("chart")
-    done = tool(sys.executable, "-m", "deploy.source", "--helm", folder, *SITE)
-    assert done.returncode == 0, done.stderr
+    """With rules and dashboards in it, as deploy/README.md has it."""
+    folder = tmp_path_factory.mktemp("site") / "chart"
+    shutil.copytree(DEPLOY / "helm", folder)
+    shutil.copytree(RULES, folder / "rules")
+    shutil.copytree(BOARDS[0].parent, folder / "dashboards")
     return folder
 
 
@@ -33,56 +35,62 @@ def rendered(chart: Path, *values: str) -> Objects:
     return objects(done.stdout)
 
 
-def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
-    """`helm lint --strict` is content; with the values as they are `helm template` and `kubectl kustomize` give the
-    same objects, but for the namespace, which Helm makes itself, and for how the configuration is written.
+def test_the_chart_is_the_plain_manifest(chart: Path) -> None:
+    """`helm lint --strict` is content; with the values as they are the objects are the same, but for the namespace,
+    which Helm makes itself, and for how the configuration is written.
     """
     lint = tool("helm", "lint", "--strict", chart)
     assert lint.returncode == 0, lint.stdout
-    done = tool(sys.executable, "-m", "deploy.source", "--kubernetes", tmp_path, *SITE)
-    assert done.returncode == 0, done.stderr
-    built = tool("kubectl", "kustomize", tmp_path)
-    assert built.returncode == 0, built.stderr
-    base, made = objects(built.stdout), rendered(chart)
-    del base["Namespace", "", "megatron-monitor"]
+    plain, made = objects(MANIFEST), rendered(chart, *BARE, "--set", "podMonitor.enabled=false")
+    del plain["Namespace", "", "megatron-monitor"]
     del made[MONITOR]["spec"]["template"]["metadata"]["annotations"]
-    for kind in (base, made):
+    for kind in (plain, made):
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
         data["config.yaml"] = loaded(data["config.yaml"])
-    assert made == base
+    assert made == plain
+    about, values = (loaded((chart / name).read_text()) for name in ("Chart.yaml", "values.yaml"))
+    assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
+
+
+def test_the_chart_holds_the_rules_and_the_dashboards(chart: Path, tmp_path: Path) -> None:
+    """All that are shipped, and Prometheus takes the rules; without them nothing is installed."""
+    made = rendered(chart)
+    groups = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
+    assert [rule for group in groups for rule in group["rules"]] == rules()
+    boards = {key[2]: one["data"] for key, one in made.items() if key[2].startswith("megatron-dashboard-")}
+    assert {name: {file: json.loads(text) for file, text in one.items()} for name, one in boards.items()} == {
+        f"megatron-dashboard-{path.stem}": {f"megatron-{path.name}": json.loads(path.read_text())} for path in BOARDS
+    }
+    incomplete = tool("helm", "template", "megatron", DEPLOY / "helm")
+    assert (incomplete.returncode, "deploy/prometheus/rules" in incomplete.stderr) == (1, True)
 
 
 def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
-    """Labels by which Prometheus selects, an account, secrets, volumes, a priority, a folder; a file for OpenShift."""
+    """Labels by which Prometheus selects, secrets, volumes, a priority, a folder."""
     made = rendered(
-        chart, "-f", str(chart / "openshift.yaml"), "--set", "podMonitor.labels.release=kps,priorityClassName=high",
+        chart, "--set", "podMonitor.labels.release=kps,priorityClassName=high",
         "--set", "imagePullSecrets[0].name=pull,extraVolumes[0].name=hook,extraVolumes[0].secret.secretName=hook",
         "--set", "extraVolumeMounts[0].name=hook,extraVolumeMounts[0].mountPath=/hook,podAnnotations.a=b",
-        "--set", "dashboards.annotations.grafana_folder=Megatron",
+        "--set", "dashboards.annotations.grafana_folder=Ours",
     )  # fmt: skip
-    monitors = [one for key, one in made.items() if key[0] == "PodMonitor"]
-    assert [one["metadata"]["labels"] for one in monitors] == [{"release": "kps"}] * 2
-    assert {one["metadata"]["namespace"] for one in monitors} == {
-        "megatron-monitor"
-    }  # no namespace that may not be there
-    for key in (MONITOR, FORWARDER):
-        template = made[key]["spec"]["template"]
-        pod, annotations = template["spec"], template["metadata"]["annotations"]
-        assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("megatron-monitor", "high")
-        assert made["ClusterRoleBinding", "", "megatron-monitor-forwarder"]["subjects"][0]["name"] == "megatron-monitor"
-        assert pod["imagePullSecrets"] == [{"name": "pull"}]
-        assert annotations["a"] == "b"
-    assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    monitor = made["PodMonitor", "megatron-monitor", "megatron-monitor"]
+    assert monitor["metadata"]["labels"] == {"release": "kps"}
     template = made[MONITOR]["spec"]["template"]
-    pod, annotations = template["spec"], template["metadata"]["annotations"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    for key in (MONITOR, FORWARDER):
+        pod = made[key]["spec"]["template"]["spec"]
+        assert pod["priorityClassName"] == "high"
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert made[key]["spec"]["template"]["metadata"]["annotations"]["a"] == "b"
+    pod = template["spec"]
     assert {"name": "hook", "secret": {"secretName": "hook"}} in pod["volumes"]
-    container = pod["containers"][0]
-    assert {"name": "hook", "mountPath": "/hook"} in container["volumeMounts"]
+    assert {"name": "hook", "mountPath": "/hook"} in pod["containers"][0]["volumeMounts"]
     board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
-    assert board["metadata"]["annotations"] == {"grafana_folder": "Megatron"}
+    assert board["metadata"]["annotations"] == {"grafana_folder": "Ours"}
     other = rendered(chart, *BARE, "--set", "config.follow.poll_interval=2s")
     changed = other[MONITOR]["spec"]["template"]["metadata"]["annotations"]
-    assert changed["checksum/config"] != annotations["checksum/config"]  # and so the pods are started anew
+    # another configuration: the pods are started anew
+    assert changed["checksum/config"] != template["metadata"]["annotations"]["checksum/config"]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +109,14 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     """Addresses with characters that YAML and templates mind, another image, nodes, logs; what is off is gone."""
     address = 'https://g.example/"{{x}}"?a=b&c'
     made = rendered(
-        chart, "--set-literal", f"grafana={address}", "--set", "image=r.example/m:2",
+        chart, "--set-literal", f"grafana={address}", "--set", "image=r.example/m:2,runbook=https://r.example/book",
         "--set-json", 'nodeSelector={"gpu": "yes"}', "--set-json", 'config.runs=[{"paths": ["/a/*.log"], "name": "x"}]',
         "--set", "podMonitor.enabled=false,dashboards.label=mine",
     )  # fmt: skip
     rules = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
     links = [one["annotations"]["dashboard_url"] for group in rules for one in group["rules"] if "alert" in one]
     assert all(link.startswith(address + "/d/megatron-") for link in links)
+    assert "runbooks.example" not in json.dumps([*made.values()])
     pod = made[FORWARDER]["spec"]["template"]["spec"]
     assert made[MONITOR]["spec"]["template"]["spec"]["containers"][0]["image"] == "r.example/m:2"
     assert (pod["containers"][0]["image"], pod["nodeSelector"]) == (
@@ -118,7 +127,7 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     assert loaded(config)["runs"] == [{"paths": ["/a/*.log"], "name": "x"}]
     assert not [key for key in made if key[0] == "PodMonitor"]
     boards = [one for key, one in made.items() if key[2].startswith("megatron-dashboard-")]
-    assert len(boards) == 4
+    assert len(boards) == len(BOARDS)
     assert all(one["metadata"]["labels"]["mine"] == "1" for one in boards)
     off = rendered(chart, "--set", "prometheusRule.enabled=false,dashboards.enabled=false")
     assert {key[0] for key in off} == {

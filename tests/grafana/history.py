@@ -30,12 +30,8 @@ JOB = "megatron-monitor"
 # What Prometheus and the client library add: (kind, labels beside job and instance)
 FOREIGN: dict[str, tuple[str, tuple[str, ...]]] = {
     "up": ("gauge", ()),
-    "scrape_duration_seconds": ("gauge", ()),
-    "scrape_samples_scraped": ("gauge", ()),
     "process_cpu_seconds_total": ("counter", ()),
     "process_resident_memory_bytes": ("gauge", ()),
-    "process_open_fds": ("gauge", ()),
-    "process_max_fds": ("gauge", ()),
     "process_start_time_seconds": ("gauge", ()),
     "ALERTS": ("gauge", ("alertname", "alertstate", "severity", "run")),
 }
@@ -112,20 +108,12 @@ class Daemon:
     def __post_init__(self) -> None:
         self.format = TextFormat(openmetrics=True, labels={"instance": self.instance, "job": JOB})
         counts = self.core.counts
-        counts.set("config_last_reload_successful", 1)
-        counts.set("config_last_reload_success_timestamp_seconds", self.end - DAY - 590)
-        counts.set("mount_info", 1, "/lustre", "lustre", "polling")
-        counts.set("http_connections", 1)
         counts.set("ready", 1)
         counts.set("page_info", 1, f"http://{self.instance}/")
         if self.instance == DEAD:
             counts.set("stopped_timestamp_seconds", self.end - DEAD_SINCE, "live")
-        counts.set("state_save_failures_total", 0)
-        counts.set("state_rebuilds_total", 0)
         for outcome in ("sent", "failed", "dropped"):
             counts.set("notifications_total", 0, "webhook", outcome)
-        for outcome in ("written", "failed"):
-            counts.set("output_writes_total", 0, "textfile", outcome)
 
     def read(self, run: Run, at: float, text: str, written: float) -> None:
         """Text of a run, read at an instant."""
@@ -158,52 +146,34 @@ class Daemon:
         self.turn(at, 0.0)
         counts.set("loop_timestamp_seconds", at)
         counts.set("loop_duration_seconds", 0.004)
-        counts.set("mount_busy_seconds", max(0.0, since - 3400) if since < 5000 else 0.0, "/lustre")
         counts.add("output_writes_total", "textfile", "written")
-        counts.add("stat_calls_total", by=30)
         self._past_troubles(since)
         snapshot = self.core.snapshot(at, FIGURES)
         page.scraped(self.format.page(snapshot), at)
         return snapshot
 
     def _past_troubles(self, since: float) -> None:
-        """What the monitor's own dashboard shows of worse days."""
+        """What the monitor's own dashboard shows of worse days, and of pushes and Kafka."""
         counts = self.core.counts
-        counts.set("runs_dropped_total", float(since > 9000), "dead")
-        counts.set("clock_jumps_total", float(since > 15000))
-        counts.set("rotations_total", 1.0 + (since > 12000))
-        counts.set("truncations_total", float(since > 14000))
-        counts.set("unheard_seconds_total", max(0.0, min(since, 5000) - 3400), "/lustre")
         counts.set("actions_total", float(since > 16000), "requeue-hangs", "requeue", "done")
         counts.set("slurm_calls_total", since // 60, "answered")
-        counts.set("put_aside_total", float(since > 16000), "page")
         counts.set("intake_lines_total", since * 2.0, "new")
-        counts.set("intake_requests_total", since / 5.0, "204")
         counts.set("intake_refused_lines_total", float(since > 16000))
         for name in ("duplicate_lines_total", "late_lines_total"):
             counts.set(name, max(0.0, since - 9000) / 60, "pushed")
-        counts.set("carriers", 3.0, "heard")
-        counts.set("kafka_members", 2.0)
-        counts.set("kafka_partitions", 2.0, "judging")
         counts.set("kafka_lag", 3.0, "0")
-        counts.set("kafka_records_total", since * 2.0, "taken")
-        counts.set("kafka_errors_total", float(since > 16000), "_TRANSPORT")
         counts.set("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, "ESTALE")
         counts.set("malformed_lines_total", float(int(since // 7000)), "megatron.iteration")
 
 
-def _process(page: Page, at: float, instance: str, end: float, series: int, *, alive: bool) -> None:
+def _process(page: Page, at: float, instance: str, end: float, *, alive: bool) -> None:
     """What Prometheus and the client library add."""
     page.put("up", at, float(alive), {}, instance)
-    page.put("scrape_duration_seconds", at, 0.011 if alive else 10.0, {}, instance)
-    page.put("scrape_samples_scraped", at, float(series), {}, instance)
     if alive:
         since = at - end + DAY
         restarted = instance == SECOND and at >= end - DAY / 4
         page.put("process_cpu_seconds_total", at, 0.012 * since, {}, instance)
         page.put("process_resident_memory_bytes", at, 6.1e7 + 2e6 * min(1.0, since / HOUR), {}, instance)
-        page.put("process_open_fds", at, 31.0, {}, instance)
-        page.put("process_max_fds", at, 1024, {}, instance)
         page.put("process_start_time_seconds", at, end - (DAY / 4 if restarted else DAY + 600), {}, instance)
 
 
@@ -250,14 +220,7 @@ def _numbered(number: int, run: Run) -> Iterator[tuple[float, int, Run, str]]:
 def write(path: Path, end: float, step: float = 30.0) -> None:
     """A day that ends at `end` (Unix seconds), one scrape of each daemon every `step` seconds."""
     page, daemons = Page(), {instance: Daemon(instance, end) for instance in DAEMONS}
-    streams = []
-    for number, run in enumerate(runs()):
-        if run.archived:
-            texts = list(run.texts())
-            for instance in run.daemons:
-                daemons[instance].read(run, end - DAY, "".join(text for _, text in texts), end + texts[-1][0])
-        else:
-            streams.append(_numbered(number, run))
+    streams = (_numbered(number, run) for number, run in enumerate(runs()))
     lines = heapq.merge(*streams, key=lambda item: (item[0], item[1]))
     upcoming = next(lines, None)
     for index in range(int(DAY / step) + 1):
@@ -269,19 +232,14 @@ def write(path: Path, end: float, step: float = 30.0) -> None:
                     daemons[instance].read(run, end + when, text, end + when)
             upcoming = next(lines, None)
         for instance, daemon in daemons.items():
-            alive, series = instance != DEAD or at < end - DEAD_SINCE, 0
+            alive = instance != DEAD or at < end - DEAD_SINCE
             if alive:
                 snapshot = daemon.scrape(page, at)
-                series = sum(
-                    len(samples.buckets) + 2 if isinstance(samples, Histogram) else len(samples)
-                    for run in snapshot.runs
-                    for samples in run.samples.values()
-                )
                 if instance == FIRST:
                     _alerts(page, at, snapshot)
             if instance == DEAD:
                 _recorded(page, at, end, snapshot if alive else None)
-            _process(page, at, instance, end, series, alive=alive)
+            _process(page, at, instance, end, alive=alive)
         _hardware(page, at, end)
     with path.open("w") as stream:
         stream.writelines(page.lines())

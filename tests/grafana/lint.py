@@ -8,14 +8,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from grafana.source.__main__ import FOLDER
-from grafana.source.dashboards import BOARDS
 from tests.grafana.promql import fill, study
 
 Dashboard = dict[str, Any]
 Panel = dict[str, Any]
+FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
+BOARDS = sorted(path.stem for path in FOLDER.glob("*.json"))
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UIDS = {f"megatron-{name}" for name in BOARDS}
 MOST_QUERIES = 30  # before a row is opened

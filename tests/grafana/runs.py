@@ -1,9 +1,8 @@
 """The trainings of the day that dashboards are looked at with: one simulated log each, told by the simulator.
 
 Healthy (two daemons follow it: no query may count it twice); hung in evaluation; slowed by 10 %; crashed twice, once
-for good reasons of each kind, and launched again; diverging; finished; watched by a daemon that died; crashed before
-anybody looked; crashed without an end; one whose memory grows; and one of reinforcement learning. Times are seconds
-before the end of the day.
+for good reasons of each kind, and launched again; diverging; finished; watched by a daemon that died; crashed without
+an end; one whose memory grows; and one of reinforcement learning. Times are seconds before the end of the day.
 """
 
 from collections.abc import Iterator
@@ -34,8 +33,6 @@ class Run:
     name: str
     launches: tuple[tuple[float, Scenario], ...]
     daemons: tuple[str, ...] = (FIRST,)
-    archived: bool = False
-    """All of it was written before the day."""
     says: dict[float, str] = field(default_factory=dict)
     """Lines of its own, when."""
     nodes: str = "nid[001-048]"
@@ -103,7 +100,6 @@ def runs() -> list[Run]:
         Run("gpt-1b-fp16-lr6e4", ((began, diverging),)),
         Run("gpt-3b-ablation-a", ((began, _scenario(small, iterations=625)),)),
         Run("gpt-3b-ablation-b", ((began, _scenario(other, Fault("slowdown", 750, factor=1.2))),), (DEAD,)),
-        Run("gpt-20b-found-dead", ((-9 * HOUR, _scenario(mid, Fault("crash_oom", 200), seed=7)),), archived=True),
         Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
             says={-2100.0: LAST_LINE}),
         Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),), nodes=exporters.AMD,

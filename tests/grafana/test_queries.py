@@ -7,34 +7,27 @@ from typing import Any
 
 import pytest
 
-from grafana.source.dashboards import BOARDS
-from grafana.source.schema import shared
 from tests.grafana import exporters, lint
 from tests.grafana.conftest import END, Prometheus
 from tests.grafana.history import RECORDED
-from tests.grafana.lint import load
+from tests.grafana.lint import BOARDS, load
 from tests.grafana.promql import fill
 from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, LAST_LINE, runs
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.promtool]
 RUNS = [run.name for run in runs()]
-EMPTY_IS_GOOD = {
-    "megatron-monitor": {
-        "Notifications B",
-        "Nodes that stand out A",
-    },  # nothing of the kind that day
-}
+EMPTY_IS_GOOD = {"megatron-monitor": {"Notifications B"}}
+"""Nothing of the kind on that day."""
 CRASHED = END + CRASHED_AT + 300  # five minutes after the second crash
 MOMENTS = (END, CRASHED, END - 5.5 * 3600)
-AXES = {
-    "iteration": 'max(megatron_iteration{{run="{}"}})',
-    "samples": 'max(megatron_consumed_samples{{run="{}"}})',
-    "tokens": 'max(megatron_consumed_tokens{{run="{0}"}}) or max(megatron_consumed_samples{{run="{0}"}}) '
-    '* max(megatron_tokens_per_second{{run="{0}"}}) / max(megatron_samples_per_second{{run="{0}"}})',
-    "GPU-hours": 'max(megatron_gpu_seconds_total{{run="{}"}}) / 3600',
+CODE = {
+    result["text"]: int(code)
+    for panel in lint.panels(load("run"))
+    if panel["title"] == "State"
+    for mapping in panel["fieldConfig"]["defaults"]["mappings"]
+    if mapping["type"] == "value"
+    for code, result in mapping["options"].items()
 }
-X_AXES = next(variable.choices for variable in shared().variables if variable.name == "x")
-CODE = {text: number for number, (text, _) in shared().mappings["state"].items()}
 ALL = {"cluster": ".*", "run": ".*", "smoothing": "1s", "scale": "·", "loss": "1 *", "x": "0"}
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +45,7 @@ def answers(prometheus: Prometheus, target: dict[str, Any], expression: str) -> 
 def test_every_query_answers(prometheus: Prometheus, name: str) -> None:
     """No error for any run or value of a variable, and data for some run: no panel is empty on every history."""
     dashboard = load(name)
-    chosen = [{"run": run} for run in RUNS] if name == "run" else [{"baseline": "gpt-13b-base"}]
+    chosen = [{"run": run} for run in RUNS] if name == "run" else [{}]
     silent = []
     for where, expression, target in lint.expressions(dashboard):
         asked = {fill(expression, {**filling, **choice}) for filling in lint.fillings(dashboard) for choice in chosen}
@@ -137,17 +130,6 @@ def test_the_fleet_says_what_to_do_and_leads_to_the_page(prometheus: Prometheus)
     assert ("gpt-70b-pretrain", "hang", "http://login1:9843/") in pages
 
 
-def test_a_run_that_had_crashed_before_anybody_looked_has_a_row(prometheus: Prometheus) -> None:
-    """As long as the daemon shows it; no incident was opened for it."""
-    expression = expression_of("fleet", "What needs a person now")
-    found = {
-        (series["metric"]["incident"], series["metric"]["failure"])
-        for series in prometheus.at(expression, END - 5.5 * 3600)
-        if series["metric"]["run"] == "gpt-20b-found-dead"
-    }
-    assert found == {("found crashed", "cuda_oom")}
-
-
 def test_the_board_of_a_run_whose_daemon_is_dead(prometheus: Prometheus) -> None:
     """Unwatched, since when, the deadline, and what was last known; also where no rule has recorded anything."""
     run = {"run": "gpt-3b-ablation-b"}
@@ -180,14 +162,6 @@ def test_failures_that_are_the_first_of_their_kind_are_counted(prometheus: Prome
     assert set(prometheus.values(plain, "failure").values()) == {0}
     restarts = prometheus.values(expression_of("fleet", "Restarts, the 12 worst runs"), "run")
     assert restarts["moe-8x7b"] == pytest.approx(2, abs=0.05)
-
-
-def test_a_slowdown_is_not_forgotten(prometheus: Prometheus) -> None:
-    """Hours later the ratio is still that to the pace before it, and the distribution has its band there."""
-    over = prometheus.values(expression_of("fleet", "Time per iteration over normal, the 12 worst runs"), "run")
-    assert over["llama-8b-longctx"] == pytest.approx(1.095, abs=0.02)
-    grown = prometheus.values(expression_of("run", "Time over normal, distribution", run="llama-8b-longctx"), "le")
-    assert grown["1.05"] == 0 < grown["1.15"]
 
 
 def test_the_state_timeline_shows_the_bad_ones_first(prometheus: Prometheus) -> None:
@@ -234,76 +208,6 @@ def test_curves_end_where_the_run_ended(prometheus: Prometheus) -> None:
         assert not prometheus.at(expression_of("run", title, run="gpt-40b-no-exit")), title
         assert not prometheus.at(expression_of("run", title, run="gpt-70b-pretrain")), title
         assert prometheus.at(expression_of("run", title, run="gpt-13b-base" if title in always else "moe-8x7b")), title
-
-
-def test_a_run_whose_program_was_not_known_at_first_is_one_row(prometheus: Prometheus) -> None:
-    """Its first scrape has the arguments alone; a restart with other arguments is another row."""
-    known = prometheus.values("count by (run) (last_over_time(megatron_run_info[6h]))", "run")
-    assert known["gpt-13b-base"] > 2  # two daemons show it
-    rows = [series["metric"]["run"] for series in prometheus.at(expression_of("compare", "Topologies and models"))]
-    assert len(rows) == len(set(rows)) == len(known)
-
-
-def test_a_checkpoint_has_the_share_of_the_time_that_it_took(prometheus: Prometheus) -> None:
-    """40 s after each hundred iterations of 15 s are under a twentieth, though its median is the longest part."""
-    share = prometheus.values(expression_of("compare", "Parts of an iteration, share"), "run", "category")
-    assert 0.01 < share["moe-8x7b", "checkpoint"] < 0.05
-    assert share["moe-8x7b", "compute"] > 0.8
-    assert sum(value for (run, _), value in share.items() if run == "moe-8x7b") == pytest.approx(1, abs=0.01)
-    without_timers = {"gpt-3b-ablation-a", "gpt-70b-pretrain"}
-    assert without_timers < set(prometheus.values(expression_of("compare", "Parts of an iteration, median"), "run"))
-    assert not without_timers & {run for run, _ in share}
-
-
-def test_the_run_that_hangs(prometheus: Prometheus) -> None:
-    """Silence is many budgets, and no tokens flow although the gauge stands still."""
-    run = "gpt-70b-pretrain"
-    silent = prometheus.one(f'time() - megatron_last_progress_timestamp_seconds{{run="{run}"}}')
-    assert prometheus.one(expression_of("run", "Silence", run=run)) == pytest.approx(silent / 180, rel=0.01)
-    assert prometheus.at(expression_of("run", "Tokens per second", run=run)) == []
-    assert prometheus.one(f'megatron_tokens_per_second{{run="{run}"}}') > 0
-
-
-def test_where_the_time_goes_adds_up(prometheus: Prometheus) -> None:
-    """The shares of the states are one whole, also for the run with two daemons."""
-    for run in ("gpt-13b-base", "moe-8x7b"):
-        shares = prometheus.values(expression_of("run", "Time in each state", run=run), "state")
-        assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
-        assert 0.85 < shares["training"] < 0.97
-
-
-@pytest.mark.parametrize(("axis", "place"), X_AXES.items())
-def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, axis: str, place: str) -> None:
-    """The trick with count_values: each point's x is the run's own value at that moment, and its y the loss."""
-    asked = expression_of("compare", "Loss by $x", x=place)
-    points = {}
-    for series in prometheus.over(asked, 3600, 600):
-        for at, loss in series["values"]:
-            points[(series["metric"]["run"], float(at))] = (float(series["metric"]["x"]), float(loss))
-    assert len(points) >= 6 * 5
-    for (run, at), (x, loss) in list(points.items())[::5]:
-        (true_x,) = prometheus.at(AXES[axis].format(run), at)
-        (true_loss,) = prometheus.at(f'max(megatron_lm_loss{{run="{run}"}})', at)
-        assert x == pytest.approx(float(true_x["value"][1]), rel=1e-9)
-        assert loss == pytest.approx(float(true_loss["value"][1]))
-
-
-def test_scaling_is_measured_among_like_models(prometheus: Prometheus) -> None:
-    """The baseline is 100 %; a run of the same model on other GPUs is beside it, another model is not."""
-    found = prometheus.values(expression_of("compare", "Scaling efficiency", baseline="gpt-3b-ablation-a"), "run")
-    assert found["gpt-3b-ablation-a"] == pytest.approx(1.0)
-    assert found["gpt-3b-ablation-b"] == pytest.approx(13.6 / 14.4, abs=0.01)
-    assert set(found) == {"gpt-3b-ablation-a", "gpt-3b-ablation-b", "t5-11b-memory"}
-
-
-def test_what_differs_between_two_runs(prometheus: Prometheus) -> None:
-    """The layout of the two ablations, and nothing that they have in common."""
-    two = expression_of("compare", "What differs between them", run="gpt-3b-ablation-a|gpt-3b-ablation-b")
-    found = {
-        (series["metric"]["setting"], series["metric"]["run"][-1]): series["metric"]["value"]
-        for series in prometheus.at(two)
-    }
-    assert found == {("TP", "a"): "2", ("TP", "b"): "1", ("PP", "a"): "1", ("PP", "b"): "2"}
 
 
 def test_the_scale_and_the_loss_are_chosen(prometheus: Prometheus) -> None:

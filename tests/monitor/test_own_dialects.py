@@ -1,23 +1,17 @@
 """Dialects of a site: read by the daemon, checked by their samples, refused with the difference."""
 
+import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from megatron_monitor.cli import main
-from megatron_monitor.config.dialects import dialect_of
 from megatron_monitor.parsers.declared.reading import Reading
 from megatron_monitor.parsers.declared.schema import Dialect, LineSpec, Sample
-from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import Prefix
-from megatron_monitor.parsers.engine.scan import Line, Scanner
-from megatron_monitor.parsers.events import Event, IterationLogged
-from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.parsers.registry import rules_with
-from megatron_monitor.reports.dialects import proposed
+from megatron_monitor.parsers.engine.scan import Line
 
 OWN = """\
 name: ours
@@ -176,162 +170,11 @@ def test_a_hostile_line_takes_no_time(config: Path) -> None:
     assert "iteration" not in out
 
 
-UNKNOWN = (
-    "2026-01-01 10:{0:02}:07,120 [INFO] train.py:42] iter {0}/500 | loss=3.{1} | gnorm=1.5 | lr=1.0e-04 "
-    "| step_time_ms=740.5 | tokens_per_sec=12,345 | mem_gb=40.5 | temperature=1.0\n"
-)
-ALIGNED = (
-    "2026/01/01 10:{0:02}:07 - engine - INFO - Step [{0:>5}/500]  lr: 1.0e-04  time: 0.7405  memory: 15266  "
-    "loss: 3.{1}\n"
-)
-INSIDE = (
-    "2026-01-01 10:{0:02}:07 | INFO | inner | epoch 1:  {0} / 999 loss=3.{1}, gnorm=1.5, num_updates={0}, dt=0.7405\n"
-)
-WORDS = "upd {0}: loss 3.{1}, time 740.50ms, mfu 35.10%\n"
-DICT = "{{'loss': 3.{1}, 'grad_norm': 1.5, 'rate': 5, 'step': {0}, 'step_time': 0.7405}}\n"
-BELOW = "--- batch {0}/500 done\n\t train loss: 3.{1}\n\t grad norm: 1.5\n\t step time: 0.7405\n"
-JSON = '| inner | {{"epoch": 1, "loss": "3.{1}", "gnorm": "1.5", "global_step": "{0}", "dt": "0.7405"}}\n'
-BAR = "Epoch 0: {0:3}%|#   | {0}/500 [00:10<16:40,  1.35it/s, v=3, loss=3.{1}, dt=0.7405]\n"
-BELL = UNKNOWN.replace("\n", "\a\n")  # a character that YAML takes only escaped
-FORMS = {UNKNOWN: 1.5, BELL: 1.5, ALIGNED: None, INSIDE: 1.5, WORDS: None, DICT: 1.5, BELOW: 1.5, JSON: 1.5, BAR: None}
-
-
-def guessed(text: str) -> str:
-    """The dialect that is proposed for a log."""
-    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
-    assert proposal is not None
-    return proposal
-
-
-def read_by(proposal: str, text: str) -> list[Event]:
-    """What a log says, by such a dialect as it stands."""
-    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
-    reader = SourceReader(memo=Memo(Scanner(rules_with((dialect,)))))
-    return [entry.event for entry in (*reader.feed(text.encode()), *reader.flush())]
-
-
-@pytest.mark.parametrize(("form", "gnorm"), FORMS.items())
-def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
-    """For a log of a trainer that nobody knows: what is proposed is valid, and reads every step of it."""
-    text = "".join(f"warming up {n}\n{form.format(n, 900 - n)}" for n in range(1, 41)) + "end\n"
-    proposal = guessed(text)
-    assert "the number that grows, 1 to 40" in proposal
-    steps = [event for event in read_by(proposal, text) if isinstance(event, IterationLogged)]
-    assert [step.iteration for step in steps] == list(range(1, 41))
-    last = steps[-1]
-    assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
-
-
-@pytest.mark.parametrize("grows", [True, False])
-def test_a_time_since_the_start_grows(grows: bool) -> None:
-    """`train_time` may be that or a step's; which it is its values tell."""
-    form = "step:{}/500 train_loss:3.5 train_time:{}ms step_avg:90.5ms\n"
-    text = "".join(form.format(n, 90 * n if grows else 90) for n in range(1, 41))
-    proposal = guessed(text)
-    assert ("'train_time': elapsed_seconds ms" in proposal) == grows
-
-
-EPOCHS = {
-    # a line of (epoch from 1, step of the epoch, loss): (its mark, steps that are read, what is asked)
-    "INFO Epoch [{0}][{1:>3}/100]  loss: 3.{2}  time: 0.7405\n": (
-        "[{epoch number}][{epoch_step}/{epoch_steps}]", range(10, 301, 10), "",
-    ),
-    "Epoch: [{0}/3]  [{1:>4}/100]  eta: 0:01:00  loss: 3.{2} (3.5)  lr: 0.001 (0.001)  time: 0.7405\n": (
-        "Epoch: [{epoch number}/{epochs}]  [{epoch_step}/{epoch_steps}]", range(10, 301, 10), "",
-    ),
-    "TRAIN in epoch {0} , step {1}, loss = 3.{2}\n": (
-        "TRAIN in epoch {epoch number} , step {epoch_step},", [*range(10, 101, 10), *range(120, 211, 10),
-        *range(230, 321, 10)], "given: {epoch_steps: 110}",
-    ),
-    "(epoch: {0}, iters: 1,{1:03}, time: 0.7405) G: 3.{2} loss: 2.5\n": (
-        "(epoch: {epoch number}, iters: {epoch_step}, ", [*range(1010, 1101, 10), *range(2120, 2211, 10),
-        *range(3230, 3321, 10)], "What is the true number?",
-    ),
-    "    step {1:>4}/100  loss 3.{2}\nnothing of it\n[Tuned] Epoch {0}/3 -- train: 3.{2}  (70s)\n": (
-        "Epoch {step}/{total} --", [1, 2, 3], "  - {means: progress, line: '  step {number}/{number}'}",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("form", "expected"), EPOCHS.items())
-def test_steps_that_begin_anew_each_epoch(form: str, expected: tuple[str, Sequence[int], str]) -> None:
-    """... count on, where the line names the epoch; where no line says how many an epoch has that is asked; where the
-    epoch stands in a line of its own, that is the step.
-    """
-    mark, wanted, asked = expected
-    inner, _, own = form.partition("nothing of it\n")
-    lines = [inner.format(1 + n // 100, 1 + n % 100, 900 - n) for n in range(9, 300, 10)]
-    lines = [line + (own.format(at // 10 + 1, 0, 900 - at) if at % 10 == 9 else "") for at, line in enumerate(lines)]
-    text = "".join(lines)
-    proposal = guessed(text)
-    assert mark in proposal
-    assert asked in proposal
-    steps = [event.iteration for event in read_by(proposal, text) if isinstance(event, IterationLogged)]
-    assert steps == list(wanted)
-
-
-def test_other_lines_are_proposed_by_their_words() -> None:
-    """Saves, evaluations and the end, behind the logger's prefix; what repeats beside them is asked about."""
-    texts = [f"upd {n}/90 | loss=2.5 | sec=0.74 | gnorm=1.2" for n in range(10, 100, 10)]
-    beside = {
-        "Running evaluation on 40 batches": "evaluation_progress",
-        "val loss 2.41 ppl 11.1": "evaluation_progress",
-        "Test: [4/9] acc 0.25": "evaluation_progress",
-        "Test: [8/9] acc 0.50": "evaluation_progress",
-        "Test: [9/9] acc 0.75": "evaluation_progress",
-        "Saving checkpoint to /c/run/step-90": "checkpoint_save_started",
-        "Save weights to /c/run/best.pth": "checkpoint_saved",
-        "aux loss: 2.5": "custom_progress",
-        "Training finished in 1200 s": "milestone",
-    }
-    log = "".join(
-        f"2026-01-01 10:00:0{n} - INFO - {text}\n" for n in range(3) for text in [*texts, *beside, f"temp {n}"]
-    )
-    proposal = guessed(log)
-    assert "It begins anew: is it the step of an epoch?" in proposal
-    assert "#   3 x temp 0\n" in proposal
-    kinds = [event.kind for event in read_by(proposal, log)]
-    assert kinds[: 9 + len(beside)] == [*["iteration"] * 9, *beside.values()]
-    assert len(kinds) == 3 * (9 + len(beside))  # of no other line
-
-
-def test_a_number_that_never_falls_is_the_step_before_one_that_does() -> None:
-    """An update is counted on while the step is an epoch's."""
-    log = "".join(f"step {n % 50} of epoch {n // 50} update {n} loss: 2.5 lr: 1.5e-05\n" for n in range(1, 140))
-    proposal = guessed(log)
-    assert "update {step}" in proposal
-    assert "begins anew" not in proposal
-
-
-@pytest.mark.parametrize("form", [UNKNOWN, DICT, BELOW, JSON])
-def test_one_step_is_enough_where_it_is_called_so(form: str) -> None:
-    """... and the proposal says that it is a guess. Settings that are printed in the same way are no step."""
-    text = "{'lr': 1e-05, 'warmup_steps': 10}\n  total steps: 5\nloss: 2.5\n" + form.format(7, 893) + "end\n"
-    proposal = guessed(text)
-    assert "a guess by its name: the log has 1 such line" in proposal
-    assert "gives: {iteration: 7, " in proposal
-    assert proposed([b"{'lr': 1e-05, 'warmup_steps': 10}\n", b"loss: 2.5\n", b"step 7 done\n"], "guessed") is None
-
-
-def test_the_dialect_command(tmp_path: Path) -> None:
-    """It writes a file that check-config takes, says who reads the lines already, and shows a built-in one."""
-    log = tmp_path / "unknown.log"
-    log.write_text("".join(UNKNOWN.format(n, 900 - n) for n in range(1, 6)))
-    code, proposal = run("dialect", str(log), "--name", "guessed")
+def test_the_formats_command() -> None:
+    """It lists the built-in ones, prints the file of one, and names them all where a name is wrong."""
+    code, out = run("formats")
     assert code == 0
-    (tmp_path / "guessed.yaml").write_text(proposal)
-    (tmp_path / "config.yaml").write_text("dialects: [guessed.yaml]\n")
-    code, out = run("check-config", str(tmp_path / "config.yaml"))
-    assert code == 0, out
-    log.write_text("".join(f"iter {n}: loss 3.5, time 561.94ms, mfu 35.10%\n" for n in range(9)))
-    assert "# nanogpt reads these lines already" in run("dialect", str(log))[1]
-    log.write_text(
-        "".join(f" iteration {n:8}/  50 | elapsed time per iteration (ms): 740.5 | lm loss: 3.5 |\n" for n in range(9))
-    )
-    out = run("dialect", str(log))[1]
-    assert "# The monitor reads these lines already" in out
-    assert "'elapsed time per iteration (ms)': seconds_per_iteration ms" in out
-    log.write_text("nothing\n" * 5)
-    code, out = run("dialect", str(log))
-    assert (code, "--show" in out) == (1, True)
-    assert run("dialect", "--show", "torchtitan")[1].startswith("name: torchtitan")
+    assert re.search("^torchtitan +torchtitan, from its first", out, re.MULTILINE), out
+    assert run("formats", "torchtitan")[1].startswith("name: torchtitan")
+    code, out = run("formats", "torchtitann")
+    assert (code, "nanogpt, nanotron" in out) == (2, True), out

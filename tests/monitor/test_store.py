@@ -6,7 +6,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ import pytest
 from megatron_monitor import store as store_module
 from megatron_monitor.config import load as load_config
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import EARLIER
 from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting, of_parts
 from megatron_monitor.daemon import Daemon
-from megatron_monitor.follow.messages import CaughtUp, Opened, Position, Scanned
+from megatron_monitor.follow.messages import Opened, Position, Scanned
 from megatron_monitor.incidents import IncidentBook
 from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
@@ -28,7 +26,7 @@ from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
 from megatron_monitor.saving import Saver, pause_after
 from megatron_monitor.services import StartError
-from megatron_monitor.store import Earlier, StateInUseError, Store
+from megatron_monitor.store import VERSION, StateInUseError, Store
 from tests.plain import Disk
 
 
@@ -44,9 +42,9 @@ def sample() -> dict[str, bytes | None]:
     return core.parts(7.0)
 
 
-def load(directory: Path, earlier: Mapping[int, Earlier] = EARLIER) -> tuple[Saved | None, list[str]]:
+def load(directory: Path) -> tuple[Saved | None, list[str]]:
     """As the daemon does."""
-    parts, problems = Store(directory).load(earlier)
+    parts, problems = Store(directory).load()
     return (of_parts(parts, problems) if parts is not None else None), problems
 
 
@@ -155,8 +153,19 @@ def test_a_newer_state_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
             Daemon(config).start()
     assert (tmp_path / "state").read_bytes() == of_version(9)
     assert {path.name for path in tmp_path.iterdir()} <= {"state", "lock"}
-    (tmp_path / "state").write_bytes(of_version(1))
-    assert load(tmp_path)[0] is None  # rebuilt from the logs
+
+
+def test_a_state_of_an_earlier_version_is_kept_aside_and_the_logs_are_read_again(tmp_path: Path) -> None:
+    """The problem names both versions; the next save is a new file, the old one becomes state.previous."""
+    old = of_version(VERSION - 1)
+    (tmp_path / "state").write_bytes(old)
+    store = Store(tmp_path)
+    parts, (problem,) = store.load()
+    assert parts is None
+    assert f"version {VERSION - 1}, this program reads {VERSION}" in problem
+    assert store.save({"a": b"1"})
+    assert (tmp_path / "state.previous").read_bytes() == old
+    assert Store(tmp_path).load() == ({"a": b"1"}, [])
 
 
 def test_a_state_that_nests_without_end_is_no_state(tmp_path: Path) -> None:
@@ -395,26 +404,6 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
     assert parts.keys() == {"last", "more", *(f"part {number}" for number in range(5))}
     assert parts["last"] == b"4"
     assert saver.failures == 1
-
-
-def test_the_state_of_every_released_version_is_read(tmp_path: Path) -> None:
-    """Files that earlier versions wrote; one is added when a version is released (tests/golden/state)."""
-    files = sorted((Path(__file__).parents[1] / "golden" / "state").glob("*.state"))
-    assert files
-    for file in files:
-        (tmp_path / "state").write_bytes(file.read_bytes())
-        saved, problems = load(tmp_path)
-        assert saved is not None
-        assert not problems
-        core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
-        positions = core.restore(saved)
-        assert positions, file.name
-        for source, position in positions.items():
-            core.handle(
-                Opened(source, source, position, position.offset, 1.7e9, resumed=True, offset=position.offset), 1.7e9
-            )
-            core.handle(CaughtUp(source, 1.7e9), 1.7e9)
-        assert {run.state.iterations_total for run in core.runs.values()} == {40}, file.name
 
 
 def test_what_is_gone_for_a_month_is_forgotten() -> None:

@@ -276,15 +276,6 @@ def test_a_launch_with_other_arguments_says_which() -> None:
     assert ("seed", "", "5") in second["arguments"]
 
 
-def test_rows_of_an_earlier_program_are_taken() -> None:
-    """A state saved before the newest series existed: its waiting rows are short."""
-    old = History(Track(open=[(1, None, 0, *([1.0] * (len(SERIES) - 3)))]))
-    old.add_step((2, None, 0, *([2.0] * len(SERIES))))
-    got = history_json(old)["steps"]
-    assert got["series"]["lm_loss"]["mean"] == [1.0, 2.0]
-    assert got["axes"]["tokens"] == [None, 2.0]
-
-
 def test_times_are_the_logs_own_and_its_zone_is_found_while_it_comes_live() -> None:
     """A backlog without printed times has none; printed ones are brought to our clock by whole quarters of an hour."""
     silent = RunState(name="run")

@@ -8,6 +8,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.run.state import RunState
 from megatron_monitor.serve.past import history_json
 from tests.lines import dump, line
+from tests.monitor.extended import extended
 from tests.plain import Disk, decode, encode
 
 NOW = 1_700_000_000.0
@@ -35,7 +36,7 @@ class Following:
         self.kept = Disk()
 
     def _begun(self) -> Core:
-        core = Core(load("", list(self.settings)))
+        core = extended(Core(load("", list(self.settings))))
         core.rest_seconds = float("-inf")  # what is no training rests at once
         return core
 

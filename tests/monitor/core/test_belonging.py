@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from tests.monitor.core.following import Following, arguments, step
+from tests.monitor.extended import slurm
 
 PODS = "runs=[{paths: ['/var/log/pods/*/trainer/*.log'], name_from: '_(?P<run>[a-z]+)-'}]"
 FOLDER = "runs=[{paths: ['/l/*/*'], name_from: '/l/(?P<run>[^/]+)/'}]"
@@ -209,7 +210,7 @@ def test_a_printed_id_changes_nothing() -> None:
     page = logs.pages()["a"]
     assert page["identity"]["job"]["id"] == "501"  # type: ignore[index]
     assert page["environment"] == {"SLURM_JOB_ID": "501"}
-    (question,) = logs.core.questions(logs.now)
+    (question,) = slurm(logs.core).questions(logs.now)
     assert question.job == "501"
     logs.write("/l/a.log", "SLURM_JOB_ID=502\n")
     for number in range(15, 25):
@@ -225,7 +226,7 @@ def test_the_monitors_own_job_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> Non
     logs = Following(PLAIN)
     logs.write("/l/a.log", step(1) + step(2))
     logs.wait(2)
-    assert logs.core.questions(logs.now) == []
+    assert slurm(logs.core).questions(logs.now) == []
     assert logs.pages()["a"]["identity"]["job"] is None  # type: ignore[index]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.core import Core
-from megatron_monitor.core.hands import Message
+from megatron_monitor.core.extension import Notice
 from megatron_monitor.hands.record import ASK, LOOK, Course, Order, StepDone
 from megatron_monitor.run.records import Job
 from megatron_monitor.saving import Saving
@@ -14,6 +14,7 @@ from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import ReplyError, read_show
 from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
+from tests.monitor.extended import extended, remediation, slurm
 from tests.monitor.slurm.site import PATH, Site, shown
 from tests.plain import decode, encode
 from tests.programs import wait
@@ -30,7 +31,7 @@ class Handy(Site):
 
     def __init__(self, policy: str = REQUEUE, *settings: str, **job: object) -> None:
         self.job: dict[str, object] | None = job
-        self.orders, self.said = list[Order](), list[Message]()
+        self.orders, self.said = list[Order](), list[Notice]()
         self.asked, self.refuses, self.again, self.follows = list[Order](), "", False, ""
         """What is asked before a job is ended; why Slurm refuses it, does not answer, or a chain goes on."""
         self.looked, self.other = list[Order](), dict[str, object]()
@@ -50,18 +51,18 @@ class Handy(Site):
 
     def turn(self) -> None:
         """As the daemon's loop, with a disk that takes the state at once, or not at all."""
-        for question in self.core.questions(self.now):
+        for question in slurm(self.core).questions(self.now):
             if question.account and self.account is not None:
                 self.asked_accounts += 1
-                self.core.answered(JobAnswered(question, self.account), self.now)
+                slurm(self.core).answered(JobAnswered(question, self.account), self.now)
             elif question.beside:
-                self.core.answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
+                slurm(self.core).answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
             elif self.job is not None:
                 self.reply(question.job)
-        self.said += self.core.act(self.now)
+        self.said += remediation(self.core).plan(self.now)
         if self.disk:
-            self.core.hands.saved = self.core.hands.stamp
-        for order in self.core.hands.orders():
+            remediation(self.core).hands.saved = remediation(self.core).hands.stamp
+        for order in remediation(self.core).hands.orders():
             self.carry_out(order)
 
     def carry_out(self, order: Order) -> None:
@@ -77,7 +78,7 @@ class Handy(Site):
         if done is None:
             self.orders.append(order)
         else:
-            self.core.hands.settle(done, self.now)
+            remediation(self.core).hands.settle(done, self.now)
 
     def reply(self, number: str) -> None:
         """Slurm's answer."""
@@ -86,19 +87,19 @@ class Handy(Site):
             answer = JobAnswered(question, read_show(shown(**self.job), number))  # type: ignore[arg-type]
         except ReplyError as error:
             answer = JobAnswered(question, problem=str(error))
-        self.core.answered(answer, self.now)
+        slurm(self.core).answered(answer, self.now)
 
     def done(self, outcome: str = "done", *, ok: bool = True, again: bool = False) -> Order:
         """The only order that waits was carried out."""
         (order,) = self.orders
         self.orders.clear()
-        self.core.hands.settle(StepDone(order.course, order.step, ok, outcome, again), self.now)
+        remediation(self.core).hands.settle(StepDone(order.course, order.step, ok, outcome, again), self.now)
         return order
 
     @property
     def courses(self) -> list[Course]:
         """The record."""
-        return self.core.hands.record.courses
+        return remediation(self.core).hands.record.courses
 
     def blame(self, *nodes: str) -> None:
         """The log says which node it was: a rank failed there."""
@@ -230,13 +231,14 @@ def test_nothing_is_done_twice_after_a_crash() -> None:
     site.wait(110)
     assert len(site.orders) == 1
     saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
-    again = Core(load("", ["runs=[{name: r, paths: [/l/*]}]", f"policies=[{REQUEUE}]", "slurm.interval=20s"]))
-    again.restore(saved)
+    core = extended(Core(load("", ["runs=[{name: r, paths: [/l/*]}]", f"policies=[{REQUEUE}]", "slurm.interval=20s"])))
+    core.restore(saved)
+    again = remediation(core)
     again.hands.saved = 10**9
     messages = []
     for _ in range(300):
         site.now += 1.0
-        messages += again.act(site.now)
+        messages += again.plan(site.now)
         assert again.hands.orders() == []
     assert "requeue unknown" in messages[0].transition.summary
     assert len(again.hands.record.courses) == 1
@@ -248,7 +250,7 @@ def test_what_was_not_begun_is_not_done_after_a_restart() -> None:
     site.wait(110)
     site.done()
     saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
-    site.core.hands.restore(saved.hands)
+    remediation(site.core).restore(saved.extensions["remediation"])
     site.wait(60)
     assert site.orders == []
     assert [step.status for step in site.courses[0].steps] == ["done", "skipped", "skipped"]
@@ -278,12 +280,12 @@ def test_no_step_is_handed_out_that_the_disk_did_not_take(tmp_path: Path) -> Non
 
     wait(turn, 5.0, "a failure")
     assert [turn() for _ in range(3)] == [True] * 3  # the next try comes a second later
-    assert site.core.hands.saved == 0
-    assert site.core.hands.orders() == []
+    assert remediation(site.core).hands.saved == 0
+    assert remediation(site.core).hands.orders() == []
     (tmp_path / "state.new").rmdir()
     saving.at_once()
-    wait(lambda: turn() and site.core.hands.saved > 0, 5.0, "a save")
-    assert len(site.core.hands.orders()) == 1
+    wait(lambda: turn() and remediation(site.core).hands.saved > 0, 5.0, "a save")
+    assert len(remediation(site.core).hands.orders()) == 1
     saving.release()
 
 
@@ -310,7 +312,7 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
 def test_without_a_state_directory_nothing_is_done() -> None:
     """Nobody would remember it."""
     site = Handy()
-    site.core.hands.kept = False
+    remediation(site.core).hands.kept = False
     site.wait(300)
     assert site.orders == []
     assert "no state directory" in " ".join(site.page["actions"])

@@ -4,6 +4,7 @@ from megatron_monitor.notifiers.words import facts
 from megatron_monitor.slurm import JobAnswered
 from megatron_monitor.slurm.replies import read_account, read_show
 from tests.lines import line
+from tests.monitor.extended import slurm
 from tests.monitor.slurm.site import NOW, PATH, Site, shown
 from tests.plain import decode, encode
 
@@ -14,15 +15,15 @@ def test_a_job_is_asked_about_once_a_minute() -> None:
     asked = site.ask()
     assert asked.job == "1234"
     site.wait(300)
-    assert site.core.questions(site.now) == []  # the first has no answer yet
-    site.core.answered(JobAnswered(asked, read_show(shown(), "1234")), site.now)
+    assert slurm(site.core).questions(site.now) == []  # the first has no answer yet
+    slurm(site.core).answered(JobAnswered(asked, read_show(shown(), "1234")), site.now)
     site.wait(2)
     questions = 1
     for _ in range(300):
         site.wait(1)
-        for question in site.core.questions(site.now):
+        for question in slurm(site.core).questions(site.now):
             questions += 1
-            site.core.answered(JobAnswered(question, read_show(shown(), "1234")), site.now)
+            slurm(site.core).answered(JobAnswered(question, read_show(shown(), "1234")), site.now)
     assert questions in (6, 7)
     assert site.page["job"]["state"] == "RUNNING"
     assert site.page["identity"]["job"]["why"] == "Slurm says that this file is its output"
@@ -163,10 +164,10 @@ def test_who_cancelled_is_asked_of_the_accounting_once() -> None:
     row = (
         f"1234|1234|CANCELLED by 1001|0:15|{NOW - 3700}|{NOW - 3600}|{int(site.now)}|1000|ada|n-[01-02]|1440|main|tr11"
     )
-    site.core.answered(JobAnswered(question, read_account(row, "1234")), site.now)
+    slurm(site.core).answered(JobAnswered(question, read_account(row, "1234")), site.now)
     site.wait(600)
     assert site.page["job"]["cancelled_by"] == "uid 1001"
-    assert site.core.questions(site.now) == []
+    assert slurm(site.core).questions(site.now) == []
 
 
 def test_slurm_that_does_not_answer_costs_nothing() -> None:

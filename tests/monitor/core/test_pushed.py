@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import Restarted
-from megatron_monitor.intake.carriers import Heard
 from megatron_monitor.intake.labels import followed
+from megatron_monitor.pushed import Heard
 from tests.monitor.core.following import NOW, Following, arguments, step
 
 BUDGET = 60.0

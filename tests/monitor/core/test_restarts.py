@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.record import ASK, Order, StepDone
-from megatron_monitor.slurm import JobAnswered, JobQuestion, SlurmSettings
+from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import look_up_all
 from megatron_monitor.slurm.replies import read_account, read_show
 from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy
+from tests.monitor.extended import remediation, slurm
 from tests.monitor.slurm.site import NOW, shown
 
 CRASH = "{name: p, incidents: [crash], dry_run: false, actions: [{type: requeue}]}"
@@ -198,7 +200,7 @@ class Killed(Handy):
             self.job = {"state": "CANCELLED", "EndTime": int(self.now)}
         outcome = "submitted job 1240" if order.action == "resubmit" else ""
         if not self.instant():
-            self.core.hands.settle(StepDone(order.course, order.step, True, outcome), self.now)
+            remediation(self.core).hands.settle(StepDone(order.course, order.step, True, outcome), self.now)
             self.instant()
 
 
@@ -242,7 +244,7 @@ class Healthy(Handy):
             super().reply(number)
         else:
             answer = JobAnswered(JobQuestion("r", number), problem="Slurm knows no job", gone=True)
-            self.core.answered(answer, self.now)
+            slurm(self.core).answered(answer, self.now)
 
 
 SETUP = "SLURM_JOB_ID=1234\n"
@@ -262,7 +264,7 @@ SETUP = "SLURM_JOB_ID=1234\n"
 def test_a_healthy_job_is_left_alone_whatever_stops_beside_it(path: str, setup: str, policy: str) -> None:
     """D1: the job's own log grows all the time."""
     site = Healthy(policy)
-    site.core.proof.own_job = "1234" if path == "/l/plain.log" else ""
+    remediation(site.core).proof.own_job = "1234" if path == "/l/plain.log" else ""
     site.write(path, setup)
     for number in range(1, 8):
         site.write(path, line(number, seconds=10.0, loss=9.0))
@@ -328,12 +330,12 @@ def test_a_slow_answer_about_the_job_before_is_dropped() -> None:
     """J: scontrol took 20 s, in which the next launch has begun in the same log."""
     site = Handy()
     site.wait(25)
-    question = next(iter(site.core.questions(site.now + 30.0)))
+    question = next(iter(slurm(site.core).questions(site.now + 30.0)))
     site.say("SLURM_JOB_ID=1234\n" + line(3) + line(4))
     site.wait(2)
     assert site.core.runs["r"].state.launch.number > (question.launch or 0)
     job = read_show(shown(state="CANCELLED", EndTime=NOW + 70), "1234")
-    site.core.answered(JobAnswered(question, job), site.now)
+    slurm(site.core).answered(JobAnswered(question, job), site.now)
     site.wait(60)
     assert site.fired("crash") == []
 

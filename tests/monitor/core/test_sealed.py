@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
 from megatron_monitor.charts.history import BUCKETS, Sealed
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import EARLIER
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
 from megatron_monitor.run.fold import fold
 from megatron_monitor.serve.past import history_json
-from megatron_monitor.store import VERSION, Store
 from tests.plain import Disk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"
@@ -104,32 +100,6 @@ def test_a_log_of_which_a_piece_is_missing_is_read_again() -> None:
     assert not saved.runs
     assert len(problems) == 2
     assert "a piece of its charts is missing" in problems[0]
-
-
-@pytest.mark.parametrize("more", [0, 1, 200])
-def test_a_file_of_version_4_goes_on_with_its_charts(tmp_path: Path, more: int) -> None:
-    """It held them whole in the part of their log; the next save writes it anew."""
-    (tmp_path / "state").write_bytes((GOLDEN / "version-4.state").read_bytes())
-    store, core = Store(tmp_path), Core(load("", ["runs=[{paths: [/logs/*.log]}]"]))
-    parts, problems = store.load(EARLIER)
-    assert parts is not None
-    saved = of_parts(parts, problems)
-    assert saved is not None
-    assert not problems
-    assert saved.runs["run"].state.history.steps.axis
-    core.restore(saved)
-    core.runs.claim(core.saved, "run", "run")
-    train(core, 41, 40 + more)
-    before = shown(core)
-    core.touch_all()
-    assert store.save(core.parts(2.0e9))
-    assert f'"version": {VERSION}'.encode() in (tmp_path / "state").read_bytes()[:100]
-    found, problems = Store(tmp_path).load()
-    assert found is not None
-    back = of_parts(found, problems)
-    assert back is not None
-    assert shown(back) == before
-    assert len(before[0]["steps"]["iteration"]) == 40 + more  # type: ignore[index]
 
 
 def test_pieces_of_the_same_content_have_one_name() -> None:

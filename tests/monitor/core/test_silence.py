@@ -4,13 +4,10 @@ known by the next one, and a true hang is told in its time all the same.
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
 import pytest
 
 from megatron_monitor.core import Core
-from megatron_monitor.core.conversion import from_version_2
 from megatron_monitor.incidents import Transition
-from megatron_monitor.run.silence import Silences
 from tests.lines import dump, line
 from tests.monitor.core.following import NOW, Following
 
@@ -76,14 +73,6 @@ def test_an_hour_of_standing_still_hides_no_hang() -> None:
     arrivals = list(saving(3600.0, iterations=60))
     _, told = followed(arrivals, after=61.0)
     assert firing(told) == [arrivals[4][0] + 60.0, arrivals[-1][0] + 60.0]
-
-
-def test_what_version_2_had_learned_is_kept() -> None:
-    """Gaps by phase, and what a launcher's buffer had explained, stand in one place since."""
-    state = {"gaps": {"saving": {"values": [40.0]}}, "buffering": {"longest_silence": 600.0}}
-    saved = from_version_2({"runs": {"r": {"state": state}}})
-    silences = msgspec.convert(saved["runs"]["r"]["state"]["past"]["silences"], Silences)
-    assert (silences.longest("saving"), silences.held) == (40.0, 600.0)
 
 
 SETTINGS = "node-03:4242:4300 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\nCUDA_VISIBLE_DEVICES=0,1\n"

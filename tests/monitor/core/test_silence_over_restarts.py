@@ -32,7 +32,7 @@ class Disk:
     def lock(self) -> None:
         """Nobody else is there."""
 
-    def load(self, _earlier: object) -> tuple[dict[str, bytes] | None, list[str]]:
+    def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
         """What was offered last."""
         return (dict(self.data) or None), []
 

@@ -36,65 +36,20 @@ def test_bloom_is_clean() -> None:
     assert run.told == []
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
+RIGHT = {"rampup_batch_size": "['24', '24', '1000000']", "global_batch_size": 2016, "micro_batch_size": 1,
+         "data_parallel_size": 12, "world_size": 576}  # fmt: skip
+WRONG = {**RIGHT, "rampup_batch_size": "['32', '32', '1000000']"}
 
 
-WIDE = {"num_layers": 32, "hidden_size": 16384, "num_attention_heads": 32, "kv_channels": 512, "padded_vocab_size": 50688,
-        "swiglu": False, "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 32, "data_parallel_size": 1,
-        "world_size": 128, "global_batch_size": 1024, "micro_batch_size": 1, "bf16": False, "fp16": True}  # fmt: skip
+# --- arguments -----------------------------------------------------------------------------------------------------
 
 
-def test_the_mlp_of_a_smaller_model() -> None:
-    """FFN_HIDDEN_SIZE left at 20480 from the 13B: shown, and never sent, as a narrow MLP may be meant."""
-    run = started("tr8-104B-wide", ffn_hidden_size=20480, **WIDE)
-    assert found(run)["K07 ffn"].message.startswith("ffn_hidden_size 20480 is 1.25 x hidden size 16384")
-    assert run.loud() == []
-    assert found(started("tr8-104B-wide", ffn_hidden_size=65536, **WIDE)).keys() & {"K07 ffn"} == set()
-
-
-def test_parameters_that_the_ranks_counted() -> None:
-    """All ranks logged theirs, and they are not what the arguments make: shown."""
-    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "world_size": 8}
-    run = started(**sizes)
-    run.say(
-        " > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 6715873280\n" + lines(range(1, 8))
-    )
-    assert found(run)["K07 counted"].severity == "info"
-
-
-@pytest.mark.parametrize("name", ["GPT_2-6B_TP2_MBS4", "1_3B-FA-BS-54", "llama-70b-debug", "tr8-104B", "fineweb-40B"])
-def test_a_name_is_no_measure(name: str) -> None:
-    """What a run is called is not compared with its sizes: `2-6B` is 2.6 billion to who wrote it."""
-    assert "K07" not in {finding.check for finding in found(started(name, ffn_hidden_size=65536, **WIDE)).values()}
-
-
-# --- the layout -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "severity", "changes"),
-    [
-        ("K02", "warning", {"data_parallel_size": 16}),
-        ("K02", "warning", {"world_size": 192}),
-        ("K04", "warning", {"global_batch_size": 1000, "micro_batch_size": 3}),
-        ("K04", "warning", {"global_batch_size": 1024, "data_parallel_size": 384, "pipeline_model_parallel_size": 1,
-                            "tensor_model_parallel_size": 1, "micro_batch_size": 1}),
-        ("K05", "warning", {"num_layers": 8}),
-        ("K06 heads", "warning", {"num_attention_heads": 110}),
-        ("K06 head size", "warning", {"hidden_size": 14340, "kv_channels": None}),
-        ("K21", "warning", {"rampup_batch_size": "['24', '24', '1000000']", "global_batch_size": 2040,
-                            "micro_batch_size": 1, "data_parallel_size": 12, "world_size": 576}),
-    ],
-)  # fmt: skip
-def test_layouts_that_do_not_add_up(key: str, severity: str, changes: dict[str, object]) -> None:
-    """Told when the arguments are printed."""
-    run = started(**changes)
-    if key == "K21":
-        # 24 is a multiple of 12: this ramp is legal; one by 32 is not
-        assert "K21" not in found(run)
-        run = started(**{**changes, "rampup_batch_size": "['32', '32', '1000000']", "global_batch_size": 2016})
-    assert found(run)[key].severity == severity
-    assert bool(run.loud()) == (severity != "info")  # a guess is shown, not told
+def test_a_ramp_that_does_not_divide() -> None:
+    """Told when the arguments are printed: 24 is a multiple of 12, 32 is not."""
+    assert "K21" not in found(started(**RIGHT))
+    run = started(**WRONG)
+    assert found(run)["K21"].severity == "warning"
+    assert run.loud()
 
 
 ENGINE = """\
@@ -113,7 +68,7 @@ def test_the_batch_of_the_engine_is_not_that_of_the_loop(before: bool) -> None:
     told = run.run.state.launch.topology.global_batch_size
     run.say(ENGINE)
     assert run.run.state.launch.topology.global_batch_size == told != 48
-    assert found(run).keys() & {"K04", "K04 micro batches", "K21"} == set()
+    assert "K21" not in found(run)
     alone = Replaying("run")
     alone.say(ENGINE)
     assert alone.run.state.launch.topology.global_batch_size == 48
@@ -159,41 +114,16 @@ def test_a_ramp_that_will_stop_the_run_is_critical() -> None:
     assert "will stop at batch size 96" in told[0].summary
 
 
-def test_uneven_layers_by_program() -> None:
-    """NVIDIA's program refuses them; DeepSpeed's pipeline spreads them, at a price worth a word."""
-    run = started(num_layers=72, pipeline_model_parallel_size=48, tensor_model_parallel_size=1, zero_stage=1)
-    assert found(run)["K05"].severity == "info"
-    assert "25%" in found(run)["K05"].message
-
-
 # --- printed figures ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("factor", "severity", "word"),
-    [(2.0, "warning", "half the GPUs"), (0.5, "warning", "twice the GPUs"), (4.0, "warning", "512 for 2048"),
-     (8.0, "warning", "node of 8"), (0.75, "info", "recomputation"), (1048 / 1024, "info", "1048"),
-     (2**30 / 1e9, "info", "2^30"), (0.001, "info", "milliseconds")],
-)  # fmt: skip
-def test_ratio_dictionary(factor: float, severity: str, word: str) -> None:
-    """Printed over recomputed TFLOPs names the likely cause."""
-    run = started()
-    run.say(lines(range(1, 8), tflops=149.02 * factor))
-    findings = [finding for finding in audit(run.run.state) if finding.check == "K12"]
-    assert [finding.severity for finding in findings] == [severity]
-    assert word in findings[0].message
-    assert bool(run.loud("configuration")) is (severity == "warning")
 
 
 @pytest.mark.parametrize(
     ("printed", "keys"),
     [
-        # it does not follow from the arguments, and nobody knows why: shown with the size that it implies
-        ({"tflops": 121.0}, {"K08 unexplained", "K11"}),
+        # it does not follow from the arguments, and nobody knows why
+        ({"tflops": 121.0}, {"K08 unexplained"}),
         # the log of before PR 251: right by its own formula, not comparable with the newer one
         ({"tflops": 143.36}, {"K08 formula"}),
-        # tr8b printed 0.005 samples per second where there were 5.3
-        ({"rates": 2048 / 105.22 / 1000}, {"K09 unit"}),
     ],
 )
 def test_a_figure_that_is_only_odd_is_a_hint(printed: dict[str, float], keys: set[str]) -> None:
@@ -264,11 +194,10 @@ def test_more_than_the_hardware_can_do() -> None:
 
 
 def test_hints_are_shown_and_never_sent() -> None:
-    """Bubble, kernel shapes, memory of the end stages."""
-    run = started(global_batch_size=64, num_attention_heads=64, hidden_size=14400, kv_channels=225)
+    """A pipeline that waits."""
+    run = started(global_batch_size=64)
     run.say(lines(range(1, 8), batch=64, tflops=10.0))
-    keys = found(run).keys()
-    assert {"K27", "K20 hidden", "K20 head size"} <= keys
+    assert "K27" in found(run)
     assert loud(run) == {}
     assert run.loud() == []
     shown = run.firing("configuration")
@@ -297,22 +226,22 @@ def test_memory_of_the_end_stages() -> None:
 
 def test_one_incident_that_opens_anew_for_news() -> None:
     """It lists its findings; a new one as bad closes it and opens it again; one that is only a hint does not."""
-    run = started(**{**WIDE, "data_parallel_size": 2})
+    run = started(**WRONG)
     assert len(run.loud("configuration")) == 1
     for iteration in range(1, 20):
-        run.say(line(iteration, batch=1024, samples=iteration * 512, tflops=20.0), 105.0)
+        run.say(line(iteration, batch=2016, samples=iteration * 512, tflops=20.0), 105.0)
     assert [(item.status, item.severity) for item in run.loud("configuration")] == [
         ("firing", "warning"), ("resolved", "warning"), ("firing", "warning"),
     ]  # fmt: skip
     checks = {item["check"] for item in run.run.book.open["configuration"].evidence["findings"]}
-    assert {"K02", "K10"} <= checks
+    assert {"K21", "K10"} <= checks
 
 
 def test_a_restart_with_right_arguments_resolves_it() -> None:
-    """The next launch has the right layout."""
-    run = started(**{**WIDE, "data_parallel_size": 2})
-    run.say(lines(range(1, 6), batch=1024))
-    run.say(arguments(**WIDE) + lines(range(1, 6), batch=1024), 600.0)
+    """The next launch has a ramp that it can run."""
+    run = started(**WRONG)
+    run.say(lines(range(1, 6), batch=2016))
+    run.say(arguments(**RIGHT) + lines(range(1, 6), batch=2016), 600.0)
     assert not any(item["severity"] == "warning" for item in _open(run))
     assert run.loud("configuration")[-1].status == "resolved"
 
@@ -336,16 +265,17 @@ def test_a_new_launch_is_not_judged_by_halves() -> None:
 
 def test_ignored_checks() -> None:
     """A site may leave some out."""
-    run = started(data_parallel_size=16)
+    run = started(**WRONG)
     state, memory = run.run.state, recall(run.run.state, "configuration", Memory)
     assert configuration.check(state, memory, run.at, ConfigurationSettings()).status == "firing"
-    assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K02", "K27"))).status == "clear"
-    assert list(ConfigurationSettings(ignore=("K19", "K27")).problems()) == []  # K19 is gone, its code stays right
+    assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K21", "K27"))).status == "clear"
+    assert list(ConfigurationSettings(ignore=("K27",)).problems()) == []
+    assert "known: K08 TFLOPs formula" in next(iter(ConfigurationSettings(ignore=("K99",)).problems()))[1]
 
 
 def test_its_memory_survives_as_json() -> None:
     """A restart of the daemon knows what was told."""
-    run = started(data_parallel_size=16)
+    run = started(**WRONG)
     kept = msgspec.json.decode(msgspec.json.encode(run.run.state.memory_of["configuration"]))
     run.run.state.memory_of["configuration"] = kept
     assert run.say(lines(range(1, 9))) == []

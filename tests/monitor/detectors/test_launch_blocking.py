@@ -1,4 +1,4 @@
-"""CUDA_LAUNCH_BLOCKING: its cost where both settings were seen; a cold start that is too slow; unknown is not 0."""
+"""CUDA_LAUNCH_BLOCKING: its cost where both settings were seen; unknown is not 0."""
 
 import pytest
 
@@ -42,18 +42,6 @@ def test_advice_in_a_traceback_is_no_setting() -> None:
     """`For debugging consider passing CUDA_LAUNCH_BLOCKING=1` stands in every CUDA traceback."""
     advice = [(0.5, "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n")]
     assert play([*advice, *texts(Scenario(iterations=50))]).state.launch.environment == {}
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(120.0, False), (150.0, True)])
-def test_a_cold_start_is_compared_with_known_machines(seconds: float, told: bool) -> None:
-    """The seeds hold this layout at 123.69 s; 21 % slower from the start on is told, as information only."""
-    sizes = {"layers": 72, "hidden": 14336, "tp": 8, "pp": 12, "micro_batch_size": 4, "heads": 64}
-    played = play(texts(Scenario(iterations=60, seconds_per_iteration=seconds, save_interval=0, **sizes)))  # type: ignore[arg-type]
-    found = [item for item in played.told if item.incident == "launch_blocking"]
-    assert bool(found) == told
-    if found:
-        assert (found[0].severity, found[0].evidence["expected_seconds_per_iteration"]) == ("info", 123.69)
-        assert "the log does not show" in found[0].summary
 
 
 def test_values() -> None:

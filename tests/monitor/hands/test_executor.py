@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands import executor as rules
 from megatron_monitor.hands.executor import Executor, LaterError
 from megatron_monitor.hands.record import ASK, LOOK, Order, StepDone
-from megatron_monitor.slurm import SlurmSettings
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
 from tests.programs import wait

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.permission import Facts, is_fresh, may_act
 from megatron_monitor.incidents import Incident
 from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
-from megatron_monitor.slurm import SlurmSettings
 
 SINCE = 1000.0
 KNOWN = Facts(proven=True, owners=frozenset({1000}))

@@ -4,14 +4,24 @@ from typing import Any
 
 import pytest
 
+from megatron_monitor.config.policies import (
+    Action,
+    Cancel,
+    Drain,
+    DumpStacks,
+    Notify,
+    Policy,
+    Requeue,
+    Resubmit,
+    Signal,
+)
+from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.permission import Facts, is_fresh
 from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
 from megatron_monitor.hands.record import Course, Record, Step
-from megatron_monitor.hands.settings import Action, Cancel, Drain, DumpStacks, Notify, Policy, Requeue, Resubmit, Signal
 from megatron_monitor.incidents import Incident
 from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
-from megatron_monitor.slurm import SlurmSettings
 
 DAY = 86400.0
 NOW = 10 * DAY

@@ -4,8 +4,9 @@ import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.identity import named
-from megatron_monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
+from megatron_monitor.intake.labels import carrier_of, followed, known, run_of, written
 from megatron_monitor.parsers.engine.prefixes import strip_prefixes
+from megatron_monitor.pushed import carrier_at
 
 
 @pytest.mark.parametrize(

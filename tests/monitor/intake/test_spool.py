@@ -215,8 +215,8 @@ def test_our_clock_is_set(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_while_the_monitor_was_away(tmp_path: Path) -> None:
-    """What was known of it is believed until heartbeats say otherwise. An earlier version kept only who was heard."""
-    (tmp_path / "carriers").write_text('{"node7": 1000.0}')
+    """What was known of it is believed until heartbeats say otherwise."""
+    (tmp_path / "carriers").write_text('{"node7": [1000.0, null]}')
     carriers = Carriers(tmp_path / "carriers", 5.0)
     carriers.load()
     assert carriers.heard(1060.0).deaf == {"node7": 1000.0}

@@ -14,14 +14,16 @@ from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
-from megatron_monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.ledger import Ledger
+from megatron_monitor.node_statistics.standing import Standing, standings
 from megatron_monitor.nodes.hostlist import compress, expand
-from megatron_monitor.nodes.record import LaunchRecord, Ledger
-from megatron_monitor.nodes.standing import Standing, standings
+from megatron_monitor.run.launch_record import LaunchRecord
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.views import view_of
 from megatron_monitor.store import Store
 from tests.commands import command
+from tests.monitor.extended import extended, statistics
 from tests.plain import decode, encode
 
 NAMES = expand("jz-[001-040]")
@@ -105,20 +107,20 @@ def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
     config = load("", ["runs=[{paths: [/logs/*.log]}]"])
     text, path = _log(5, "jz-017").encode(), "/logs/r.log"
     half = text.index(b"\n", len(text) // 2) + 1
-    core = Core(config)
+    core = extended(Core(config))
     core.handle(Opened(path, path, None, 0, 1.7e9, False), 1.7e9)
     core.handle(Data(path, 0, text[:half], 1.7e9, 1.7e9, 0), 1.7e9)
     core.handle(CaughtUp(path, 1.7e9), 1.7e9)
     core.tick(1.7e9)
     saved = decode(encode(core.save(1.7e9)), Saved)
-    assert 20 < len(saved.ledger.launches) < 40
-    again = Core(config)
+    assert 20 < len(statistics(core).ledger.launches) < 40
+    again = extended(Core(config))
     again.restore(saved)
     again.handle(Opened(path, path, None, half, 1.7e9, True), 1.7e9)
     again.handle(Data(path, half, text[half:], 1.7e9, 1.7e9, 0), 1.7e9)
     again.handle(CaughtUp(path, 1.7e9), 1.7e9)
     again.tick(1.7e9)
-    assert len(again.ledger.launches) == 60
+    assert len(statistics(again).ledger.launches) == 60
     snapshot = again.snapshot(1.7e9)
     assert [(one.labels, one.value) for one in snapshot.monitor["megatron_suspect_node"]] == [(("jz-017",), 7.0)]
     page = view_of(Request(path="/nodes"), snapshot, 1.7e9)

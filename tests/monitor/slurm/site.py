@@ -7,6 +7,7 @@ from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import read_show
 from tests.lines import line
 from tests.monitor.core.following import Following
+from tests.monitor.extended import slurm
 
 NOW = 1_700_000_000
 
@@ -45,17 +46,17 @@ class Site(Following):
 
     def ask(self) -> JobQuestion:
         """The only question that is due."""
-        (question,) = self.core.questions(self.now)
+        (question,) = slurm(self.core).questions(self.now)
         return question
 
     def answer(self, text: str) -> None:
         """What scontrol prints when it is asked."""
         question = self.ask()
-        self.core.answered(JobAnswered(question, read_show(text, question.job)), self.now)
+        slurm(self.core).answered(JobAnswered(question, read_show(text, question.job)), self.now)
 
     def fail(self, problem: str, *, gone: bool = False) -> None:
         """Slurm has no answer."""
-        self.core.answered(JobAnswered(self.ask(), problem=problem, gone=gone), self.now)
+        slurm(self.core).answered(JobAnswered(self.ask(), problem=problem, gone=gone), self.now)
 
     @property
     def page(self) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Asks Slurm about the jobs of a core's runs, and folds what only Slurm knows about how an attempt ended."""
+
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.runs import Run
+from megatron_monitor.run.job import proofs
+from megatron_monitor.slurm import JobAnswered, JobQuestion
+from megatron_monitor.slurm.client import SlurmClient
+from megatron_monitor.slurm.jobs import Jobs, asked_of
+from megatron_monitor.system.clock import Clock
+
+
+class SlurmJobs(Extension):
+    """Keeps nothing: after a restart Slurm is asked again."""
+
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self._core, self._clock = core, clock
+        self._jobs = Jobs(core.config.slurm)
+        self._client = SlurmClient(core.config.slurm, clock)
+
+    def configure(self, config: Config) -> None:
+        """Ask by the new settings; answers to old questions are not waited for."""
+        self._client.stop()
+        self._jobs, self._client = Jobs(config.slurm), SlurmClient(config.slurm, self._clock)
+
+    def look(self, now: float) -> None:
+        """Take answers, then ask what is due."""
+        for answers in self._client.answers():
+            for answer in answers:
+                self.answered(answer, now)
+        if self._client.available and (questions := self.questions(now)):
+            self._client.ask(questions)
+
+    def questions(self, now: float) -> list[JobQuestion]:
+        """What Slurm is to be asked now."""
+        return self._jobs.questions(self._core.runs, self._core.sources, now, self._core.wanted_jobs)
+
+    def answered(self, message: JobAnswered, now: float) -> None:
+        """Take an answer of Slurm."""
+        core = self._core
+        run = core.runs.get(message.question.run)
+        if run is not None:
+            core.counts.add("slurm_calls_total", self._jobs.take(run, message, core.sources, now))
+            core.schedule.request(run)
+
+    def before_judgement(self, run: Run, now: float) -> None:
+        """Fold how an attempt ended of which the log says nothing, or less."""
+        asked = asked_of(run)
+        if now < asked.ends_at:
+            return
+        asked.ends_at = float("inf")
+        core = self._core
+        core.of_run(run, lambda: core.judge.take(run, proofs(run.state), "slurm", now, True))
+        core.schedule.request(run)
+
+    def stop(self) -> None:
+        """A call that runs is left to end by itself."""
+        self._client.stop()
+
+
+def for_core(core: Core, runtime: Runtime) -> SlurmJobs:
+    """Its client has a thread of its own, which begins with the first question."""
+    return SlurmJobs(core, runtime.clock)

@@ -1,0 +1,33 @@
+"""A core with its optional parts, as the daemon has it, and each of them."""
+
+from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Runtime
+from megatron_monitor.extensions import extend
+from megatron_monitor.hands.extension import Remediation
+from megatron_monitor.node_statistics.extension import NodeStatistics
+from megatron_monitor.slurm.extension import SlurmJobs
+from megatron_monitor.system.clock import SystemClock
+
+
+def extended(core: Core) -> Core:
+    """The core, with all of them; what they ask in threads is never asked."""
+    extend(core, Runtime(SystemClock(), lambda: None, lambda: None))
+    return core
+
+
+def slurm(core: Core) -> SlurmJobs:
+    """What asks Slurm."""
+    (found,) = (one for one in core.extensions if isinstance(one, SlurmJobs))
+    return found
+
+
+def remediation(core: Core) -> Remediation:
+    """What acts by policies."""
+    (found,) = (one for one in core.extensions if isinstance(one, Remediation))
+    return found
+
+
+def statistics(core: Core) -> NodeStatistics:
+    """What keeps the record of the nodes."""
+    (found,) = (one for one in core.extensions if isinstance(one, NodeStatistics))
+    return found

@@ -1,0 +1,63 @@
+"""The arithmetic of reports, against the tables behind it."""
+
+from typing import Any
+
+import pytest
+
+from megatron_monitor.model import flops
+from megatron_monitor.model.topology import Topology
+from megatron_monitor.reports import columns, formulas
+from megatron_monitor.reports.rows import Row
+
+
+@pytest.mark.parametrize("name", flops.FORMULAS)
+def test_needs_are_exactly_what_a_formula_cannot_do_without(name: str) -> None:
+    """With its needs alone it gives a figure; without any one of them it does not."""
+    values: dict[str, Any] = {
+        "layers": 24, "hidden_size": 2048, "padded_vocab_size": 50304, "parameters": 10**9, "log_interval": 1,
+        "activation_checkpointing": "full", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "world_size": 8,
+    }  # fmt: skip
+    told = {need for need in flops.FORMULAS[name].needs if need in values} | {"world_size"}
+    needs = told | ({"parameters"} if name == "seed" else set())
+    full = {need: values[need] for need in needs}
+    assert flops.FORMULAS[name](Topology(**full), 1.0, 512, 2048) is not None
+    for need in needs:
+        topology = Topology(**{other: value for other, value in full.items() if other != need})
+        assert flops.FORMULAS[name](topology, 1.0, 512, 2048) is None
+
+
+@pytest.mark.parametrize(
+    ("iterations", "seconds", "days"),
+    [(362000, 1, 4.1898), (362000, 10, 41.8981), (362000, 14.5, 60.7523), (362000, 162.5, 680.8449),
+     (362000, 210.0, 879.8611), (95365, 769.99, 849.89)],
+)  # fmt: skip
+def test_days(iterations: int, seconds: float, days: float) -> None:
+    """Seed 003's days, untruncated, and seed 004's."""
+    assert formulas.days(iterations, None, seconds, None, None) == pytest.approx(days, abs=6e-3)
+    tokens = iterations * 2048 * 2048
+    assert formulas.days(None, tokens, seconds, 2048, 2048) == pytest.approx(days, abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("tflops", "nodes", "petaflops"),
+    [(0.99, 1, 0.00097), (1.10, 1, 0.00107), (0.90, 4, 0.00352), (0.86, 64, 0.05375), (0.59, 1024, 0.59),
+     (0.86, 4, 0.00336), (0.84, 64, 0.0525), (0.76, 4, 0.00297)],
+)  # fmt: skip
+def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> None:
+    """Seed 003's rule: / 1024, a node being the unit there."""
+    assert columns.petaflops(Row("cpu", "ok", tflops=tflops, gpus=nodes)) == pytest.approx(petaflops, abs=6e-6)
+
+
+def test_pipeline_scaling() -> None:
+    """K15: seconds at another batch size from the filling of the pipeline; the outlier of seed 004 stands out."""
+    assert formulas.scaled_seconds(117.07, 12, 128, 98) == pytest.approx(91.8, abs=0.05)
+    assert formulas.scaled_seconds(128.82, 12, 256, 196) == pytest.approx(99.9, abs=0.05)
+    assert formulas.scaled_seconds(114.11, 6, 64, 49) == pytest.approx(89.3, abs=0.05)
+
+
+def test_bubble_and_scaling() -> None:
+    """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
+    shares = [round(100 * formulas.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
+    assert shares == [43, 64, 79, 89, 94]
+    base, twice = Row("a", "ok", samples_per_second=2.424, gpus=80), Row("b", "ok", samples_per_second=4.760, gpus=160)
+    assert columns.efficiency(twice, base) == pytest.approx(0.982, abs=5e-4)
