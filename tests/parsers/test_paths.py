@@ -174,7 +174,7 @@ def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: by
 
 
 def check_paths(engine: str, data: bytes, size: int) -> None:
-    """The law itself, for `make fuzz` too, which plays it for as long as it has."""
+    """The law itself."""
     expected, memo = naive(data), Memo(SCANNERS[engine])
     for _ in range(3):
         assert read(data, memo) == expected
