@@ -15,6 +15,7 @@ from megatron_monitor.outputs.pushgateway import Pushgateway
 from megatron_monitor.outputs.textfile import Textfile
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
+from tests.programs import slack
 
 
 def snapshot(iteration: float) -> Snapshot:
@@ -54,7 +55,7 @@ def played(output: Any, ticks: int) -> OutputTimer:
 
     timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
     timer.thread.start()
-    timer.thread.join(10.0)
+    timer.thread.join(slack(10.0))
     return timer
 
 

@@ -52,7 +52,7 @@ def silent_tls_client(lab: Lab) -> None:
 
     def page() -> bytes:
         with (
-            socket.create_connection((host, int(port)), timeout=10) as plain,
+            socket.create_connection((host, int(port)), timeout=slack(10)) as plain,
             context.wrap_socket(plain, server_hostname=host) as client,
         ):
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -61,7 +61,7 @@ def silent_tls_client(lab: Lab) -> None:
     daemon.wait(lambda: b"megatron_iterations_total" in page())
     with ExitStack() as stack:
         for _ in range(100):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=slack(10)))
         began = now()
         assert b"megatron_iterations_total" in page()
         assert now() - began < slack(3.0)
@@ -75,7 +75,7 @@ def idle_connections(lab: Lab) -> None:
     host, _, port = daemon.address.removeprefix("http://").partition(":")
     with ExitStack() as stack:
         for _ in range(500):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=slack(10)))
         lab.grow(2)
         assert daemon.threads() <= threads + 6
         assert daemon.value("megatron_monitor_http_connections") <= 513
@@ -266,7 +266,7 @@ def _command(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         env=environment,
         cwd=lab.own,
-        timeout=120,
+        timeout=slack(120),
     )
 
 
