@@ -102,6 +102,10 @@ class Launch:
     seconds: float = 0.0
     """That those took."""
     first_iteration_seconds: float | None = None
+    mixed: bool = False
+    """Another training writes into the same log at the same time,"""
+    others: int = 0
+    """and so many of its steps came since the last one that counted."""
     last_delta: int | None = None
     """Iterations between its last two lines."""
     log_interval: int | None = None
