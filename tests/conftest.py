@@ -59,10 +59,6 @@ def real_logs(*, known: bool = True) -> list[Path]:
     return [path for path in found if (str(path.relative_to(REAL_LOGS)) in KNOWN_LOGS) is known]
 
 
-SUMMARY: pytest.StashKey[list[str]] = pytest.StashKey()
-"""Lines that a test wants to see at the end of the session."""
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """What the core puts aside (monitor/core/aside.py) is a bug that it hides: of each test but those of that room."""
@@ -83,29 +79,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         raise failed[0]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is said yet."""
-    config.stash[SUMMARY] = []
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker hands its lines over."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["summary"] = session.config.stash[SUMMARY]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A worker's lines; one that crashed has none."""
-    node.config.stash[SUMMARY] += getattr(node, "workeroutput", {}).get("summary", [])
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """All lines, before pytest's own last one; and the logs that no test knows."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The logs that no test knows."""
     for path in real_logs(known=False):
         terminalreporter.write_line(f"no test knows this log: {path} (tests/golden/real_logs.txt)")
-    for row in config.stash[SUMMARY]:
-        terminalreporter.write_line(row)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
