@@ -190,7 +190,7 @@ class Config(Struct, frozen=True, kw_only=True):
     outputs: Annotated[
         tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.outputs:OUTPUTS"})
     ] = ()
-    """Each of a class of monitor/outputs, chosen by `type:`; they bring prometheus_client."""
+    """Each of a class of monitor/outputs.py, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""

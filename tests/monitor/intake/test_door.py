@@ -238,6 +238,6 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
 def test_there_is_no_room_for_more_bodies(running: Callable[..., Running]) -> None:
     """Senders are told to try again while too much is on its way."""
     one = running()
-    one.door.server._limits = replace(one.door.server._limits, bodies=100)
+    one.door.server.limits = replace(one.door.server.limits, bodies=100)
     assert one.send(LOKI, loki("a" * 200))[0] == 429
     assert one.status(LOKI, loki("a")) == 204
