@@ -18,7 +18,7 @@ from megatron_monitor.serve.auth import Auth
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls, TlsError
 from tests.monitor.serve.conftest import Certificates, Serve
-from tests.programs import wait
+from tests.programs import slack, wait
 
 TOKEN = "5f1c9b2e77d0"
 HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode().replace("$2b$", "$2y$")
