@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all help install dev demo run test nightly test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs image \
+.PHONY: all help install dev demo run test nightly slow fuzz test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs image \
 	licences versions lock sbom dist clean
 all: check
 
@@ -46,12 +46,14 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out /more/*.log'
 test: dev  ## all tests but the nightly ones: make test ARGS='tests/parsers -x'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-nightly: dev mutants  ## what takes longer: worst lines of the expressions, more examples, real Slurm, soak, Kafka, mutants
-	$(BIN)/python -m pytest -n $(WORKERS) -m nightly
-	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz
-	$(MAKE) test-slurm
-	$(BIN)/python -m benchmarks.soak
+nightly: slow fuzz test-slurm soak mutants  ## what takes longer; `make -k nightly` goes on behind what fails
 	$(BIN)/python -m benchmarks.kafka
+
+slow: dev  ## the worst lines of every regular expression, and whatever else carries the marker nightly
+	$(BIN)/python -m pytest -n $(WORKERS) -m nightly $(ARGS)
+
+fuzz: dev  ## every property of hypothesis with twenty times the examples, other ones each time
+	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
 test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
 	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py $(ARGS)
