@@ -133,7 +133,7 @@ def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
             guess.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {header}\r\n\r\n".encode())
         began = time.perf_counter()
         assert ask(server, headers=basic("prometheus", "pass")) == 200
-        assert time.perf_counter() - began < 5.0
+        assert time.perf_counter() - began < slack(5.0)
 
 
 def test_who_leaves_while_the_password_is_checked(serve: Serve) -> None:
@@ -181,7 +181,7 @@ def test_silent_tls_clients_block_nobody(serve: Serve, certificates: Certificate
         silent = [stack.enter_context(socket.create_connection(server.address, timeout=slack(10))) for _ in range(100)]
         began = time.perf_counter()
         assert ask(server, context) == 200
-        assert time.perf_counter() - began < 1.0
+        assert time.perf_counter() - began < slack(1.0)
         assert silent[0].recv(10) == b""
 
 
