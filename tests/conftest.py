@@ -11,6 +11,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from megatron_monitor.core.aside import Aside
+from tests import simulated as simulated  # further forms of timers, for all tests
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("MEGATRON_MONITOR_SHARED", ROOT.parent / "shared"))

@@ -44,10 +44,10 @@ def record_of(given: Iterable[Input]) -> Record:
     found = Record()
     for one in given:
         with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
-            facts = modes.played(one, Path(folder))
+            facts = modes.played(one, Path(folder) / "job")
         if one.name in found:
             raise ValueError(f"two inputs are called {one.name!r}")
-        found[one.name] = [fact.replace(folder, "") for fact in facts]
+        found[one.name] = [fact.replace(f"{folder}/job", "") for fact in facts]
     return found
 
 
