@@ -59,6 +59,9 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def _text(path: Path) -> str:
     try:
+        given = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # of a shell: --config <(...)
+        if path.exists() and not (given or path.is_file() or path.is_dir()):  # a pipe waits, a device has no end
+            raise ConfigError([ConfigProblem("", "cannot be read: it is no regular file")], str(path))
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")

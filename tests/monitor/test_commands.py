@@ -13,6 +13,7 @@ import pytest
 
 from megatron_monitor.cli import main
 from megatron_monitor.commands.run import _OneLine
+from megatron_monitor.config import load
 from tests.commands import command as invoke
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
@@ -63,6 +64,18 @@ def test_explain_says_what_read_a_line_and_why_none_did() -> None:
     assert "no literal" in invoke("explain", "hello world").stdout
     assert "none of them knows" in invoke("explain", "the last iteration 5 was good").stdout
     assert invoke("explain", stdin=LINE + "\nhello\n").stdout.count("\n") == 2
+
+
+def test_check_config_waits_for_no_pipe(tmp_path: Path) -> None:
+    """What is no file, or has no end, is refused; a pipe that a shell hands over is read."""
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/zero"):
+        assert "it is no regular file" in invoke("check-config", path, code=2).stderr
+    read, write = os.pipe()
+    os.write(write, b"run_retention: 2h\n")
+    os.close(write)
+    assert load(Path(f"/dev/fd/{read}")).run_retention == 7200
+    os.close(read)
 
 
 def test_check_config_lists_every_error(tmp_path: Path) -> None:
