@@ -14,6 +14,7 @@ from msgspec import field
 
 from megatron_monitor.parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
     Event,
     MemoryReported,
@@ -71,31 +72,29 @@ def read_memory(line: Line) -> Iterator[Event]:
             )
 
 
-def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Event]:
+def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Spanned]:
     """A `time (ms)` line: DeepSpeed's is behind its logger, or `rank=0 time (ms) | ...`, Megatron's is neither."""
     text = line.text
     at = text.find("time (ms) |")
     by_engine = line.prefix.location is not None or "rank=" in text[:at]
     if at < 0 or by_engine != (speaker == "deepspeed"):
         return
-    timers = {}
-    for name, value in form.findall(text[at + len("time (ms) ") :]):
-        took = milliseconds_range(value)
-        if took is not None:
-            timers[name.strip()] = took
+    found = {match[1].strip(): match for match in form.finditer(text, at + len("time (ms) "))}
+    spans = {name: line.span(match.span(2), milliseconds_range) for name, match in found.items()}
+    timers = {name: span for name, span in spans.items() if span.value is not None}
     if timers:
-        yield TimersReported(speaker=speaker, timers=timers, **line.origin)
+        yield Spanned(TimersReported, {"speaker": speaker, "timers": timers} | line.origin_spans)
 
 
-def read_spread(line: Line) -> Iterator[Event]:
+def read_spread(line: Line) -> Iterator[Spanned]:
     """One line under `(min, max) time across ranks (ms):` or `max time across ranks (ms):`."""
     match = _SPREAD.match(line.text)
     most = None if match else _MOST.match(line.text)
     found = match or most
-    took = milliseconds_range(found[2]) if found else None
-    if found and took is not None:
-        across: Any = "maximum" if most else "range"
-        yield TimersReported(speaker="megatron", timers={found[1]: took}, across=across, **line.origin)
+    took = line.span(found.span(2), milliseconds_range) if found else None
+    if found and took and took.value is not None:
+        values = {"speaker": "megatron", "timers": {found[1]: took}, "across": "maximum" if most else "range"}
+        yield Spanned(TimersReported, values | line.origin_spans)
 
 
 class RankTimesGatherer(Gatherer):
@@ -145,10 +144,10 @@ def read_straggler(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
-    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _ENGINE_TIMER), templated=True),
-    Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
-    Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
+    Rule("megatron.memory", (b"memory (MB)",), read_memory, by_shape=True),
+    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _ENGINE_TIMER), by_shape=True),
+    Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), by_shape=True),
+    Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, by_shape=True),
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
 )

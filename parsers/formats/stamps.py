@@ -63,4 +63,4 @@ def _of_hf(text: str) -> str | None:
 
 
 # Anchors are looked for in the line's shape, in which every digit is 0.
-RULES: tuple[Rule, ...] = (Rule("stamps.time", (b" 00:00:00", b"T00:00:00"), read_time, templated=True),)
+RULES: tuple[Rule, ...] = (Rule("stamps.time", (b" 00:00:00", b"T00:00:00"), read_time, by_shape=True),)

@@ -30,4 +30,4 @@ def read_guess(line: Line) -> Iterator[Event]:
         yield StepGuessed(counts=counts, losses=losses, **{**line.origin, "logged_at": stamp})
 
 
-RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, templated=True),)
+RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, by_shape=True),)
