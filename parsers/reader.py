@@ -212,6 +212,8 @@ class SourceReader:
                 if raw == self._redrawn:
                     continue
                 layout = entry.layout
+                if layout is None and entry.answer is not None:
+                    layout = self._memo.layout(entry)
                 if layout is not None:
                     answer = layout.read(raw)
                     if answer is not None:

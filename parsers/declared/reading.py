@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     """A value as it is printed, and where."""
 
     text: str
-    at: tuple[int, int]
+    at: int
 
 
 class Reading:
@@ -123,7 +123,7 @@ class Reading:
         """
         spec = self.spec
         if spec.form == "json":
-            return {name: Piece(text, (-1, -1)) for name, text in flat_json(rest).items()}
+            return {name: Piece(text, -1) for name, text in flat_json(rest).items()}
         if spec.until:
             rest = rest.partition(spec.until)[0]
         if self._after_assign is not None:
@@ -141,7 +141,7 @@ class Reading:
                 if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
                     end -= len(value) - len(value.rstrip(")"))
                     value = value.partition("(")[2].rstrip(")")
-                at = (places[end - len(value)], places[end - 1] + 1) if value else (0, 0)
+                at = places[end - len(value)] if value else 0
                 found.setdefault(name.strip(" \t'\"{[|"), Piece(value, at))
         return found
 
@@ -174,7 +174,7 @@ class Reading:
         for name, (text, at) in found.items():
             known = self._targets.get(name)
             convert = _kept if known is None else _or_text(known[1])
-            read[name] = Span(line.start + at[0], line.start + at[1], convert, convert(text))
+            read[name] = Span(line.start + at, text, convert, convert(text))
         message = line.text.strip()[:500] if self.spec.means == "failure" else ""
         if self.spec.means in get_args(Part) and _REPEATED in line.text:
             return Spanned(_nothing, {})

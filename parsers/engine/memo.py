@@ -21,13 +21,15 @@ _HOST_SHAPES = [name.encode().translate(SHAPE) + b":" for name in NOT_HOSTS]
 class Shape:
     """Lines of one shape: the rules that may want them, and the layout that reads them once it is known."""
 
-    __slots__ = ("key", "layout", "rules", "tries")
+    __slots__ = ("answer", "key", "layout", "rules", "tries")
 
     def __init__(self, key: bytes, rules: tuple[int, ...]) -> None:
         self.key = key
         self.rules = rules
         self.tries = 0
         self.layout: Layout | None = None
+        self.answer: tuple[bytes, list[tuple[str, Spanned]]] | None = None
+        """The first line and what the rules gave for it, until a second one comes."""
 
 
 Known: TypeAlias = Shape | None
@@ -90,15 +92,20 @@ class Memo:
         spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned) and rule in self._by_shape]
         if len(spanned) < len(answer):
             return
+        self._count(_LAYOUT)
+        shape.answer = raw, spanned
+
+    def layout(self, shape: Shape) -> Layout | None:
+        """How lines of a shape are read of which the first is known."""
+        assert shape.answer is not None
+        (raw, spanned), shape.answer = shape.answer, None
         try:
-            layout = Layout(raw, spanned, self.used)
+            shape.layout = Layout(raw, spanned, self.used)
         except NoLayoutError:
-            return
-        shape.layout = layout
-        if layout.used:
-            self._count(_LAYOUT)
-        else:
-            self._shapes[key] = None
+            return None
+        if not shape.layout.used and shape.key in self._shapes:
+            self._shapes[shape.key] = None
+        return shape.layout
 
 
 NOTHING = Layout(b"", (), None)

@@ -99,8 +99,8 @@ class Prefix:
     logged_at: str | None = None
     location: str | None = None
     pod: str | None = None
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    """Where in the line each of them stands."""
+    spans: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False, repr=False)
+    """Where in the line each of them begins, and its text."""
 
     @property
     def global_rank(self) -> int | None:
@@ -144,7 +144,7 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
         _take(prefix, match)
         position = match.end()
     if prefix.logged_at is None and (glog := _GLOG.match(text, position)):
-        prefix.logged_at, prefix.spans["logged_at"] = iso_time(glog[1]), glog.span(1)
+        prefix.logged_at, prefix.spans["logged_at"] = iso_time(glog[1]), (glog.start(1), glog[1])
     return prefix, text[position:]
 
 
@@ -182,7 +182,7 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
             prefix.pod = prefix.node = value
         else:
             setattr(prefix, role, int(value))
-        prefix.spans["node" if role == "pod" else role] = match.span(name)
+        prefix.spans["node" if role == "pod" else role] = (match.start(name), value)
 
 
 def segments(text: str) -> list[str]:

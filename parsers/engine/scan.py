@@ -33,7 +33,8 @@ class Line:
 
     def span(self, at: tuple[int, int], read: Callable[[str], Any]) -> Span:
         """The text from `at[0]` to `at[1]` as the value of a field, with `read` as its reading."""
-        return Span(self.start + at[0], self.start + at[1], read, read(self.text[at[0] : at[1]]))
+        text = self.text[at[0] : at[1]]
+        return Span(self.start + at[0], text, read, read(text))
 
     @property
     def origin_spans(self) -> dict[str, Any]:
