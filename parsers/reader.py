@@ -10,7 +10,7 @@ to ask, or how to read it by slices (engine/spans.py). Rules are the reference: 
 import contextlib
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,8 @@ from megatron_monitor.parsers.wrappers import CUT, Unwrapper
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
 _SHORT = 1000  # bytes of a line that is remembered
+_Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
+"""A rule and what it gave."""
 
 
 @cache
@@ -257,9 +259,9 @@ class SourceReader:
             shown = segment or raw
             if self._offered(line, number, shown, found):
                 continue
-            items = self._read_by_rules(line, rules) if rules else []
+            items, asked = self._read_by_rules(line, rules)
             if shape and learns and len(parts) == 1 and not self._open and (not items or shown is raw):
-                self._memo.learn(shape, raw, items)
+                self._memo.learn(shape, raw, asked, items)
             self._take(items, line, number, shown, found)
         used = self._memo.used
         if used is not None:
@@ -279,11 +281,13 @@ class SourceReader:
             self._key_lines = 0 if b"-----END " in raw else _KEY_LINES
         return in_key(raw) if inner else raw
 
-    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event | Spanned | Gatherer]]:
-        """What the first rule that answers says. A number in it that is none (fields.py) makes it malformed too."""
-        malformed = ""
-        items: list[tuple[str, Event | Spanned | Gatherer]] = []
-        for index in rules:
+    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> tuple[list[_Said], int]:
+        """What the first rule that answers says, and how many were asked. A number in it that is none (fields.py) makes
+        it malformed too.
+        """
+        malformed, asked = "", 0
+        items: list[_Said] = []
+        for asked, index in enumerate(rules, 1):  # noqa: B007
             rule = self._rules[index]
             before = rejected()
             items = [(rule.name, item) for item in rule.read(line)]
@@ -293,7 +297,7 @@ class SourceReader:
                 break
         if malformed:
             items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
-        return items
+        return items, asked
 
     def _offered(self, line: Line, number: int, shown: bytes | str, out: list[LogEvent]) -> bool:
         """Offer the line to what is open; whether it was taken."""
@@ -309,7 +313,7 @@ class SourceReader:
 
     def _take(
         self,
-        items: Sequence[tuple[str, Event | Spanned | Gatherer]],
+        items: Sequence[_Said],
         line: Line,
         number: int,
         shown: bytes | str,

@@ -123,7 +123,7 @@ class Reading:
         """
         spec = self.spec
         if spec.form == "json":
-            return {name: Piece(text, -1) for name, text in flat_json(rest).items()}
+            return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
         if spec.until:
             rest = rest.partition(spec.until)[0]
         if self._after_assign is not None:
@@ -345,6 +345,20 @@ def _positive(text: str) -> bool:
 def _kept(text: str) -> float | str:
     value = number(text) if text[:1].isdigit() or text[:1] in "+-." else None
     return text[:_MAX_TEXT] if value is None else value
+
+
+def _placed(found: Mapping[str, str], rest: str, first: int) -> Iterator[tuple[str, Piece]]:
+    """The values of an object with their places, in its order; nowhere where its text is not the value's own."""
+    at = 0
+    for name, text in found.items():
+        match = re.compile(
+            rf'"{re.escape(name.rpartition(".")[2])}"[ ]?:[ ]?"?({re.escape(text)})(?=["\s,}}\]])'
+        ).search(rest, at)
+        if match:
+            at = match.end()
+            yield name, Piece(text, first + match.start(1))
+        else:
+            yield name, Piece(text, -1)
 
 
 def flat_json(text: str) -> dict[str, str]:

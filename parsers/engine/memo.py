@@ -45,7 +45,6 @@ class Memo:
         """
         self.scanner = scanner
         self.used = used
-        self._by_shape = {rule.name for rule in scanner.rules if rule.by_shape}
         self._shapes: dict[bytes, Known] = {}
         self._bytes = 0
 
@@ -75,21 +74,21 @@ class Memo:
             self._shapes.clear()
             self._bytes = size
 
-    def learn(self, shape: Shape, raw: bytes, answer: Sequence[tuple[str, object]]) -> None:
-        """What the rules gave for `raw`, a line of this shape that is one segment: how further ones are read.
-
-        `answer`: (rule, what it gave); empty: the shape is noise if no digit decided that.
+    def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
+        """What the first `asked` rules gave for `raw`, a line of this shape that is one segment, if no digit decided that:
+        how further ones are read. `answer`: (rule, what it gave); empty: the shape is noise.
         """
         shape.tries += 1
         key = shape.key
         if shape.tries > _TRIES or key not in self._shapes or any(host in key for host in _HOST_SHAPES):
             return  # whether `fp16:` is a host's name depends on its digits
-        if not answer:
-            if all(self.scanner.rules[rule].by_shape for rule in shape.rules):
-                self._shapes[key] = None
-                shape.layout = NOTHING  # a block that is being read knows the shape alone
+        if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
             return
-        spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned) and rule in self._by_shape]
+        if not answer:
+            self._shapes[key] = None
+            shape.layout = NOTHING  # a block that is being read knows the shape alone
+            return
+        spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
         if len(spanned) < len(answer):
             return
         self._count(_LAYOUT)

@@ -6,7 +6,7 @@ line's bytes and reads all further lines of the shape by the same converters.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,9 +20,11 @@ SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""
 
 Convert: TypeAlias = Callable[[str], Any]
+_Item: TypeAlias = tuple[Any, slice, Callable[[bytes], Any]]
+"""A value's name, or where its name stands, where the value stands, and what reads it."""
 
 _COLOURS = re.compile(ANSI.pattern.encode())
-_DIGIT = re.compile(rb"\d")
+_DIGIT = re.compile("[0-9]")
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
 _WHOLE = re.compile(rb"[-+]?\d{1,15}")
 _PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
@@ -43,7 +45,7 @@ class Span(NamedTuple):
 
 
 class Spanned(Struct):
-    """An event, or several, whose values may be spans, or spans by name."""
+    """An event, or several, whose values may be spans, spans by name, or tuples of them."""
 
     make: Callable[..., Any]
     """The event's class; or what makes events of the values."""
@@ -51,19 +53,16 @@ class Spanned(Struct):
 
     def events(self) -> list[Event]:
         """Of the line that was read by the rule."""
-        values = {
-            name: {key: _value(item) for key, item in value.items()} if isinstance(value, dict) else _value(value)
-            for name, value in self.values.items()
-        }
-        return _listed(self.make(**values))
+        made = self.make(**{name: _value(value) for name, value in self.values.items()})
+        return [made] if isinstance(made, Event) else list(made)
 
 
 def _value(item: Any) -> Any:
-    return item.value if isinstance(item, Span) else item
-
-
-def _listed(made: Event | Iterable[Event]) -> list[Event]:
-    return [made] if isinstance(made, Event) else list(made)
+    if isinstance(item, Span):
+        return item.value
+    if isinstance(item, dict):
+        return {key: _value(one) for key, one in item.items()}
+    return tuple(map(_value, item)) if isinstance(item, tuple) else item
 
 
 class Layout:
@@ -111,18 +110,18 @@ class _Part:
 
     def __init__(self, raw: bytes, said: Spanned, places: Sequence[int]) -> None:
         self._make = said.make
-        self._fields: list[tuple[str, slice, Callable[[bytes], Any]]] = []
-        self._maps: list[tuple[str, list[tuple[Any, slice, Callable[[bytes], Any]]], bool]] = []
+        self._fields: list[_Item] = []
+        self._maps: list[tuple[str, list[_Item], bool, type]] = []
         self._constants: dict[str, Any] = {}
         for name, value in said.values.items():
             if isinstance(value, Span):
-                at = _slice(raw, value, places)
-                if _DIGIT.search(raw, at.start, at.stop):
+                if _DIGIT.search(value.text):
+                    at = _slice(raw, value, places)
                     self._fields.append((name, at, _of_bytes(value, raw[at])))
                 else:
                     self._constants[name] = value.value
-            elif isinstance(value, dict):
-                self._maps.append((name, *_map(raw, value, places)))
+            elif isinstance(value, dict | tuple):
+                self._maps.append((name, *_map(raw, value, places), type(value)))
             else:
                 self._constants[name] = value
 
@@ -130,37 +129,42 @@ class _Part:
         values = {name: read(raw[at]) for name, at, read in self._fields}
         if None in values.values():
             return None
-        for name, items, named in self._maps:
+        for name, items, named, kind in self._maps:
             if named:
-                value = {(key if isinstance(key, str) else raw[key].decode()): read(raw[at]) for key, at, read in items}
+                value = {(raw[key].decode() if type(key) is slice else key): read(raw[at]) for key, at, read in items}
             else:
                 value = {key: read(raw[at]) for key, at, read in items}
             if None in value.values():
                 return None
-            values[name] = value
+            values[name] = value if kind is dict else tuple(value.values())
         return self._make(**values, **self._constants)
 
 
 def _map(
-    raw: bytes, value: Mapping[str, Any], places: Sequence[int]
-) -> tuple[list[tuple[Any, slice, Callable[[bytes], Any]]], bool]:
-    """(the items of a mapping, whether digits stand in names: these are read before their values)."""
-    items: list[tuple[Any, slice, Callable[[bytes], Any]]] = []
-    for name, item in value.items():
-        if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
-            if re.search(r"\d", item):
-                raise NoLayoutError
-            items.append((name, slice(0, 0), partial(_same, item)))
+    raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]
+) -> tuple[list[_Item], bool]:
+    """(the items of a mapping or tuple, whether digits stand in names: they are read where they stand before)."""
+    items: list[_Item] = []
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        digits = isinstance(name, str) and _DIGIT.search(name)
+        text, told = (item.text, item.value) if isinstance(item, Span) else (item, item)
+        if not digits and not _DIGIT.search(text):
+            items.append((name, slice(0, 0), partial(_same, told)))
             continue
-        at, key = _slice(raw, item, places), name.encode()
-        place: str | slice = name
-        if _DIGIT.search(key):
-            start = raw.rfind(key, 0, at.start)
-            if start < 0:
-                raise NoLayoutError
-            place = slice(start, start + len(key))
-        items.append((place, at, _of_bytes(item, raw[at])))
+        if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
+            raise NoLayoutError
+        at = _slice(raw, item, places)
+        items.append((_before(raw, name, at.start) if digits else name, at, _of_bytes(item, raw[at])))
     return items, any(isinstance(place, slice) for place, _, _ in items)
+
+
+def _before(raw: bytes, name: str, end: int) -> slice:
+    """Where a name stands before its value."""
+    key = name.encode()
+    start = raw.rfind(key, 0, end)
+    if start < 0:
+        raise NoLayoutError
+    return slice(start, start + len(key))
 
 
 def _places(raw: bytes) -> Sequence[int]:
@@ -173,8 +177,6 @@ def _places(raw: bytes) -> Sequence[int]:
 
 def _slice(raw: bytes, span: Span, places: Sequence[int]) -> slice:
     """The bytes of a span. Raises NoLayoutError if they are not where the rule says."""
-    if not span.text:
-        return slice(0, 0)
     start, last = span.start, span.start + len(span.text) - 1
     if not 0 <= start <= last < len(places):
         raise NoLayoutError

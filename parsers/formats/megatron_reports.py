@@ -56,20 +56,19 @@ _MOST_RANKS = 100_000  # of one timer: the longest report that is believed
 _STRAGGLER = lazy(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 
 
-def read_memory(line: Line) -> Iterator[Event]:
+def read_memory(line: Line) -> Iterator[Spanned]:
     """Every memory report in the line: ranks print at once, and their newlines come later."""
     matches = list(_MEMORY.finditer(line.text))
     for index, match in enumerate(matches):
         end = matches[index + 1].start() if index + 1 < len(matches) else len(line.text)
-        found = _MEMORY_FIELD.findall(line.text[match.end() : end])
-        values: dict[str, Any] = {_MEMORY_NAMES[name]: mebibytes(value) for name, value in found}
-        occasion = match[2].strip()
-        iteration = _ITERATION.search(occasion)
-        origin = {**line.origin, "rank": int(match[1])} if match[1] else line.origin
-        if values:
-            yield MemoryReported(
-                iteration=int(iteration[1]) if iteration else None, occasion=occasion, **values, **origin
-            )
+        found = list(_MEMORY_FIELD.finditer(line.text, match.end(), end))
+        iteration = _ITERATION.search(line.text, *match.span(2))
+        values: dict[str, Any] = {_MEMORY_NAMES[field[1]]: line.span(field.span(2), mebibytes) for field in found}
+        values["iteration"] = line.span(iteration.span(1), int) if iteration else None
+        values["occasion"] = line.span((match.start(2), match.start(2) + len(match[2].rstrip())), str)
+        rank = {"rank": line.span(match.span(1), int)} if match[1] else {}
+        if found:
+            yield Spanned(MemoryReported, values | line.origin_spans | rank)
 
 
 def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Spanned]:
