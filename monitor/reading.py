@@ -11,7 +11,7 @@ from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.parsers.formats.custom import CustomReader
 from megatron_monitor.parsers.reader import Bookmark, SourceReader, passed_over
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
-from megatron_monitor.run.fold import used
+from megatron_monitor.run.fold import UNREAD, used
 from megatron_monitor.scalars import compiled
 
 _CHUNK = 1 << 20
@@ -59,7 +59,7 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     for known, memo in _memos:
         if known is rules:
             return memo
-    _memos[:] = [*_memos[-1:], (rules, Memo(Scanner(rules), used))]
+    _memos[:] = [*_memos[-1:], (rules, Memo(Scanner(rules), used, UNREAD))]
     return _memos[-1][1]
 
 
@@ -79,7 +79,7 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated)
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, UNREAD)
 
 
 def _used_or_dated(event: Event) -> bool:

@@ -27,7 +27,7 @@ _PATTERNS: Final = tuple(
     (tuple(row["words"]), pattern)
     for row, pattern in patterned(table_in("megatron_monitor.parsers", "secrets.toml"), "secrets")
 )
-"""Words of which a line in lower case holds one, else the pattern is not tried; what stays is the group `head`."""
+"""Words of which a line, as it stands or in lower case, holds one, else the pattern is not tried; what stays is the group `head`."""
 _ROWS: Final[dict[bytes, list[int]]] = {}
 """Word -> the patterns of which it is one."""
 for _row, (_words, _) in enumerate(_PATTERNS):
@@ -66,7 +66,7 @@ def _masked_name(name: str) -> str:
 
 def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
-    hits = _WORDS.find_matches_as_indexes(text.lower().encode("utf-8", "replace"), overlapping=True)
+    hits = _WORDS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
     for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]}):
         pattern = _PATTERNS[row][1]

@@ -133,6 +133,17 @@ def used(event: Event) -> bool:
     return True
 
 
+UNREAD: dict[type[Event], frozenset[str]] = {
+    events.IterationLogged: frozenset({"extra"}),
+    events.EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
+    events.TrainerLogged: frozenset({"extra"}),
+    events.TrainerProgressed: frozenset({"remaining_seconds"}),
+}
+"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them, and a reader for
+the judgement leaves them out of every line.
+"""
+
+
 def _gap_phase(before: Phase, event: Event) -> Phase | None:
     """Of which phase the gap that ends with this event is an example; None if of none.
 

@@ -3,8 +3,8 @@
 A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from megatron_monitor.parsers.engine.prefixes import NOT_HOSTS
 from megatron_monitor.parsers.engine.scan import Scanner
@@ -39,12 +39,19 @@ Known: TypeAlias = Shape | None
 class Memo:
     """Shapes known so far."""
 
-    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] | None = None) -> None:
+    def __init__(
+        self,
+        scanner: Scanner,
+        used: Callable[[Event], bool] | None = None,
+        unread: Mapping[Any, Collection[str]] | None = None,
+    ) -> None:
         """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
         for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
+        `unread`: fields for which it has no use: they are left out of what a rule answers with spans.
         """
         self.scanner = scanner
         self.used = used
+        self.unread = unread or {}
         self._shapes: dict[bytes, Known] = {}
         self._bytes = 0
 
@@ -80,13 +87,14 @@ class Memo:
         """
         shape.tries += 1
         key = shape.key
-        if shape.tries > _TRIES or key not in self._shapes or any(host in key for host in _HOST_SHAPES):
-            return  # whether `fp16:` is a host's name depends on its digits
+        if shape.tries > _TRIES or key not in self._shapes:
+            return
         if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
             return
         if not answer:
-            self._shapes[key] = None
-            shape.layout = NOTHING  # a block that is being read knows the shape alone
+            if not _may_name_host(key):
+                self._shapes[key] = None
+                shape.layout = NOTHING  # a block that is being read knows the shape alone
             return
         spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
         if len(spanned) < len(answer):
@@ -98,6 +106,8 @@ class Memo:
         """How lines of a shape are read of which the first is known."""
         assert shape.answer is not None
         (raw, spanned), shape.answer = shape.answer, None
+        if _may_name_host(shape.key):
+            return None
         try:
             shape.layout = Layout(raw, spanned, self.used)
         except NoLayoutError:
@@ -105,6 +115,11 @@ class Memo:
         if not shape.layout.used and shape.key in self._shapes:
             self._shapes[shape.key] = None
         return shape.layout
+
+
+def _may_name_host(shape: bytes) -> bool:
+    """Whether `fp16:` is a host's name depends on its digits."""
+    return any(host in shape for host in _HOST_SHAPES)
 
 
 NOTHING = Layout(b"", (), None)

@@ -38,14 +38,14 @@ class Line:
 
     @property
     def origin_spans(self) -> dict[str, Any]:
-        """`origin`, with spans in place of the values."""
-        spans, found = self.prefix.spans, dict(self.origin)
-        if found["rank"] is not None:
-            found["rank"] = Span(*spans["rank" if self.prefix.rank is not None else "task"], int, found["rank"])
-        if found["node"] is not None:
-            found["node"] = Span(*spans["node"], str, found["node"])
-        if found["logged_at"] is not None:
-            found["logged_at"] = Span(*spans["logged_at"], iso_time, found["logged_at"])
+        """Those of `origin` that are told, with spans in place of the values."""
+        origin, spans, found = self.origin, self.prefix.spans, {}
+        if origin["rank"] is not None:
+            found["rank"] = Span(*spans["rank" if self.prefix.rank is not None else "task"], int, origin["rank"])
+        if origin["node"] is not None:
+            found["node"] = Span(*spans["node"], str, origin["node"])
+        if origin["logged_at"] is not None:
+            found["logged_at"] = Span(*spans["logged_at"], iso_time, origin["logged_at"])
         return found
 
 

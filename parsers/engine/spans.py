@@ -8,7 +8,7 @@ line's bytes and reads all further lines of the shape by the same converters.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -35,7 +35,7 @@ class NoLayoutError(Exception):
     """Lines of this shape are read by their rules, each."""
 
 
-class Span(NamedTuple):
+class Span(Struct, gc=False):
     """A piece of a segment, where it begins, what reads it, and what it says."""
 
     start: int
@@ -53,22 +53,22 @@ class Spanned(Struct):
 
     def events(self) -> list[Event]:
         """Of the line that was read by the rule."""
-        made = self.make(**{name: _value(value) for name, value in self.values.items()})
+        values = dict(self.values)
+        for name, value in self.values.items():
+            if type(value) is Span:
+                values[name] = value.value
+            elif type(value) is dict:
+                values[name] = {key: one.value if type(one) is Span else one for key, one in value.items()}
+            elif type(value) is tuple:
+                values[name] = tuple([one.value for one in value])
+        made = self.make(**values)
         return [made] if isinstance(made, Event) else list(made)
 
 
-def _value(item: Any) -> Any:
-    if isinstance(item, Span):
-        return item.value
-    if isinstance(item, dict):
-        return {key: _value(one) for key, one in item.items()}
-    return tuple(map(_value, item)) if isinstance(item, tuple) else item
-
-
 class Layout:
-    """How the lines of one shape are read: (rule, event) for everything that a line says."""
+    """How the lines of one shape are read."""
 
-    __slots__ = ("_parts", "_used", "redrawn", "used")
+    __slots__ = ("_parts", "_used", "read", "redrawn", "used")
 
     def __init__(
         self, raw: bytes, answer: Sequence[tuple[str, Spanned]], used: Callable[[Event], bool] | None
@@ -81,13 +81,20 @@ class Layout:
         events = [event for _, said in answer for event in said.events()]
         wanted = [used is None or used(event) for event in events]
         self._used = None if all(wanted) else used
+        one = len(answer) == len(events) == 1 and all(wanted) and isinstance(answer[0][1].make, type)
+        self.read = self._one if one else self._all
+        """(rule, event) for each event that the line gives. None: the rules are to be asked, a number is out of bounds."""
         self.used = any(wanted) or not events
         """False where nobody has a use for what such lines say."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
         """The same line once more says nothing new: a progress bar is drawn again and again."""
 
-    def read(self, raw: bytes) -> list[tuple[str, Event]] | None:
-        """None: the rules are to be asked, a number is out of bounds."""
+    def _one(self, raw: bytes) -> list[tuple[str, Event]] | None:
+        ((rule, part),) = self._parts
+        event = part.read(raw)
+        return None if event is None else [(rule, event)]
+
+    def _all(self, raw: bytes) -> list[tuple[str, Event]] | None:
         found = []
         for rule, part in self._parts:
             made = part.read(raw)

@@ -41,8 +41,6 @@ _WRITES = "Writing model shards"
 def read_dict(line: Line) -> Iterator[Spanned]:
     """A metric dict, wherever it stands in the line."""
     text = line.text
-    if not any(key in text for key in _KEYS):
-        return
     for match in _DICT.finditer(text, max(0, len(text) - _MAX_DICT - 2000)):
         if any(key in match[0] for key in _KEYS):
             places = {pair[1]: pair.span(pair.lastindex) for pair in _PAIR.finditer(text, *match.span())}
@@ -51,19 +49,23 @@ def read_dict(line: Line) -> Iterator[Spanned]:
 
 def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
     kind: Any = TrainerSummary if "train_runtime" in places else TrainerLogged
+    fields = _FIELDS[kind]
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    for name, (start, end) in places.items():
+    for name, at in places.items():
         field, convert = _METRICS.get(name, ("", kept))
-        if field not in kind.__struct_fields__:
-            extra[name] = line.span((start, end), kept)
-        elif field == "step" and (bar := line.text.find("/", start, end)) >= 0:
-            known |= {"step": line.span((start, bar), convert), "max_steps": line.span((bar + 1, end), integer)}
+        if field not in fields:
+            extra[name] = line.span(at, kept)
+        elif field == "step" and (bar := line.text.find("/", *at)) >= 0:
+            known |= {"step": line.span((at[0], bar), convert), "max_steps": line.span((bar + 1, at[1]), integer)}
         else:
-            known[field] = line.span((start, end), convert)
+            known[field] = line.span(at, convert)
     if kind is TrainerLogged:
         known["extra"] = extra
     return Spanned(kind, known | line.origin_spans)
+
+
+_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (TrainerLogged, TrainerSummary)}
 
 
 def _finite(text: str) -> float | None:
@@ -108,9 +110,10 @@ def _name_before(text: str, start: int, end: int) -> tuple[int, int]:
 
 def read_line(line: Line) -> Iterator[Spanned]:
     """A segment may hold bars and, behind them, a dict."""
-    if "t/s" in line.text or "s/it" in line.text:
+    text = line.text
+    if "%" in text and ("t/s" in text or "s/it" in text):
         yield from read_bar(line)
-    if "{'" in line.text:
+    if "{'" in text:
         yield from read_dict(line)
 
 

@@ -35,17 +35,18 @@ _HF = lazy(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
 def read_time(line: Line) -> Iterator[Spanned]:
     """A stamp that begins the line."""
     origin = stamped(line)
-    if origin["logged_at"] is not None:
+    if "logged_at" in origin:
         yield Spanned(TimeShown, origin)
 
 
 def stamped(line: Line) -> dict[str, Any]:
     """The line's `origin_spans`, with the stamp that begins its text where no prefix has one."""
     origin, whole = line.origin_spans, (0, len(line.text))
-    if origin["logged_at"] is None:
+    if "logged_at" not in origin:
         match = _FIRST.match(line.text)
         span = line.span(match.span(1), iso_time) if match else line.span(whole, _date)
-        origin["logged_at"] = None if span.value is None else span
+        if span.value is not None:
+            origin["logged_at"] = span
     return origin
 
 
