@@ -48,10 +48,6 @@ CHECKS = {
     "K27": Check(
         "bubble", "Pipeline stages wait less than 10 % of the time", "43 % and 64 % were lost unseen in real logs",
     ),
-    "K29": Check(
-        "one training", "Only one training at a time writes its steps into a log",
-        "the steps of two cannot be told apart, and one of them is not watched",
-    ),
 }  # fmt: skip
 """By code: `detectors.configuration.ignore` leaves checks out by it."""
 
@@ -86,7 +82,7 @@ _GIB = 2**30
 
 def audit(state: RunState) -> list[Finding]:
     """Everything that failed in what the log has shown so far, the worst first."""
-    checks = (_ramp, _bubble, _writers, _samples, _tflops, _peak, _memory)
+    checks = (_ramp, _bubble, _samples, _tflops, _peak, _memory)
     found = [finding for check in checks for finding in check(state)]
     return sorted(found, key=lambda finding: (-RANK[finding.severity], finding.check))
 
@@ -138,15 +134,6 @@ def _bubble(state: RunState) -> Iterator[Finding]:
     if share > _BUBBLE:
         text = f"{stages} pipeline stages wait {share:.0%} of the time: {micro_batches} micro batches do not fill them"
         yield Finding("K27", "info", text, evidence={"bubble": share, "micro_batches": micro_batches})
-
-
-def _writers(state: RunState) -> Iterator[Finding]:
-    if state.copies.found:
-        followed = "the one that is ahead is followed, the other is not: give each a log of its own"
-        yield Finding("K29", "warning", f"two trainings write their steps into this log at once; {followed}")
-    if state.beside and state.job is not None:
-        text = f"jobs {state.job.id} and {state.beside} both run and write this run: their steps cannot be told apart"
-        yield Finding("K29", "warning", text, about=state.beside)
 
 
 def _samples(state: RunState) -> Iterator[Finding]:

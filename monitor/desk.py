@@ -68,6 +68,8 @@ class Desk:
             level, "run=%s incident=%s status=%s severity=%s %s",
             transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
         )  # fmt: skip
+        if transition.kept_back and transition.status == "firing":
+            self.core.outbox.suppress(self.deliveries.receivers(replace(transition, quiet=False)))
         if not transition.quiet:
             linked = replace(transition, links=dict(self._links(transition)))
             receivers = self.deliveries.receivers(transition) if to is None else to

@@ -6,8 +6,8 @@ resolved by what supersedes it, so that whoever was notified of it hears its end
 time is pending until its trouble has stood that long.
 
 Messages of one kind and run are limited (`MessageLimit`). An incident that is kept back lives as the others do, but
-quietly: it is shown, nobody is notified. When the window is over, a digest tells how many were kept back; a digest of
-what has ended by then is a resolved transition without a firing one. Crashes are never kept back.
+quietly: it is shown, nobody is notified. If it still stands when the window is over, it is notified then. Crashes are
+never kept back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,9 @@ class MessageLimit(Struct, frozen=True):
     0: no limit.
     """
     window: PositiveSeconds = 3600.0
-    """After it a digest tells what was kept back: one message of a kind an hour while trouble comes and goes."""
+    """After it what was kept back and still stands is notified: one message of a kind an hour while trouble comes and
+    goes.
+    """
     critical: Seconds = 600.0
     """A critical incident that is kept back is notified when it has stood for so long: what comes and goes does not."""
 
@@ -61,6 +63,8 @@ class Told(Struct):
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    kept_back: bool = False
+    """Quiet because of the limit, not by its verdict."""
     since: float | None = None
     """When the incident began."""
     gpus: int | None = None
@@ -99,14 +103,12 @@ class Incident(Told, kw_only=True):
 
     since: float
     notified_at: float
-    kept_back: bool = False
-    """Quiet because of the limit, not by its verdict."""
     opened_at: float = 0.0
     attempt: int = 0
 
 
 class Messages(Struct):
-    """Messages of one kind: those of the last window, and what was kept back since the last one."""
+    """Messages of one kind: those of the last window."""
 
     sent: list[tuple[float, int]] = field(default_factory=list)
     """(instant, rank of the severity) of firing ones."""
@@ -118,10 +120,6 @@ class Messages(Struct):
     """the rank of the last one that was notified,"""
     ended_attempt: int = 0
     """and the launch in which it did."""
-    kept_back: int = 0
-    kept_since: float = 0.0
-    last_kept: Incident | None = None
-    """The last incident that was kept back, once it has ended."""
 
     def alike(self, rank: int, now: float, window: float) -> int:
         """How many as bad were sent within the window."""
@@ -132,15 +130,10 @@ class Messages(Struct):
         """Did one end within the window, in this launch?"""
         return self.ended_at is not None and now - self.ended_at < window and self.ended_attempt == launch
 
-    def forget_kept(self) -> None:
-        """What was kept back is told, or known."""
-        self.kept_back, self.last_kept = 0, None
-
     def note_sent(self, incident: Incident, now: float) -> None:
-        """A firing message goes out now; a digest goes with it."""
+        """A firing message goes out now."""
         self.sent.append((now, RANK[incident.severity]))
         self.last_at = now
-        self.forget_kept()
 
 
 class Ended(Struct):
@@ -165,18 +158,14 @@ class IncidentBook(Struct):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Kind -> its last end. What another incident made needless has not ended: it goes on under that name."""
 
-    def digest_at(self, limit: MessageLimit) -> float | None:
-        """When the next digest is due; None where nothing is kept back."""
-        due = [self.due(kind, limit) for kind, messages in self.messages.items() if messages.kept_back]
-        return min(due, default=None)
+    def due_at(self, limit: MessageLimit) -> float | None:
+        """When the next incident that was kept back and still stands is notified; None where there is none."""
+        return min([self.due(one, limit) for one in self.open.values() if one.kept_back], default=None)
 
-    def due(self, kind: str, limit: MessageLimit) -> float:
-        """When that of this kind is."""
-        messages, known = self.messages[kind], self.open.get(kind)
-        at = messages.last_at + limit.window
-        if known is not None and known.kept_back and RANK[known.severity] == _CRITICAL:
-            at = min(at, known.opened_at + limit.critical)
-        return at
+    def due(self, kept_back: Incident, limit: MessageLimit) -> float:
+        """When this one is."""
+        at = self.messages[kept_back.incident].last_at + limit.window
+        return min(at, kept_back.opened_at + limit.critical) if RANK[kept_back.severity] == _CRITICAL else at
 
 
 def judge(
@@ -196,8 +185,7 @@ def judge(
         out += tick.fires(kind, verdict, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         out.append(tick.resolve(kind, _superseded(kind, firing, book), ends.get(kind, "")))
-    if book.messages:
-        out += tick.digests()
+    out += tick.overdue()
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
@@ -279,11 +267,10 @@ class _Tick(NamedTuple):
         level = kind in _LEVELS and messages.just_ended(now, limit.window, self.state.launch.number)
         reopens = level and (alike > 0 or rank <= messages.ended_rank)
         book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
-        if not anew or not (reopens or alike >= limit.messages):
+        limited = (reopens or alike >= limit.messages) and now - messages.last_at < limit.window
+        if not anew or not limited:
             messages.note_sent(incident, now)
             return
-        messages.kept_since = messages.kept_since if messages.kept_back else now
-        messages.kept_back += 1
         incident.quiet = incident.kept_back = True
 
     def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
@@ -294,9 +281,7 @@ class _Tick(NamedTuple):
         lasted = max(0.0, now - incident.since)
         if messages is not None:
             messages.ended_at, messages.ended_attempt = now, state.launch.number
-            if incident.kept_back:
-                messages.last_kept = incident
-            elif not incident.quiet:
+            if not incident.quiet:
                 messages.ended_rank, messages.last_at = RANK[incident.severity], now
         if by is None and not incident.quiet:
             book.ended[kind] = Ended(incident.severity, incident.since, now)
@@ -306,31 +291,13 @@ class _Tick(NamedTuple):
             how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
         return _transition(state, "resolved", replace(incident, summary=how), now)
 
-    def digests(self) -> Iterator[Transition]:
-        """What was kept back, of each kind whose time has come."""
-        at = self.book.digest_at(self.limit)
-        if at is not None and self.now >= at:
-            for kind, messages in self.book.messages.items():
-                if messages.kept_back and self.now >= self.book.due(kind, self.limit):
-                    yield from self._digest(self.book.open.get(kind), messages)
-
-    def _digest(self, known: Incident | None, messages: Messages) -> Iterator[Transition]:
-        many, ended, now = messages.kept_back, messages.last_kept, self.now
-        times = f"{many} {'time' if many == 1 else 'times'}"
-        counted = f"{times} in {duration(now - messages.kept_since)} without a message"
-        if known is not None and known.kept_back:
-            known.quiet, known.kept_back, known.notified_at = False, False, now
-            shown = replace(known, summary=f"{known.summary}; began {counted}")
-            messages.note_sent(known, now)
-        elif known is None and ended is not None:
-            shown = replace(ended, quiet=False, summary=f"came and went {counted}, the last time: {ended.summary}")
-            messages.last_at = now
-            messages.forget_kept()
-        else:  # one that was notified is open: whoever was told of it knows
-            messages.forget_kept()
-            return
-        shown.evidence = {**shown.evidence, "kept_back": many}
-        yield _transition(self.state, "firing" if known is not None else "resolved", shown, now)
+    def overdue(self) -> Iterator[Transition]:
+        """What was kept back, still stands, and is due."""
+        for incident in [one for one in self.book.open.values() if one.kept_back]:
+            if self.now >= self.book.due(incident, self.limit):
+                incident.quiet, incident.kept_back, incident.notified_at = False, False, self.now
+                self.book.messages[incident.incident].note_sent(incident, self.now)
+                yield _transition(self.state, "firing", incident, self.now)
 
 
 def _end(state: RunState, incident: Incident) -> str:

@@ -190,17 +190,17 @@ class Judge:
         state = run.state
         if state.progress_at is None or state.launch.phase == "crashed":
             return -math.inf
-        digest = run.book.digest_at(self._limit) if run.book.messages else None
+        due = run.book.due_at(self._limit) if run.book.open else None
         calm = state.progress_at + self._hang.minimum / 2
-        return calm if digest is None else min(calm, digest)
+        return calm if due is None else min(calm, due)
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
         instants = [at for deadlines, settings in self._deadlines for at in deadlines(run.state, settings)]
         ahead = [at for at in instants if at is not None and at > now]
-        digest = run.book.digest_at(self._limit) if run.book.messages else None
-        if digest is not None:
-            ahead.append(max(digest, now))
+        due = run.book.due_at(self._limit) if run.book.open else None
+        if due is not None:
+            ahead.append(max(due, now))
         return min(ahead, default=None)
 
     def lawful_silence(self, run: Judged, event: Event) -> float:

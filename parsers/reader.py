@@ -61,15 +61,6 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
         return not (self.matched_lines or self.open or self.ordered)
 
 
-def passed_over(data: bytes, memo: Memo) -> Bookmark | None:
-    """As SourceReader.save after a source of `data` alone, if that is plain lines of which no rule wants one. None: it
-    is to be read.
-    """
-    if b"\r" in data or b"\0" in data or _carries(data) or not data.endswith(b"\n") or any(memo.known(data)):
-        return None
-    return Bookmark(len(data), data.count(b"\n") + 1)
-
-
 class SourceReader:
     """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
 
@@ -244,9 +235,7 @@ class SourceReader:
             places += [number] * (len(found) - len(places))
         return found, places
 
-    def _read_line(
-        self, raw: bytes, number: int, shape: Known, out: list[LogEvent], *, learns: bool = True
-    ) -> None:
+    def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent], *, learns: bool = True) -> None:
         """Each part of the line goes to the open gatherers and then to the rules. `learns`: so that further lines of
         the shape need none of that.
         """

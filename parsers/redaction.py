@@ -27,7 +27,9 @@ _PATTERNS: Final = tuple(
     (tuple(row["words"]), pattern)
     for row, pattern in patterned(table_in("megatron_monitor.parsers", "secrets.toml"), "secrets")
 )
-"""Words of which a line, as it stands or in lower case, holds one, else the pattern is not tried; what stays is the group `head`."""
+"""Words of which a line holds one, as it stands or in lower case, else the pattern is not tried; what
+stays is the group `head`.
+"""
 _ROWS: Final[dict[bytes, list[int]]] = {}
 """Word -> the patterns of which it is one."""
 for _row, (_words, _) in enumerate(_PATTERNS):
@@ -38,7 +40,7 @@ _WORDS: Final = BytesAhoCorasick(list(_ROWS))
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """Of the names of files, of which there may be 100,000, those without it hold no secret."""
-_TIMES: Final = 16  # that a pattern is tried: one secret may have hidden the next
+_TIMES: Final = 16  # that the patterns are tried: one secret may have hidden the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
@@ -68,10 +70,11 @@ def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
     hits = _WORDS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
-    for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]}):
-        pattern = _PATTERNS[row][1]
-        for _ in range(_TIMES):
-            before, found = found, pattern.sub(lambda match: match["head"] + MASK, found)
-            if found == before:
-                break
+    patterns = [_PATTERNS[row][1] for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]})]
+    for _ in range(_TIMES):
+        before = found
+        for pattern in patterns:
+            found = pattern.sub(lambda match: match["head"] + MASK, found)
+        if found == before:
+            break
     return text if found == text else found

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.simulate import Scenario, write
-from tests.programs import INSTALLED, PYTHON
+from tests.programs import INSTALLED, PYTHON, slack
 
 ROOT = Path(__file__).parents[1]
 
 NEVER = (
     "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess",  # servers
-    "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
+    "prometheus_client", "h11", "uvicorn", "jinja2", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
     "regex", "difflib",  # a configuration that says something
     *(("yaml", "tempfile") if INSTALLED else ()),  # a checkout reads its formats from YAML files
     "megatron_monitor.daemon", "megatron_monitor.notifiers", "megatron_monitor.outputs",
@@ -30,7 +30,7 @@ def loaded(*arguments: str) -> set[str]:
         "main()\n"
     )
     done = subprocess.run(
-        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=slack(60)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())
@@ -64,6 +64,12 @@ def test_a_replay_loads_no_more(log: str) -> None:
     for arguments in (("replay", log), ("parse", log)):
         modules = loaded(*arguments)
         assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
+
+
+@pytest.mark.parametrize(("form", "library"), [("csv", None), ("json", None), ("markdown", None), ("html", "jinja2")])
+def test_a_report_loads_what_its_format_needs(log: str, form: str, library: str | None) -> None:
+    """Neither the tables of a terminal nor the templates of a page for others."""
+    assert loaded("report", "--format", form, log) & {"rich", "jinja2"} == ({library} if library else set())
 
 
 def test_help_loads_no_command() -> None:

@@ -2,32 +2,28 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from megatron_monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
+from megatron_monitor.simulate import FAULTS, PROGRAMS, Fault, Scenario, write
 from megatron_monitor.system.clock import SystemClock
 
-
-def _listed(words: Iterable[tuple[str, str]]) -> str:
-    """One line a word, for --help."""
-    return "\n".join(f"  {word:<22} {text}" for word, text in words)
+_LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items()))
 
 
-@click.command(epilog=f"\b\nFaults:\n{_listed(sorted(FAULTS.items()))}\n\n\b\nTimers:\n{_listed(FORMS.items())}")
+@click.command(epilog=f"\b\nFaults:\n{_LISTED}")
 @click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
 @click.option("--dialect", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="Log seconds.")
-@click.option("--timers", type=click.Choice(sorted(FORMS)), default=None, help="Timers that the log prints, below.")
+@click.option("--timers", is_flag=True, help="Print timers, as Megatron with --timing-log-level 2.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 def simulate(
-    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: str | None,
+    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
     seed: int, speed: float | None, output: Path | None,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
@@ -36,11 +32,11 @@ def simulate(
     Examples:
       megatron-monitor simulate --fault hang_evaluation -o run.log
       megatron-monitor simulate --dialect megatron-lm --fault crash_oom@120 --speed 10 -o live.log
-      megatron-monitor simulate --dialect megatron-lm --timers range --fault slow_data -o slow.log
+      megatron-monitor simulate --dialect megatron-lm --timers --fault slow_data -o slow.log
     """
     scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
-    if timers is not None:
-        scenario = replace(scenario, timers=timers)
+    if timers:
+        scenario = replace(scenario, timers="range")
     target = output.open("wb") if output is not None else contextlib.nullcontext(sys.stdout.buffer)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), target as stream:
         write(scenario, stream, speed=speed, clock=SystemClock())

@@ -190,7 +190,7 @@ class Config(Struct, frozen=True, kw_only=True):
     outputs: Annotated[
         tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.outputs:OUTPUTS"})
     ] = ()
-    """Each of a class of monitor/outputs, chosen by `type:`; they bring prometheus_client."""
+    """Each of a class of monitor/outputs.py, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
     intake: IntakeSettings = IntakeSettings()
     """Logs that agents push over the network; off unless it listens."""
@@ -208,7 +208,7 @@ class Config(Struct, frozen=True, kw_only=True):
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
     """Incident kind -> how long it must last before it is notified; none: at once."""
     message_limit: MessageLimit = MessageLimit()
-    """Messages of one kind that a run may send in a while; a digest tells what was kept back (monitor/incidents.py)."""
+    """Messages of one kind that a run may send in a while; what is above it is suppressed (monitor/incidents.py)."""
     run_retention: Seconds = 3600.0
     """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000

@@ -1,13 +1,13 @@
 """The owed messages: what a receiver wants and has not accepted yet. Part of the state, saved with it.
 
-Law: pure, the loop's alone. A message is owed until its receiver accepts it or something newer says all that it said.
+Law: pure, the loop's alone. A message is owed until its receiver accepts it.
 A notifier's thread (monitor/deliveries.py) tries what it is handed and reports; what is tried when is decided here:
 
     owe ──► waiting ── batch ──► the notifier's thread ── settle ──► accepted, tried again later, or refused
 
 A receiver that is down is asked again for as long as it takes. What it refuses (a 404, a wrong password) waits apart,
-so that it holds up no other incident. After ten minutes, or if too much waits, what ended meanwhile is no longer sent
-as it was: an incident that began and ended is one message, and those of many runs are one digest.
+so that it holds up no other incident. Where more than 500 messages wait for one receiver, only the newest of each
+incident is kept; the others are suppressed and counted.
 
 A message is handed out when it is saved, so that what is sent again after a crash carries the same id. Instants are
 those of the core.
@@ -17,28 +17,23 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from megatron_monitor.detectors.base import RANK, duration
 from megatron_monitor.incidents import Transition
 
 _log = logging.getLogger(__name__)
 
-_STALE: Final = 600.0  # seconds owed after which only what still holds is sent: shorter is a restart of the receiver
 _CROWDED: Final = 500  # messages for one receiver that are kept as they are: every run of a large site, twice
-_MANY: Final = 20  # ended incidents that nobody heard of which are listed one by one: more is a storm
-_NAMED: Final = 20  # runs that a digest names
 _BATCH: Final = 50  # messages handed to a thread at once, which tries them for a second
 _UNSAVED: Final = 2.0  # seconds that a message waits to be saved: a disk that hangs delays it by no more
 _FIRST, _LONGEST = 1.0, 60.0  # seconds between two tries of a receiver that may come back
 _REFUSED_FIRST, _REFUSED_LONGEST = 300.0, 3600.0  # and of a message that it refused: somebody has to mend something
 _GIVE_UP: Final = 86400.0  # seconds of refusals after which a message has failed: a day, so that somebody has looked
 
-Outcome = Literal["sent", "retried", "failed", "dropped"]
-OUTCOMES: Final[tuple[Outcome, ...]] = ("sent", "retried", "failed", "dropped")
+Outcome = Literal["sent", "retried", "failed", "dropped", "suppressed"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Result = Literal["sent", "later", "refused", "final", "untried"]
 
 
@@ -62,12 +57,6 @@ class Owed(Struct):
     """It is not tried before."""
     refused_since: float | None = None
     refusals: int = 0
-    known: bool = False
-    """It was tried, or ends what was: its receiver may have heard of the incident."""
-    ended: dict[str, int] = field(default_factory=dict)
-    """For a digest: kind -> incidents that began and ended before anybody was told."""
-    runs: list[str] = field(default_factory=list)
-    """and the runs, where there are several."""
 
 
 class _Lane(Struct):
@@ -105,6 +94,11 @@ class Outbox:
             self.last = number = next(self._numbers)
             self._lane(name).waiting[number] = Owed(number, message, now)
 
+    def suppress(self, receivers: Iterable[str]) -> None:
+        """A message is above the limit of its run and kind: none of these gets it."""
+        for name in receivers:
+            self._count(name, "suppressed")
+
     def receivers(self, names: Iterable[str]) -> None:
         """These are configured now; what others are owed is dropped."""
         wanted = list(names)
@@ -127,7 +121,8 @@ class Outbox:
         lane, until = self._lanes.get(name), math.inf if last else now
         if lane is None or lane.handed or not lane.waiting or until < lane.due:
             return []
-        self._condense(lane, now)
+        if len(lane.waiting) > _CROWDED:
+            self._thin(name, lane)
         blocked: set[tuple[str, str]] = set()
         chosen: list[Owed] = []
         for owed in lane.waiting.values():
@@ -155,7 +150,6 @@ class Outbox:
             owed = lane.waiting.get(number)
             if owed is None or result == "untried":
                 continue
-            owed.known = True
             if result == "later":
                 lane.failures += 1
                 lane.due = now + min(_LONGEST, _FIRST * 2.0 ** min(lane.failures - 1, 60)) * (1.0 - 0.5 * chance)
@@ -202,81 +196,9 @@ class Outbox:
     def _count(self, name: str, outcome: Outcome, by: int = 1) -> None:
         self.outcomes[name, outcome] = self.outcomes.get((name, outcome), 0) + by
 
-    # --- what need not be said any more -----------------------------------------------------------------------------
-
-    def _condense(self, lane: _Lane, now: float) -> None:
-        """Leave what still holds, and one message for what does not."""
-        crowded = len(lane.waiting) > _CROWDED
-        groups: dict[tuple[str, str], list[Owed]] = {}
-        for owed in lane.waiting.values():
-            if owed.runs:
-                continue  # a digest of many runs
-            groups.setdefault((owed.message.run, owed.message.incident), []).append(owed)
-        for group in groups.values():
-            if len(group) > 1 and (crowded or now - group[0].since >= _STALE):
-                for owed in group:
-                    del lane.waiting[owed.number]
-                lane.waiting.update((owed.number, owed) for owed in _condensed(group))
-        lone = [owed for owed in lane.waiting.values() if owed.ended and not owed.known]
-        if len(lone) > _MANY:
-            for owed in lone:
-                del lane.waiting[owed.number]
-            digest = _digest(lone)
-            lane.waiting[digest.number] = digest
-        lane.waiting = dict(sorted(lane.waiting.items()))
-
-
-def _condensed(group: Sequence[Owed]) -> list[Owed]:
-    """One incident's messages: what ended is one message, what still fires another."""
-    firing: Owed | None = None
-    end: Owed | None = None
-    ended, known, trouble = 0, False, ""
-    for owed in group:
-        if owed.message.status == "firing":
-            known |= owed.known
-            heard = owed.known or (firing is not None and firing.known)
-            trouble = f": {owed.message.summary}"
-            # It grew worse, or was repeated: the newest says it all, in the place of the first.
-            firing = owed if firing is None else replace(owed, number=firing.number, since=firing.since, known=heard)
-        else:
-            ended += sum(owed.ended.values()) or firing is not None
-            known |= owed.known or not (owed.ended or firing)
-            firing, end = None, owed
-    kept = []
-    if end is not None:
-        message = end.message
-        if ended != sum(end.ended.values()):
-            times = "" if ended == 1 else f" {ended} times"
-            last = "" if ended == 1 else "the last time "
-            summary = f"began and ended{times} before this could be delivered; {last}{message.summary}{trouble}"
-            message = replace(message, summary=summary, evidence={**message.evidence, "kept_back": ended})
-        kinds = {message.incident: ended} if ended else {}
-        kept.append(replace(end, message=message, known=known, ended=kinds))
-    return [*kept, firing] if firing is not None else kept
-
-
-def _digest(lone: Sequence[Owed]) -> Owed:
-    """Incidents of many runs that began and ended before anybody was told, as one message."""
-    newest = max(lone, key=lambda owed: owed.message.time)
-    kinds: dict[str, int] = {}
-    runs: dict[str, None] = {}
-    for owed in lone:
-        runs.update(dict.fromkeys(owed.runs or [owed.message.run]))
-        for kind, many in owed.ended.items():
-            kinds[kind] = kinds.get(kind, 0) + many
-    counted = ", ".join(f"{many} {kind}" for kind, many in sorted(kinds.items(), key=lambda item: -item[1]))
-    since = min(owed.since for owed in lone)
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-    message = Transition(
-        run=f"{len(runs)} runs",
-        incident=max(kinds, key=lambda kind: kinds[kind]),
-        status="resolved",
-        severity=max((owed.message.severity for owed in lone), key=lambda severity: RANK[severity]),
-        time=newest.message.time,
-        summary=(
-            f"{sum(kinds.values())} incidents of {len(runs)} runs began and ended within "
-            f"{duration(max(owed.since for owed in lone) - since)} before this could be delivered: {counted}"
-        ),
-        evidence={"kept_back": sum(kinds.values()), "kinds": kinds, "runs": ", ".join([*runs][:_NAMED]) + more},
-    )
-    return Owed(newest.number, message, since, ended=kinds, runs=[*runs])
+    def _thin(self, name: str, lane: _Lane) -> None:
+        """Of many that wait, keep the newest of each incident: it says what holds now."""
+        newest = {(owed.message.run, owed.message.incident): owed.number for owed in lane.waiting.values()}
+        kept = {number: lane.waiting[number] for number in sorted(newest.values())}
+        self._count(name, "suppressed", len(lane.waiting) - len(kept))
+        lane.waiting = kept

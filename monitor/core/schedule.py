@@ -53,7 +53,7 @@ class Schedule:
 
     def _is_calm(self, run: Run, now: float) -> bool:
         """It only trains, or is archived: time alone changes nothing yet. A replay does not judge it at all then."""
-        if run.book.open or run.book.pending or any(kind.kept_back for kind in run.book.messages.values()):
+        if run.book.open or run.book.pending:
             return False
         return run.archived or (
             run.state.live and run.state.launch.phase != "exiting" and now < self._judge.calm_until(run)

@@ -56,7 +56,6 @@ class Memory(Struct):
     """The worst severity's rank at the last new finding."""
     news_at: float | None = None
     attempt: int = 0
-    beside: str = ""
     known: list[int] = field(default_factory=list)
     """Checksums of what was reported."""
 
@@ -76,9 +75,6 @@ def on_event(state: RunState, memory: Memory, event: Event, settings: Configurat
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ConfigurationSettings) -> bool:
     """Judge again at the third step, and then at twice as many each time; of many steps once, after the last one."""
     launch = state.launch
-    if state.beside != memory.beside:
-        memory.beside = state.beside
-        return _audit(state, memory, settings)
     if launch.number == memory.attempt and state.iterations_total < memory.next_step and not memory.stale:
         return False
     if not any(step.counted for step in steps):

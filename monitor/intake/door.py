@@ -36,9 +36,7 @@ _MOST_TENANTS = 1000
 _ACTIVE = 3600.0  # seconds since its last line for which a stream is part of a tenant's share
 _SHOWN = 600.0  # seconds since a line that names no run for which the page says so
 _UNNAMED = 20  # sets of labels that name no run, in the monitor's log
-_LIMITS = Limits(
-    connections=4096, idle=300.0, answer=60.0, answers=64, slow=60.0, stalled=30.0, threads=16, body=LARGEST
-)
+_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=16, body=LARGEST)
 """Agents keep their connections, and a flush to a slow disk takes its time."""
 
 

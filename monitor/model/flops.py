@@ -11,10 +11,7 @@ NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLO
 
 from collections.abc import Callable
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
-
-from msgspec import Struct
 
 from megatron_monitor.model.sizes import Sizes, expert_width, parameters, sizes_of
 from megatron_monitor.model.topology import Topology
@@ -23,37 +20,46 @@ from megatron_monitor.parsers.dialects import dialect_of
 _PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
 
 
-def passes(topology: Topology) -> int | None:
+class _Inputs:
+    """What a formula asks for: a topology's fields, and what follows from them. LookupError where one is not known."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+    def __getattr__(self, name: str) -> Any:
+        value = _FOLLOWS[name](self.topology) if name in _FOLLOWS else getattr(self.topology, name)
+        if not value:
+            raise LookupError(name)
+        return value
+
+
+def _passes(topology: Topology) -> int | None:
     """F. Selective recomputation is not in it: those programs know all or nothing."""
     kind = topology.activation_checkpointing
     return None if kind is None else 4 if kind == "full" else 3
 
 
-class Inputs(SimpleNamespace):
-    """The topology's fields that formulas need, and what follows from them; what lacks is None."""
-
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(**{name: getattr(topology, name) for name in _FIELDS})
-        counted, many = parameters(topology), topology.experts is not None and topology.experts > 1
-        self.passes, self.sizes, self.width = passes(topology), sizes_of(topology), expert_width(topology)
-        self.size = topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
-        """As people call it, else as told, else worked out."""
-        self.chosen = topology.moe_top_k if many else 1
-        """MLPs that a token passes."""
+def _size(topology: Topology) -> int | None:
+    """Parameters as people call them, else as told, else worked out."""
+    counted = parameters(topology)
+    return topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
 
 
-_FIELDS = (
-    "world_size", "layers", "hidden_size", "padded_vocab_size", "activation_checkpointing", "tensor_parallel_size",
-    "pipeline_parallel_size", "parameters", "log_interval", "glu", "mtp_layers",
-)  # fmt: skip
+_FOLLOWS: dict[str, Callable[[Topology], Any]] = {
+    "passes": _passes,
+    "sizes": sizes_of,
+    "width": expert_width,
+    "size": _size,
+    "chosen": lambda topology: topology.moe_top_k if (topology.experts or 0) > 1 else 1,  # MLPs that a token passes
+}
 
 
-def _seed(v: Any, batch: int, sequence: int) -> float:
+def _seed(v: _Inputs, batch: int, sequence: int) -> float:
     """BigScience's notes of 2021: 2 F P s B / (t W)."""
     return float(2 * v.passes * v.size * sequence * batch)
 
 
-def _megatron_deepspeed_2021(v: Any, batch: int, sequence: int) -> float:
+def _megatron_deepspeed_2021(v: _Inputs, batch: int, sequence: int) -> float:
     """BigScience's log before PR 251: 2 F P s B / (t W), P the last rank's parameters outside the embedding x TP x PP.
 
     Biases and norms that are not sharded count TP times: P = TP PP [(l/PP)((12h^2 + 7h)/TP + 6h) + 4h] where f = 4h.
@@ -64,30 +70,30 @@ def _megatron_deepspeed_2021(v: Any, batch: int, sequence: int) -> float:
     return float(2 * v.passes * count * sequence * batch)
 
 
-def _effective_tera_flops(v: Any, batch: int, sequence: int) -> float:
+def _effective_tera_flops(v: _Inputs, batch: int, sequence: int) -> float:
     """Megatron-DeepSpeed's flops_calculator (`Effective Tera Flops per GPU`): 8 P s B / (t W), checkpointing or not.
 
     It divides by the time of the whole log interval, so it is that much too small where the interval is above 1.
     """
-    return float(8 * v.parameters * sequence * batch)
+    return float(8 * v.parameters * sequence * batch / v.log_interval)
 
 
-def _bigscience(v: Any, batch: int, sequence: int) -> float:
+def _bigscience(v: _Inputs, batch: int, sequence: int) -> float:
     """BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU.
 
     The vocabulary's share is right for F = 4 only: logits are never recomputed.
     """
-    return _narayanan(v, batch, sequence, 32 if v.glu else 24)
+    return _narayanan(v, batch, sequence, 32 if v.topology.glu else 24)
 
 
-def _narayanan(v: Any, batch: int, sequence: int, coefficient: int) -> float:
+def _narayanan(v: _Inputs, batch: int, sequence: int, coefficient: int) -> float:
     """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say."""
     layers, hidden = v.layers, v.hidden_size
     shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (16 * layers * hidden)
     return float(coefficient * v.passes * batch * sequence * layers * hidden**2 * shape)
 
 
-def _microsoft(v: Any, batch: int, sequence: int) -> float:
+def _microsoft(v: _Inputs, batch: int, sequence: int) -> float:
     """Microsoft's throughput_calculator as it stands: `2 // (n // kv_heads)` is 0 above 2, so keys and values are lost.
 
     Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 when fully
@@ -102,14 +108,14 @@ def _microsoft(v: Any, batch: int, sequence: int) -> float:
     return float(2 * (3 * forward + again) * batch * sequence)
 
 
-def _megatron_lm_2023(v: Any, batch: int, sequence: int) -> float:
+def _megatron_lm_2023(v: _Inputs, batch: int, sequence: int) -> float:
     """Megatron-LM from 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh); the MLP is 4h wide without GLU, always."""
     layers, hidden = v.layers, v.hidden_size
     shape = 1 + v.sizes.key / v.sizes.query / 5 + sequence / (5 * hidden) + v.padded_vocab_size / (10 * layers * hidden)
     return float(60 * batch * sequence * layers * hidden**2 * shape)
 
 
-def _megatron_lm_2024(v: Any, batch: int, sequence: int) -> float:
+def _megatron_lm_2024(v: _Inputs, batch: int, sequence: int) -> float:
     """Megatron-LM from 2024: 12 B s l h^2 [(1 + G/n + s/h) q/h + (f/h) topk (1.5 with SwiGLU) + V/2lh]."""
     sizes, hidden = v.sizes, v.sizes.hidden
     attention = (1 + sizes.key / sizes.query + sequence / hidden) * sizes.query / hidden
@@ -118,14 +124,14 @@ def _megatron_lm_2024(v: Any, batch: int, sequence: int) -> float:
     return float(12 * batch * sequence * sizes.layers * hidden**2 * shape)
 
 
-def _megatron_lm_2026(v: Any, batch: int, sequence: int) -> float:
+def _megatron_lm_2026(v: _Inputs, batch: int, sequence: int) -> float:
     """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k + g) + qh)l + 6hV] + 6 B s^2 q l; g is q
     with an output gate in the attention, else 0.
 
     MoE puts topk f_moe in place of f, MTP adds its layers, 6(3h + 2h^2) and one logit each. The risk left: a model with
     some dense layers, shared experts, latent, linear or hybrid attention, or packed sequences prints another number.
     """
-    sizes, hidden, extra = v.sizes, v.sizes.hidden, v.mtp_layers or 0
+    sizes, hidden, extra = v.sizes, v.sizes.hidden, v.topology.mtp_layers or 0
     layers = sizes.layers + extra
     linear = 6 * layers * (hidden * v.width * sizes.matrices + _projections(sizes))
     linear += 6 * extra * (3 * hidden + 2 * hidden**2) + 6 * hidden * v.padded_vocab_size * (extra + 1)
@@ -137,60 +143,51 @@ def _projections(sizes: Sizes) -> int:
     return sizes.hidden * (sizes.query + 2 * sizes.key + sizes.gate) + sizes.query * sizes.hidden
 
 
-def _gpt_neox_2021(v: Any, batch: int, sequence: int) -> float:
+def _gpt_neox_2021(v: _Inputs, batch: int, sequence: int) -> float:
     """gpt-neox until 2023-09-27: B s (6P + 60 s h l) / (t W), P all parameters as told."""
     return float(batch * sequence * (6 * v.parameters + 60 * sequence * v.hidden_size * v.layers))
 
 
-def _gpt_neox_bracket(v: Any, batch: int, sequence: int) -> float:
+def _gpt_neox_bracket(v: _Inputs, batch: int, sequence: int) -> float:
     """gpt-neox from 2023-09-27 (5f364017) to 2023-12-06: a misplaced bracket loses the vocabulary."""
     layers, hidden = v.layers, v.hidden_size
     flops = 24 * v.passes * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
     return float(flops + v.padded_vocab_size / (16 * layers * hidden))
 
 
-def _gpt_neox(v: Any, batch: int, sequence: int) -> float:
+def _gpt_neox(v: _Inputs, batch: int, sequence: int) -> float:
     """gpt-neox since 2023-12-06 (050f560e): PR 251's, which counts no GLU here."""
     return _narayanan(v, batch, sequence, 24)
 
 
-class Formula(Struct, frozen=True):
-    """FLOPs of an iteration as one program counts them; called it gives TFLOP/s per GPU, None where an input lacks."""
+Formula = Callable[[Topology, float, int, int], float | None]
+"""Topology, seconds and samples of an iteration, tokens of a sample -> TFLOP/s per GPU; None where an input lacks."""
 
-    flops: Callable[[Any, int, int], float]
-    needs: tuple[str, ...]
-    """Of `Inputs`."""
-    times: str = ""
-    """What the seconds are multiplied by."""
 
-    def __call__(self, topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-        """TFLOP/s per GPU of iterations of `batch` samples of `sequence` tokens."""
-        known = Inputs(topology)
-        if seconds <= 0 or not all(getattr(known, need) for need in (*self.needs, "world_size")):
+def _formula(flops: Callable[[_Inputs, int, int], float]) -> Formula:
+    def tflops(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+        known = _Inputs(topology)
+        try:
+            return flops(known, batch, sequence) / float(seconds * known.world_size * 1e12) if seconds > 0 else None
+        except LookupError:
             return None
-        took = seconds * getattr(known, self.times) if self.times else seconds
-        return self.flops(known, batch, sequence) / float(took * known.world_size * 1e12)
+
+    return tflops
 
 
-_SHAPE = ("layers", "hidden_size", "padded_vocab_size")
-_PASSES = ("activation_checkpointing",)
-_SIZED = (*_SHAPE, "sizes")
 EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
-    "bigscience": Formula(_bigscience, _SHAPE + _PASSES),
-    "megatron_deepspeed_2021": Formula(
-        _megatron_deepspeed_2021,
-        ("layers", "hidden_size", "tensor_parallel_size", "pipeline_parallel_size", *_PASSES, "sizes"),
-    ),
-    "microsoft": Formula(_microsoft, (*_SIZED, *_PASSES, "chosen")),
-    "megatron_lm_2026": Formula(_megatron_lm_2026, (*_SIZED, "width")),
-    "megatron_lm_2024": Formula(_megatron_lm_2024, (*_SIZED, "width")),
-    "megatron_lm_2023": Formula(_megatron_lm_2023, _SIZED),
-    "gpt_neox": Formula(_gpt_neox, _SHAPE + _PASSES),
-    "gpt_neox_bracket": Formula(_gpt_neox_bracket, _SHAPE + _PASSES),
-    "gpt_neox_2021": Formula(_gpt_neox_2021, ("layers", "hidden_size", "parameters")),
-    "seed": Formula(_seed, ("size", *_PASSES)),
-    EFFECTIVE: Formula(_effective_tera_flops, ("parameters", "log_interval"), "log_interval"),
+    "bigscience": _formula(_bigscience),
+    "megatron_deepspeed_2021": _formula(_megatron_deepspeed_2021),
+    "microsoft": _formula(_microsoft),
+    "megatron_lm_2026": _formula(_megatron_lm_2026),
+    "megatron_lm_2024": _formula(_megatron_lm_2024),
+    "megatron_lm_2023": _formula(_megatron_lm_2023),
+    "gpt_neox": _formula(_gpt_neox),
+    "gpt_neox_bracket": _formula(_gpt_neox_bracket),
+    "gpt_neox_2021": _formula(_gpt_neox_2021),
+    "seed": _formula(_seed),
+    EFFECTIVE: _formula(_effective_tera_flops),
 }
 """The order in which a printed number is explained."""
 

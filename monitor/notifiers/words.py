@@ -28,8 +28,6 @@ _FACTS: Final = {
     "cost_gpu_hours": "cost so far", "checkpoint_iteration": "last checkpoint", "samples": "samples to skip",
     "advice": "do", "command": "command",
 }  # fmt: skip
-_OF_ENDS: Final = ("kept_back", "kinds", "runs")
-"""Evidence of a message that ends something: that of the trouble was told when it began."""
 _MENTION: Final = re.compile(r"(<(?=[!@#])|(?<!\w)@(?=(?:channel|here|everyone|all)\b))")
 
 
@@ -87,8 +85,8 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
     if fires and message.onset_iteration != message.iteration:
         told["since iteration"] = message.onset_iteration
     lines += [f"{words}: {value}" for words, value in told.items() if value not in (None, "")]
-    shown = evidence if fires else {name: evidence[name] for name in _OF_ENDS if name in evidence}
-    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name not in _SHOWN]
+    if fires:  # the evidence of what ends was told when it began
+        lines += [f"{name.replace('_', ' ')}: {value}" for name, value in evidence.items() if name not in _SHOWN]
     return "\n".join(map(_harmless, lines))
 
 

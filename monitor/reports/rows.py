@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from megatron_monitor.audit import Finding
-from megatron_monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
+from megatron_monitor.breakdown.profile import UNTIMED, Profile, critical, profile
 from megatron_monitor.charts.history import SERIES, Track
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
@@ -25,7 +25,6 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.serve.past import columns
 from megatron_monitor.statistics.median import median
 
-_UNSPLIT = 0.1  # of the iteration: a pass with more outside its printed parts may hold waiting
 _NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
@@ -65,7 +64,6 @@ class Options:
 
     peak_tflops: float | None = None
     gpus_per_node: int | None = None
-    gpus_at_hand: int | None = None
     iterations: int | None = None
     tokens: int | None = None
     formula: str | None = None
@@ -138,14 +136,6 @@ class Row:
     breakdown: dict[str, float] = field(default_factory=dict)
     """The same: category -> seconds on the rank that the others wait for."""
 
-    @property
-    def tells_waiting(self) -> bool:
-        """Whether the timers tell compute from waiting: hardly anything of the passes is in none of their parts."""
-        if self.profile is None:
-            return False
-        whole = self.profile.parts.get(WHOLE)
-        return whole is None or whole.high <= _UNSPLIT * self.profile.seconds
-
 
 def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:
     """The row of one run. `run_state` is derived.run_state's."""
@@ -208,10 +198,7 @@ def _configuration(row: Row, state: RunState, options: Options) -> None:
     per_node = options.gpus_per_node or topology.processes_per_node
     if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
         row.nodes = row.gpus // per_node
-    at_hand = options.gpus_at_hand
-    if at_hand is None and row.nodes and per_node:
-        at_hand = row.nodes * per_node
-    row.idle_gpus = _idle(topology, at_hand)
+    row.idle_gpus = _idle(topology, row.nodes * per_node if row.nodes and per_node else None)
 
 
 def _idle(topology: Topology, at_hand: int | None) -> int | None:

@@ -139,7 +139,7 @@ UNREAD: dict[type[Event], frozenset[str]] = {
     events.TrainerLogged: frozenset({"extra"}),
     events.TrainerProgressed: frozenset({"remaining_seconds"}),
 }
-"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them, and a reader for
+"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them; a reader for
 the judgement leaves them out of every line.
 """
 

@@ -34,7 +34,6 @@ _TOTALS = (
     "restarts", "unplanned_ends", "productive_seconds", "gpu_seconds",
 )  # fmt: skip
 _NODES_KEPT = 512
-_AMID = 16  # iterations that one training finishes between two lines of another's set-up
 _LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
 
 
@@ -128,7 +127,6 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
     if died:
         count_failure(state)  # one that was doubted until now: it did end the launch
     _note_end(state, at, died=died)
-    state.copies.replaced(before.last_iteration)
     state.past.baseline = state.last_baseline
     state.past.log_interval = before.log_interval or state.past.log_interval
     state.restarts += 1
@@ -166,7 +164,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
         failure = None  # a warning of a process on its way out
     told = failure or Evidence("silence", state.progress_at or at)
     cause = "hang" if attempt.hung else told.failure or "unknown"
-    planned = finished or cause in PLANNED
+    planned = finished or cause in PLANNED or attempt.mixed  # of two trainings in one log none may have ended
     state.lost_to = cause
     state.unplanned_ends += not planned
     _keep_record(state, "finished" if finished else cause, planned=planned)
@@ -221,38 +219,6 @@ def withdraw(state: RunState) -> Launch:
         setattr(launch, name, getattr(before, name))
     launch.trainer = Trainer()
     return launch
-
-
-def went_on(state: RunState) -> bool:
-    """Whether the launch began with the iteration behind the last one of the launch before, which had not crashed."""
-    end, first = state.ends[-1] if state.ends else None, state.launch.first_iteration
-    if end is None or end.crashed or end.last_iteration is None or first is None:
-        return False
-    return 0 < first - end.last_iteration <= 2 * (state.past.log_interval or 1)
-
-
-def unite(state: RunState, *, mine: bool) -> None:
-    """The launch before goes on beside the present one, in whose place two trainings write: it has not ended. `mine`:
-    what the present one has counted is to be kept.
-    """
-    launch = state.launch
-    if not mine:
-        take_back(state)
-    if not state.ends or state.ends[-1].crashed:
-        return
-    while True:
-        end = state.ends.pop()
-        state.restarts -= 1
-        state.unplanned_ends -= not end.planned
-        if not mine or end.iterations > _AMID or not went_on(state):
-            break
-    if launch.computed_again is not None:
-        iterations, seconds = launch.computed_again
-        state.lost_iterations_total -= iterations
-        state.lost_seconds_total[state.lost_to] -= seconds
-        state.productive_seconds += seconds
-        state.iterations_total -= iterations if mine else 0
-        launch.computed_again = None
 
 
 def _keep_record(state: RunState, outcome: str, *, planned: bool) -> None:
@@ -318,7 +284,6 @@ def _count_lost(state: RunState, iteration: int) -> None:
     if lost > 0:
         seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
         cause = state.lost_to
-        state.launch.computed_again = lost, seconds
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

@@ -94,14 +94,16 @@ class Launch:
     latest: Latest = field(default_factory=Latest)
     resumed: bool = False
     """Its first iteration has told how much work the end of the launch before cost."""
-    computed_again: tuple[int, float] | None = None
-    """Iterations that it computed again, and their seconds."""
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0
     seconds: float = 0.0
     """That those took."""
     first_iteration_seconds: float | None = None
+    mixed: bool = False
+    """Another training writes into the same log at the same time,"""
+    others: int = 0
+    """and so many of its steps came since the last one that counted."""
     last_delta: int | None = None
     """Iterations between its last two lines."""
     log_interval: int | None = None

@@ -1,9 +1,9 @@
 """Who may ask: basic auth against bcrypt hashes, as Prometheus's web configuration has them, and bearer tokens; and
 under which `Host`.
 
-A check of a password costs what bcrypt costs (60 ms and more, on purpose), so answers are remembered by a keyed digest:
-a scrape pays once. A user that does not exist costs the same as a wrong password. One password is checked at a time,
-and few may wait: guessing cannot take the machine.
+A check of a password costs what bcrypt costs (60 ms and more, on purpose), so right ones are remembered by a keyed
+digest: a scrape pays once. A user that does not exist costs the same as a wrong password. One password is checked at a
+time, and few may wait: guessing cannot take the machine.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
@@ -20,7 +19,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import bcrypt
 
-_REMEMBERED = 128  # answers, right and wrong ones apart; each 33 bytes
 _WAITING = 32
 _LONGEST = 72  # bytes that bcrypt looks at
 
@@ -40,7 +38,7 @@ class Auth:
         # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
         self._nobody = some[:7] + b"." * 53
         self._key = secrets.token_bytes(32)
-        self._known: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}
+        self._known: set[bytes] = set()
         self._waiting = 0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
@@ -58,12 +56,11 @@ class Auth:
         if not colon:
             return False
         digest = self._users.get(user, self._nobody)
+        password = password[:_LONGEST]
         parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
         mark = hmac.digest(self._key, parts, "sha256")
-        for answer, marks in self._known.items():
-            if mark in marks:
-                marks.move_to_end(mark)
-                return answer
+        if mark in self._known:
+            return True
         if self._waiting >= _WAITING:
             raise TooManyGuessesError
         self._waiting += 1
@@ -71,12 +68,10 @@ class Auth:
             right = await asyncio.get_running_loop().run_in_executor(self._executor, _check, password, digest)
         finally:
             self._waiting -= 1
-        answer = right and user in self._users
-        marks = self._known[answer]
-        marks[mark] = None
-        while len(marks) > _REMEMBERED:
-            marks.popitem(last=False)
-        return answer
+        if right and user in self._users:
+            self._known.add(mark)
+            return True
+        return False
 
     def close(self) -> None:
         """End its thread."""
@@ -85,7 +80,7 @@ class Auth:
 
 def _check(password: bytes, digest: bytes) -> bool:
     try:
-        return bcrypt.checkpw(password[:_LONGEST], digest)
+        return bcrypt.checkpw(password, digest)
     except ValueError:  # a NUL in the password, or a salt that is none
         return False
 

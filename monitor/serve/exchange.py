@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
-
-import h11
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +22,9 @@ class Limits:
     idle: float = 75.0
     """Between two requests of one connection: Prometheus's usual scrape interval is 15 s to 60 s."""
     answer: float = 30.0
-    """To take the answer: three times the usual scrape timeout."""
-    answers: int = 16
-    """Answers that are rendered or sent at once: each may be some MB."""
-    slow: float = 1.0
-    """An answer that has been on its way for longer gives way to a new one when there are too many,"""
-    stalled: float = 0.25
-    """and so does one of which the client has taken nothing for so long."""
+    """To make an answer, and to take it once the connection is to end: three times the usual scrape timeout."""
+    unread: int = 64 << 20
+    """Bytes of all answers that their clients have not read: eight scrapes of 1,000 runs."""
     send_buffer: int = 256 * 1024
     """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
     threads: int = 4
@@ -85,15 +79,14 @@ def too_large(request: Request) -> Reply:
     return text_reply(405, "only GET and HEAD are served here\n")
 
 
-def request_of(head: h11.Request) -> Request:
-    """The request whose head this is."""
-    target = head.target.decode("latin-1")
-    if not target.startswith("/"):  # absolute form, as to a proxy; anything else names no page
-        parts = urlsplit(target) if target.startswith(("http://", "https://")) else None
-        target = f"{parts.path or '/'}?{parts.query}" if parts else "/*"
-    path, _, query = target.partition("?")
+def request_of(scope: Mapping[str, Any]) -> Request:
+    """The request of an ASGI scope, still without its body."""
+    raw, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+    if not raw.startswith("/"):  # absolute form, as to a proxy; anything else names no page
+        raw = (urlsplit(raw).path or "/") if raw.startswith(("http://", "https://")) else "/*"
     headers: dict[str, str] = {}
-    for name, value in head.headers:  # h11 gives the names in lower case
+    for name, value in scope["headers"]:  # in lower case
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]},{text}" if key in headers else text
-    return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
+    peer = str(scope["client"][0]) if scope["client"] else ""
+    return Request(scope["method"], unquote(raw, errors="replace"), query, headers, raw, peer)

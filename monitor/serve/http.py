@@ -7,7 +7,6 @@ the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 import gzip
 import threading
 from collections.abc import Callable
-from html import escape
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -162,16 +161,10 @@ class App:
         if request.path.startswith("/static/"):
             page = static_reply(request)
         else:
-            page = self._noted(view_of(request, self._snapshot(asked_by(request)), self._clock.wall()))
+            page = view_of(request, self._snapshot(asked_by(request)), self._clock.wall(), self.notice)
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
         return _packed(page, request)
-
-    def _noted(self, page: Reply | None) -> Reply | None:
-        if page is None or not self.notice or not page.content_type.startswith("text/html"):
-            return page
-        notice = f"<body><aside class=notice aria-label=Warning>{escape(self.notice)}</aside>".encode()
-        return page._replace(body=page.body.replace(b"<body>", notice, 1))
 
     def _healthy(self) -> Reply:
         idle = self._clock.monotonic() - self._turned()

@@ -1,14 +1,11 @@
-"""The pages for people: the markup of templates/, filled here, which static/*.js keeps up to date.
+"""The pages for people: data of a Snapshot for the templates, which static/*.js keeps up to date.
 
-Law: what is filled in is escaped, unless it is markup that was filled itself (`Html`); all addresses are relative, so that the pages work through a tunnel and behind a path prefix; no style or script
-stands in the HTML, so that the Content-Security-Policy can forbid both; without script the pages still show everything
-but the charts, and reload by themselves.
+Law: Jinja2 escapes what is filled in; all addresses are relative, so that the pages work through a tunnel and behind a
+path prefix; no style or script stands in the HTML, so that the Content-Security-Policy can forbid both; without script
+the pages still show everything but the charts, and reload by themselves.
 """
 
-import html
-import json
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -16,20 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from jinja2 import Environment, FileSystemLoader
+
 from megatron_monitor.causes import cost_gpu_hours
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.serve.formats import (
-    DASH,
-    FLEET,
-    LABELS,
-    SYMBOLS,
-    Figure,
-    duration,
-    facts,
-    figures,
-    instant,
-    number,
-)
+from megatron_monitor.serve.formats import FLEET, LABELS, SYMBOLS, duration, facts, figures, instant, number
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
@@ -45,15 +33,9 @@ _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 _OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
-_ODD = re.compile("[&<>\"'\0-\x08\x0b-\x1f\x7f-\x9f]")
-_PART = re.compile(r"<!-- (\w+) -->")
+"""What a terminal obeys: pages are read there, too."""
 _WORST = 5
 """Open incidents that stand for themselves; the others are folded, and so is what is for information."""
-
-
-def escape(text: str) -> str:
-    """As HTML, and without what a terminal obeys: pages are read there, too."""
-    return html.escape(text.translate(_OBEYED)) if _ODD.search(text) else text
 
 
 def run_path(name: str) -> str:
@@ -64,70 +46,39 @@ def run_path(name: str) -> str:
     return "/".join(quote(segment, safe="", errors="replace") for segment in segments)
 
 
-class Html(str):
-    """Markup, with what it was filled with."""
-
-    __slots__ = ()
-
-
-_NO_HTML = Html()
-
-
 @cache
-def _templates() -> dict[str, str]:
-    """By name the files of templates/, and the parts of parts.html, for `%`; line ends and indents aside."""
-    found: dict[str, str] = {}
-    for file in (Path(__file__).parent / "templates").iterdir():
-        name = file.stem
-        for line in file.read_text("utf-8").replace("%", "%%").splitlines():
-            part = _PART.match(line)
-            name = part[1] if part else name
-            found[name] = found.get(name, "") + (line[part.end() :] if part else line.strip())
-    return {name: re.sub(r"\$\{?(\w+)\}?", r"%(\1)s", text) for name, text in found.items()}
-
-
-def filled(template: str, /, **texts: object) -> Html:
-    """A template with these texts."""
-    safe = {name: text if isinstance(text, Html) else escape(str(text)) for name, text in texts.items()}
-    return Html(_templates()[template] % safe)
-
-
-def joined(parts: Iterable[Html]) -> Html:
-    """One behind the other."""
-    return Html("".join(parts))
-
-
-def document(title: str, root: str, body: Html, scripts: str = "") -> str:
-    """A whole page; `scripts`: the template of those that keep it up to date, if any."""
-    more = filled(scripts, root=root) if scripts else _NO_HTML
-    return filled("document", root=root, symbols=json.dumps(SYMBOLS), title=title, scripts=more, body=body)
-
-
-def _if(where: object, attribute: str) -> Html:
-    return Html(f" {attribute}") if where else _NO_HTML
-
-
-def render_index(snapshot: Snapshot, now: float) -> str:
-    """All runs and their open incidents."""
-    runs = snapshot.all_runs
-    body = filled(
-        "index", summary=summary(snapshot), members=_members(snapshot),
-        incidents=_incidents(list(snapshot.incidents), now, ""), no_none=_if(snapshot.incidents, "hidden"),
-        no_runs=_if(not runs, "hidden"), labels=json.dumps(LABELS), columns=",".join(FLEET), no_empty=_if(runs, "hidden"),
-        heads=joined(filled("head", key=key, label=LABELS[key]) for key in FLEET),
-        rows=joined(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, finalize=_shown_to_people,
     )  # fmt: skip
-    return document("megatron-monitor", "", body, "fleet")
+    made.policies["json.dumps_kwargs"] = {}  # keys stay in their order
+    made.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
+    return made
 
 
-def _members(snapshot: Snapshot) -> Html:
-    """The others of the group that shares a topic: their runs stand on their pages."""
-    shown = []
-    for address, partitions in snapshot.members.items():
-        is_link = address.startswith(("http://", "https://"))
-        name = filled("member", address=address) if is_link else escape(address) or "nobody"
-        shown.append(f"{name} partition{'s' if len(partitions) > 1 else ''} {', '.join(map(str, partitions))}")
-    return filled("members", shown=Html("; ".join(shown))) if shown else _NO_HTML
+def _shown_to_people(value: object) -> object:
+    return value.translate(_OBEYED) if type(value) is str and not value.isprintable() else value
+
+
+def _rendered(template: str, root: str, **values: object) -> str:
+    return _templates().get_template(template).render(root=root, **values)
+
+
+def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
+    """All runs and their open incidents; `notice`: a warning on top."""
+    return _rendered(
+        "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
+        incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
+        any_run=bool(snapshot.all_runs),
+        runs=each_run(worst_first(snapshot, now), lambda run: _shown(run.page, now)),
+    )  # fmt: skip
+
+
+def _shown(page: dict[str, Any], now: float) -> dict[str, Any]:
+    """What the templates need of a run."""
+    more = {"path": run_path(page["run"]), "figures": figures(page, now)}
+    return {"iteration": None, "train_iterations": None, "last_line": None, **page, **more}
 
 
 _RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
@@ -172,25 +123,27 @@ def summary(snapshot: Snapshot) -> str:
     return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
 
 
-def render_run(run: RunSnapshot, now: float, root: str) -> str:
+def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str:
     """One run: its figures, its incidents, its charts, what is known of it, its last line."""
     page = run.page
-    shown = figures(page, now)
-    body = filled(
-        "run", home=root or "./", name=page["run"], state=_state(page, shown["state"]),
-        cards=joined(_shown("card", page, key, shown[key]) for key in LABELS),
-        path=run_path(page["run"]), no_open=_if(not page["incidents"], "hidden"), died=_died(page),
-        incidents=_incidents(page["incidents"], now, root, " open"), known=_list(_known(page)),
-        past=joined(map(_past, reversed(page.get("history", []))))
-        or filled("nothing", columns=4, words="Nothing so far."),
-        no_last=_if(not page.get("last_line"), "hidden"), last_line=page.get("last_line") or "",
+    return _rendered(
+        "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
+        died=_died(page), known=_known(page), past=page.get("history", [])[::-1],
     )  # fmt: skip
-    return document(f"{shown['state'].text} · {page['run']}", root, body, "charts")
 
 
-def render_missing(name: str, root: str) -> str:
+def render_missing(name: str, root: str, notice: str = "") -> str:
     """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
-    return document("no such run", root, filled("missing", home=root or "./", name=name))
+    return _rendered("missing.html", root, notice=notice, name=name)
+
+
+def render_nodes(snapshot: Snapshot, now: float, notice: str = "") -> str:
+    """Every node of the Snapshot, those that stand out first with their evidence."""
+    suspects = [node for node in snapshot.nodes if node["stands_out"]]
+    return _rendered(
+        "nodes.html", "", notice=notice, suspects=suspects, nodes=snapshot.nodes, in_all=snapshot.nodes_in_all,
+        instant=instant(now),
+    )  # fmt: skip
 
 
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
@@ -205,8 +158,9 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) -> dict[str, Any]:
-    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides. `order`
-    is what the columns are sorted by, `over` whether nobody waits for the run.
+    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides.
+
+    `order` is what the columns are sorted by, `over` whether nobody waits for the run.
     """
     shown = figures(page, now)
     known = [name for name in columns if name in LABELS]
@@ -283,57 +237,15 @@ def _age(incident: dict[str, Any], now: float) -> str:
     return f"{word}, since {instant(incident['since'])}, {duration(now - incident['since'])}"
 
 
-def _list(pairs: list[tuple[str, str]]) -> Html:
-    return joined(filled("fact", name=name, value=value) for name, value in pairs)
-
-
-def _state(page: dict[str, Any], figure: Figure) -> Html:
-    return _figure("state", figure, f"state {page['state']}")
-
-
-def _figure(key: str, figure: Figure, kind: str = "value") -> Html:
-    return filled("figure", kind=kind, tone=figure.tone, key=key, text=figure.text, note=figure.note)
-
-
-def _shown(template: str, page: dict[str, Any], key: str, figure: Figure) -> Html:
-    """A figure as a card or a cell."""
-    bar = _bar(page) if key == "iteration" else _NO_HTML
-    unknown = _if(figure.text == DASH, "class=unknown")
-    return filled(template, unknown=unknown, label=LABELS[key], figure=_figure(key, figure), bar=bar)
-
-
-def _bar(page: dict[str, Any]) -> Html:
-    iteration, total = page.get("iteration"), page.get("train_iterations")
-    if iteration is None or not total:
-        return filled("bar", value=_if(True, "hidden"))
-    return filled("bar", value=filled("value", most=total, value=min(iteration, total)))
-
-
-def _row(page: dict[str, Any], now: float) -> Html:
-    shown, incidents = figures(page, now), joined(map(_badge, page["incidents"]))
-    return filled(
-        "row", run=page["run"], path=run_path(page["run"]), state=_state(page, shown["state"]),
-        unknown=_if(not incidents, "class=unknown"), incidents=incidents or DASH,
-        cells=joined(_shown("cell", page, key, shown[key]) for key in FLEET),
-    )  # fmt: skip
-
-
-def _badge(incident: dict[str, Any]) -> Html:
-    severity = incident["severity"]
-    return filled("badge", severity=severity, words=f"{SYMBOLS.get(severity, '')} {incident['incident']}")
-
-
-def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: str = "") -> Html:
-    """A line each: the worst, and under a line of their own the others, and those for information."""
-    told = sorted((item for item in incidents if item["severity"] != "info"), key=lambda item: _worse(item, now))
-    infos = [item for item in incidents if item["severity"] == "info"]
-
-    cards = [_incident(item, now, root, opened if at < _WORST else "") for at, item in enumerate(told)]
-    return filled(
-        "incidents", worst=joined(cards[:_WORST]), more=joined(cards[_WORST:]), no_more=_if(len(told) <= _WORST, "hidden"),
-        more_count=_counted(told[_WORST:], "more"), infos=joined(_incident(item, now, root) for item in infos),
-        no_infos=_if(not infos, "hidden"), info_count=_counted(infos, "for information"),
-    )  # fmt: skip
+def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, list[dict[str, Any]]]:
+    """The worst, the others, and those for information."""
+    live = [
+        {**_live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
+        for item in incidents
+    ]
+    told = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
+    infos = [item for item in live if item["severity"] == "info"]
+    return {"worst": told[:_WORST], "more": told[_WORST:], "infos": infos}
 
 
 def _counted(incidents: list[dict[str, Any]], words: str) -> str:
@@ -342,70 +254,10 @@ def _counted(incidents: list[dict[str, Any]], words: str) -> str:
     return f"{len(incidents)} {words}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
 
 
-def _incident(incident: dict[str, Any], now: float, root: str, opened: str = "") -> Html:
-    shown = _live_incident(incident, now)
-    line = incident.get("line") or incident.get("evidence", {}).get("last_line")
-    return filled(
-        "incident", **{name: shown[name] for name in ("severity", "run", "said", "place", "lasted", "age")},
-        opened=opened, badge=_badge(incident), address=f"{root}runs/{shown['path']}", facts=_list(shown["facts"]),
-        advised=_advised(incident.get("advice"), incident.get("runbook_url"), incident.get("command")),
-        line=_some("line", line=line),
-    )  # fmt: skip
-
-
-def _some(template: str, /, **text: str | None) -> Html:
-    """Filled, where there is something to say."""
-    return filled(template, **text) if all(text.values()) else _NO_HTML
-
-
-def _advised(advice: str | None, link: str | None, command: str | None = None) -> Html:
-    do = filled("advice", advice=advice, runbook=_some("runbook", link=link)) if advice else _NO_HTML
-    return joined((do, _some("command", command=command)))
-
-
-def _died(page: dict[str, Any]) -> Html:
+def _died(page: dict[str, Any]) -> dict[str, Any] | None:
     """What a run died of before anybody watched it: no incident stands for it, and a person asks the same of it."""
     died = page.get("died")
     if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
-        return _NO_HTML
+        return None
     where = (f"{name} {died[name]}" for name in ("rank", "node") if died[name])
-    return filled(
-        "died", summary=died["summary"], place=", ".join((died["failure"].replace("_", " "), *where)),
-        advised=_advised(died["advice"], died["runbook_url"]), lines=_some("line", line=died["line"]),
-    )  # fmt: skip
-
-
-def _past(item: dict[str, Any]) -> Html:
-    kind = "resolved" if item["status"] == "resolved" else item["severity"]
-    where = item.get("onset_iteration", item.get("iteration"))
-    return filled(
-        "past", time=item["time"][:19].replace("T", " "), kind=kind, where=DASH if where is None else where,
-        words=f"{SYMBOLS.get(kind, '✔')} {item['incident']} {kind}", summary=item["summary"],
-    )  # fmt: skip
-
-
-def render_nodes(snapshot: Snapshot, now: float) -> str:
-    """Every node of the Snapshot, those that stand out first with their evidence."""
-    suspects = [node for node in snapshot.nodes if node["stands_out"]]
-    said = joined(filled("suspect", node=node["node"], evidence=node["evidence"]) for node in suspects)
-    body = filled(
-        "nodes", count=f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}",
-        told=filled("suspects", said=said) if said else filled("none"),
-        body=joined(map(_node_row, snapshot.nodes))
-        or filled("nothing", columns=8, words="Nothing has happened to a node so far."),
-    )  # fmt: skip
-    return document("Nodes · megatron-monitor", "", body)
-
-
-def _node_row(node: dict[str, Any]) -> Html:
-    rate = node["rate"]
-    cells = (
-        node["node"], node["launches"], _count(node["named"]),
-        f"{rate['mean']:.1f} ({rate['low']:.1f} to {rate['high']:.1f})", _count(node["present"]), _count(node["slow"]),
-        node["hangs"], "-" if node["chance"] >= 1 else f"{node['chance']:.1g}",
-    )  # fmt: skip
-    return filled("node", cells=joined(filled("plain", text=cell) for cell in cells))
-
-
-def _count(count: dict[str, Any]) -> str:
-    return f"{count['seen']} ({count['expected']:.2g})" if count["of"] else "-"
+    return {**died, "place": ", ".join((died["failure"].replace("_", " "), *where))}

@@ -6,6 +6,7 @@ A certificate that cannot be used leaves the old one in place and is logged once
 import logging
 import os
 import ssl
+from contextlib import suppress
 
 from megatron_monitor.config.schema import TlsServer
 
@@ -45,15 +46,7 @@ class Tls:
         return True
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._files:
-            try:
-                status = os.stat(path)
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
+        return [_stamp(path) for path in self._files]
 
     def _build(self) -> ssl.SSLContext:
         settings = self._settings
@@ -76,3 +69,10 @@ class Tls:
             raise TlsError(f"{' or '.join(self._files)} cannot be used: {reason}") from error
         context.verify_mode = verify
         return context
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None

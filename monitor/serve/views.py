@@ -62,9 +62,11 @@ def asked_by(request: Request) -> Asked:
     return Asked(samples=False, pages=False, whole=frozenset({_named(request)}))
 
 
-def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
-    """The page or the JSON at this path, None if there is none."""
+def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") -> Reply | None:
+    """The page or the JSON at this path, None if there is none; `notice`: a warning on pages for people."""
     path, what = request.path, request.path.rpartition("/")[2]
+    if path in _PAGES:
+        return _html(_PAGES[path](snapshot, now, notice))
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
@@ -72,8 +74,8 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         # back to `/` from the run's page as the browser sees the path: a slash may be written %2F
         root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
         if run is None:
-            return _html(page.render_missing(_named(request), root), 404)
-        return _html(page.render_run(run, now, root))
+            return _html(page.render_missing(_named(request), root, notice), 404)
+        return _html(page.render_run(run, now, root, notice))
     if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
         return None
     if what == "history":
@@ -103,9 +105,8 @@ def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
     return _json(told)
 
 
+_PAGES: dict[str, Callable[[Snapshot, float, str], str]] = {"/": page.render_index, "/nodes": page.render_nodes}
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
-    "/": lambda _request, snapshot, now: _html(page.render_index(snapshot, now)),
-    "/nodes": lambda _request, snapshot, now: _html(page.render_nodes(snapshot, now)),
     "/api/v1/runs": _runs,
     "/api/v1/verdict": _verdict,
     "/api/v1/nodes": lambda _request, snapshot, now: _json(

@@ -41,7 +41,6 @@ PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["pr
 DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
 """Without those that are data (parsers/trainers): these save without a word."""
 FAULTS: dict[str, str] = WORDS["faults"]
-FORMS: dict[str, str] = WORDS["forms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Scenario:
     """The same on the first and the last stage."""
     launch_blocking: int | None = None
     timers: str = ""
-    """The form in which the log prints timers (`forms` in programs.toml); empty: it prints none."""
+    """The form in which the log prints timers (timers.py); empty: it prints none."""
     timers_every: int = 1
     """Iteration lines of which one has timers."""
     tee_prefix: str = ""

@@ -168,10 +168,10 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
     run.loads, loads = [], run.loads
-    loading, told = sum(loads) / len(loads), ""
+    loading, parts = sum(loads) / len(loads), None
     if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
         parts = timers.parts_of(scenario, pure, extra, active, run.of_timers)
-        loading, told = loading + (parts.data[1] - loads[-1]), timers.REPORTS[scenario.timers](scenario, parts)
+        loading += parts.data[1] - loads[-1]
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
@@ -179,7 +179,9 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     )  # fmt: skip
     text = say("step", scenario, run.at, step=step)
     truth = {"pure_seconds": pure, **step._asdict()}
-    yield Emission(run.at, told + text if scenario.timers == "engine" else text + told, truth)
+    if parts is not None:
+        text = timers.REPORTS[scenario.timers](scenario, parts, text)
+    yield Emission(run.at, text, truth)
     yield from _memory(scenario, run, {fault.kind: fault for fault in reversed(active)})
 
 

@@ -8,6 +8,7 @@ own noise, and waiting is where the program measures it.
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -22,18 +23,19 @@ _BURSTS = 0.03  # iterations in which communication or data takes much longer
 _RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ by their silicon
 _STAGES = 0.08  # pipeline stages differ by construction
 
-_Took = tuple[float, float]
+Took = tuple[float, float]
+"""Seconds, the least and the most over the ranks."""
 
 
 @dataclass(slots=True)
 class Parts:
     """Seconds of one iteration, (least, most) over the ranks."""
 
-    forward: _Took
-    backward: _Took
-    data: _Took
-    communication: _Took
-    optimizer: _Took
+    forward: Took
+    backward: Took
+    data: Took
+    communication: Took
+    optimizer: Took
     whole: float
     slow: dict[int, float] = field(default_factory=dict)
     """Rank -> seconds that it alone computes longer."""
@@ -84,7 +86,7 @@ def longer(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
 
 
-def _named(scenario: Scenario, parts: Parts) -> dict[str, _Took]:
+def named(scenario: Scenario, parts: Parts) -> dict[str, Took]:
     """Timers of Megatron at level 2."""
     comm, step = parts.communication, parts.optimizer
     waits = (
@@ -92,88 +94,34 @@ def _named(scenario: Scenario, parts: Parts) -> dict[str, _Took]:
         if scenario.pp > 1
         else {"all-grads-sync": 1.0}
     )
-    named: dict[str, _Took] = {
+    found: dict[str, Took] = {
         "forward-backward": (parts.whole - 1.1 * step[1], parts.whole - 1.05 * step[0]),
         "forward-compute": parts.forward,
         "backward-compute": parts.backward,
         "batch-generator": parts.data,
     }
-    named |= {name: (share * comm[0], share * comm[1]) for name, share in waits.items()}
+    found |= {name: (share * comm[0], share * comm[1]) for name, share in waits.items()}
     shares = {"optimizer-copy-to-main-grad": 0.1, "optimizer-clip-main-grad": 0.3, "optimizer-inner-step": 0.5}
-    named |= {name: (share * step[0], share * step[1]) for name, share in shares.items()}
-    return named | {"optimizer": step}
+    found |= {name: (share * step[0], share * step[1]) for name, share in shares.items()}
+    return found | {"optimizer": step}
 
 
-def _across(named: dict[str, _Took], head: str, form: str) -> str:
+def across(timers: dict[str, Took], head: str, form: str) -> str:
+    """A block of Megatron's: a timer a line, as `form` shows the least and the most, in ms."""
     rows = (
         f"    {(name + ' ').ljust(48, '.')}: {form.format(1000 * low, 1000 * high)}\n"
-        for name, (low, high) in named.items()
+        for name, (low, high) in timers.items()
     )
     return f"{head} time across ranks (ms):\n" + "".join(rows)
 
 
-def _range(scenario: Scenario, parts: Parts) -> str:
-    return _across(_named(scenario, parts), "(min, max)", "({:.2f}, {:.2f})")
+Report = Callable[[Scenario, Parts, str], str]
+"""A scenario, the parts of an iteration and its line -> the line with the timers where the program prints them."""
 
 
-def _maximum(scenario: Scenario, parts: Parts) -> str:
-    return _across(_named(scenario, parts), "max", "{1:.2f}")
+def _range(scenario: Scenario, parts: Parts, line: str) -> str:
+    return line + across(named(scenario, parts), "(min, max)", "({:.2f}, {:.2f})")
 
 
-def _passes(scenario: Scenario, parts: Parts) -> str:
-    """At level 1: no timer inside the passes."""
-    lines = _range(scenario, parts).splitlines(keepends=True)
-    return "".join(line for line in lines if "-compute" not in line and "-recv" not in line and "batch-" not in line)
-
-
-def _ranks(scenario: Scenario, parts: Parts) -> str:
-    """Each rank's time, of sixteen ranks at most."""
-    ranks, text = min(scenario.world_size, 16), "times across ranks (ms):\n"
-    for name, (low, high) in _named(scenario, parts).items():
-        text += f"  {name}:\n"
-        compute = name in ("forward-compute", "backward-compute")
-        slow = next(iter(parts.slow), None) if compute else None
-        most = high - (sum(parts.slow.values()) * (1 / 3 if name == "forward-compute" else 2 / 3) if compute else 0.0)
-        for rank in range(ranks):
-            took = low + (most - low) * _place(rank, ranks, scenario.pp)
-            if slow is not None and rank == slow % ranks:
-                took += high - most
-            text += f"     rank {rank:2d}: {1000 * took:.2f}\n"
-    return text
-
-
-def _place(rank: int, ranks: int, stages: int) -> float:
-    """Where a rank lies between the least (0) and the most (1): stages lie apart, their ranks close to each other."""
-    mixed = (7 * rank) % ranks / max(1, ranks - 1)
-    if stages == 1:
-        return mixed
-    size = max(1, ranks // stages)
-    return 0.92 * (rank // size) / max(1, (ranks - 1) // size) + 0.08 * mixed
-
-
-def _one(_scenario: Scenario, parts: Parts) -> str:
-    """The forks' line: timers of the last rank, which loads data and waits for a slow one."""
-    waits, data = sum(parts.slow.values()), parts.data[1]
-    comm = parts.communication[0] + waits
-    short = {
-        "forward-compute": parts.forward[0] - parts.data[0] + data, "backward-compute": parts.backward[0],
-        "backward-params-all-reduce": comm, "optimizer": parts.optimizer[0], "batch-generator": data,
-    }  # fmt: skip
-    return "time (ms)" + "".join(f" | {name}: {1000 * took:.2f}" for name, took in short.items()) + "\n"
-
-
-def _engine(_scenario: Scenario, parts: Parts) -> str:
-    """DeepSpeed's wall_clock_breakdown on rank 0; the data loader is in no timer of it."""
-    head = "[2026-01-01 00:00:00,000] [INFO] [logging.py:128:log_dist] [Rank 0] time (ms)"
-    inner, comm = parts.backward[0], parts.communication[0] + sum(parts.slow.values())
-    forward, step = parts.forward[0] - parts.data[0], parts.optimizer[0]
-    whole = {"fwd": forward, "bwd": inner + comm, "bwd_inner": inner, "bwd_allreduce": comm, "step": step}
-    micro = {f"{name}_microstep": took for name, took in whole.items()}
-    return "".join(
-        head + "".join(f" | {name}: {1000 * took:.2f}" for name, took in timers.items()) + "\n"
-        for timers in (micro, whole)
-    )
-
-
-REPORTS = {"range": _range, "maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine}
-"""Form of the report -> its lines, of a scenario and its parts."""
+REPORTS: dict[str, Report] = {"range": _range}
+"""By form. Tests add others (tests/simulated/)."""

@@ -97,8 +97,7 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
         return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
-    # what a bar tells may contradict itself, and an engine may stand still, by their numbers
-    plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
+    plain = not any(reading.by_digits for reading in readings)
     return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), by_shape=plain)
 
 

@@ -88,6 +88,15 @@ class Reading:
             re.compile(rf"(?<![ \t])[ \t]*{re.escape(self._assign)}[ \t]+") if not spec.separator.strip() else None
         )
 
+    @property
+    def by_digits(self) -> bool:
+        """Whether digits decide if it is this line: those of its mark or of a value that it must have. By its numbers a
+        bar may contradict itself, and an engine may stand still.
+        """
+        spec, words = self.spec, (self.spec.line, *self.spec.where.values())
+        numbers = spec.positive or "epoch_step" in dict(self.mark.captured)
+        return bool(numbers) or any(char.isdigit() for word in words for char in word)
+
     # --- the line ---------------------------------------------------------------------------------------------------
 
     def head(self, line: Line) -> Head | None:
@@ -175,7 +184,10 @@ class Reading:
             known = self._targets.get(name)
             convert = _kept if known is None else _or_text(known[1])
             read[name] = Span(line.start + at, text, convert, convert(text))
-        message = line.text.strip()[:500] if self.spec.means == "failure" else ""
+        message: Any = ""
+        if self.spec.means == "failure":
+            start = len(line.text) - len(line.text.lstrip())
+            message = line.span((start, start + len(line.text.strip()[:500])), str)
         if self.spec.means in get_args(Part) and _REPEATED in line.text:
             return Spanned(_nothing, {})
         values = {"head": dict(head), "found": read, "message": message}

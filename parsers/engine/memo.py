@@ -82,8 +82,8 @@ class Memo:
             self._bytes = size
 
     def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
-        """What the first `asked` rules gave for `raw`, a line of this shape that is one segment, if no digit decided that:
-        how further ones are read. `answer`: (rule, what it gave); empty: the shape is noise.
+        """Remember how lines of this shape are read, if no digit decides that. The first `asked` rules gave `answer`
+        for `raw`, a line that is a single segment: (rule, what it gave); empty: the shape is noise.
         """
         shape.tries += 1
         key = shape.key

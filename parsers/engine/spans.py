@@ -70,9 +70,7 @@ class Layout:
 
     __slots__ = ("_parts", "_used", "read", "redrawn", "used")
 
-    def __init__(
-        self, raw: bytes, answer: Sequence[tuple[str, Spanned]], used: Callable[[Event], bool] | None
-    ) -> None:
+    def __init__(self, raw: bytes, answer: Sequence[tuple[str, Spanned]], used: Callable[[Event], bool] | None) -> None:
         """`raw` is the first line of the shape, `answer` that of the rules. Raises NoLayoutError. `used`: whether the
         reader has a use for an event; None: for all, and for a progress bar that is drawn again.
         """
@@ -83,7 +81,7 @@ class Layout:
         self._used = None if all(wanted) else used
         one = len(answer) == len(events) == 1 and all(wanted) and isinstance(answer[0][1].make, type)
         self.read = self._one if one else self._all
-        """(rule, event) for each event that the line gives. None: the rules are to be asked, a number is out of bounds."""
+        """(rule, event) of all that a line says; None where the rules are to be asked, as a number is out of bounds."""
         self.used = any(wanted) or not events
         """False where nobody has a use for what such lines say."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
@@ -147,13 +145,11 @@ class _Part:
         return self._make(**values, **self._constants)
 
 
-def _map(
-    raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]
-) -> tuple[list[_Item], bool]:
+def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]) -> tuple[list[_Item], bool]:
     """(the items of a mapping or tuple, whether digits stand in names: they are read where they stand before)."""
     items: list[_Item] = []
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-        digits = isinstance(name, str) and _DIGIT.search(name)
+        digits = _DIGIT.search(str(name)) if isinstance(value, dict) else None
         text, told = (item.text, item.value) if isinstance(item, Span) else (item, item)
         if not digits and not _DIGIT.search(text):
             items.append((name, slice(0, 0), partial(_same, told)))
@@ -161,7 +157,7 @@ def _map(
         if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
             raise NoLayoutError
         at = _slice(raw, item, places)
-        items.append((_before(raw, name, at.start) if digits else name, at, _of_bytes(item, raw[at])))
+        items.append((_before(raw, str(name), at.start) if digits else name, at, _of_bytes(item, raw[at])))
     return items, any(isinstance(place, slice) for place, _, _ in items)
 
 

@@ -186,14 +186,16 @@ class _Form:
             return
         if self._spans:
             filled = {name: line.span(places[name], self._reads.get(name) or self._fields[name]) for name in told}
-            yield Spanned(self._event, line.origin_spans | self._spec.fields | filled)
+            yield Spanned(self._event, {**line.origin_spans, **self._spec.fields, **filled})
         else:
             yield from self._events(words, values, line)
 
     def _groups(self, match: re.Match[str], line: Line) -> dict[str, tuple[int, int]]:
         """Where the groups that are found stand, by name."""
         found = [match, *(pattern.search(line.text) for pattern in self._beside)]
-        return {name: one.span(name) for one in found if one for name, text in one.groupdict().items() if text is not None}
+        return {
+            name: one.span(name) for one in found if one for name, text in one.groupdict().items() if text is not None
+        }
 
     def _told(self, groups: dict[str, str], words: dict[str, Any]) -> dict[str, Any]:
         """The fields that groups fill."""

@@ -43,7 +43,7 @@ def read_dict(line: Line) -> Iterator[Spanned]:
     text = line.text
     for match in _DICT.finditer(text, max(0, len(text) - _MAX_DICT - 2000)):
         if any(key in match[0] for key in _KEYS):
-            places = {pair[1]: pair.span(pair.lastindex) for pair in _PAIR.finditer(text, *match.span())}
+            places = {pair[1]: pair.span(pair.lastindex or 0) for pair in _PAIR.finditer(text, *match.span())}
             yield _from_places(places, line)
 
 

@@ -143,7 +143,7 @@ def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
 
 
 def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split: _Split) -> _Fields:
-    """The `|`-separated fields of one line, those of `lead` and of `rest`, places in the text. What another writer glued
+    """The `|`-separated fields of one line, of `lead` and `rest`: places in the text. What another writer glued
     behind gives only fields that we know.
     """
     found = _Fields(line)

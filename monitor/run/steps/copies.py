@@ -16,9 +16,6 @@ from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, O
 
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
 _ALONE = 128  # remembered while one source reports: only tee copies, which stand close together
-_AHEAD = 2  # intervals by which two lines of one launch may be apart
-_RIVALS = 4
-_ALONE_NOW = 5  # lines of a rival in a row after which the other launch is believed to be dead
 _LAUNCHES = 4  # reports of one iteration that are remembered
 
 Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, int, str]
@@ -42,62 +39,10 @@ class Copies(Struct):
     steps: dict[int, tuple[int, str, float | None, float | None, float | None]] = field(default_factory=dict)
     """Step of DeepSpeed's engine -> (launch, form, loss, learning rate, seconds) of its newest report."""
     cursors: dict[str, Stream] = field(default_factory=dict)
-    left: list[int] = field(default_factory=list)
-    """Last iterations of the launches that others have replaced."""
-    rivals: list[int] = field(default_factory=list)
-    """Last iterations of launches that write into the same log at the same time."""
-    in_a_row: int = 0
-    """Lines of rivals since the last one that counted."""
     joined: set[str] = field(default_factory=set)
     """Sources that are in the present launch beside others, and have told no step of it: what they say of its set-up
     begins none.
     """
-    found: int = 0
-    """How often a launch that seemed to be replaced by the present one went on beside it."""
-
-    def is_rivals(self, iteration: int, last: int | None, interval: int, lines: int) -> bool:
-        """Whether a launch reports it that writes beside the one that counts: two launches of one job were started by
-        mistake. It shows when a launch that seemed to be replaced goes on where it was; the one that is ahead counts,
-        until it is silent. `lines`: iterations that this launch has counted.
-        """
-        most = _AHEAD * interval
-        if last is None or iteration > last:
-            if last is None or iteration - last > most:
-                for before in self.left:
-                    if 0 < iteration - before <= most:
-                        self.left.remove(before)
-                        if last is not None:
-                            self.rival(last)
-                        break
-            return False
-        for index, other in enumerate(self.rivals):
-            if 0 < iteration - other <= most:
-                self.in_a_row += 1
-                if self.in_a_row > _ALONE_NOW:
-                    del self.rivals[index]
-                    return False
-                self.rivals[index] = iteration
-                return True
-        # nearly abreast: each seems to replace the other, again and again
-        if self.left and lines <= most and last - iteration <= most and abs(iteration - self.left[-1]) <= most:
-            self.rival(iteration)
-            return True
-        return False
-
-    def may_be_rivals(self, lines: int, interval: int) -> bool:
-        """Whether the last step, told once more, may be another launch's."""
-        return bool(self.rivals) or (bool(self.left) and lines <= _AHEAD * interval)
-
-    def rival(self, last: int) -> None:
-        """Another launch writes beside the one that counts, and stands at iteration `last`."""
-        self.rivals = [*self.rivals[1 - _RIVALS :], last]
-        self.found += 1
-
-    def replaced(self, last: int | None) -> None:
-        """Another launch has begun."""
-        if last is not None:
-            self.left = [*self.left[1 - _RIVALS :], last]
-        self.in_a_row = self.found = 0
 
     def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
         """Whether this report adds nothing to what is known."""
@@ -118,7 +63,6 @@ class Copies(Struct):
 
     def remember(self, event: IterationLogged, source: str, attempt: int) -> None:
         """A report that counts, and where its source stands."""
-        self.in_a_row = 0
         seen, iteration = self.seen, event.iteration
         report = (
             event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, attempt, source

@@ -12,8 +12,6 @@ from megatron_monitor.run.launches import (
     first_of_launch,
     program_of,
     take_back,
-    unite,
-    went_on,
     withdraw,
 )
 from megatron_monitor.run.phases import Phase
@@ -26,6 +24,10 @@ from megatron_monitor.run.steps.watch import pure
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
+_AHEAD = 2  # intervals by which two lines of one attempt may be apart
+_LEFT = 4  # attempts before the present one, of which one may go on beside it
+_AMID = 16  # iterations that one training finishes between two lines of another's set-up
+_ALONE = 5  # lines of another training in a row after which the one that counts is believed to be over
 LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
 
@@ -62,34 +64,47 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
     return True
 
 
-def is_rivals(state: RunState, iteration: int, at: float) -> bool:
-    """Whether another training tells the step, which writes into the same log at the same time. The launch that seemed
-    to be replaced by it goes on: nothing has ended. The other one counts once this one is silent, and has lost nothing.
+def is_of_another(state: RunState, iteration: int, at: float) -> bool:
+    """Whether the step is one of another training that writes into the same log at the same time (incident mixed_log).
+
+    Two trainings show when the numbers go back without a set-up, and then an attempt that seemed replaced goes on where
+    it was, or each replaces the other again at once. The training that is ahead counts; if it is silent for some lines,
+    the other one counts, as a new attempt that has lost nothing.
     """
-    launch, copies = state.launch, state.copies
-    usual, last, known = launch.log_interval or state.past.log_interval or 1, launch.last_iteration, copies.found
-    rivals = len(copies.rivals)
-    told = copies.is_rivals(iteration, last, usual, launch.iterations)
-    if len(copies.rivals) < rivals:
-        begin_launch(state, at, in_process=True)
-        state.launch.resumed = True
+    launch, ends = state.launch, state.ends
+    last, most = launch.last_iteration, _AHEAD * (launch.log_interval or state.past.log_interval or 1)
+    if last is None or not ends:
         return False
-    if not told and last is not None and iteration <= last and _set_up_amid(state, iteration, 2 * usual):
-        copies.rival(iteration)
-        told = True
-    if copies.found != known:
-        unite(state, mine=told)
-    return told
+    if iteration > last:
+        left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
+        if iteration - last > most and any(0 < iteration - before <= most for before in left):
+            launch.mixed = True
+        return False
+    before = ends[-1].last_iteration
+    if before is not None and launch.iterations <= most and max(last - iteration, abs(iteration - before)) <= most:
+        launch.mixed = True
+    if not launch.mixed:
+        return False
+    launch.others += 1
+    if launch.others <= _ALONE:
+        return True
+    begin_launch(state, at, in_process=True)
+    state.launch.resumed = True
+    return False
 
 
-def _set_up_amid(state: RunState, iteration: int, most: int) -> bool:
-    """Whether the set-up that began the launch was that of another training, whose first step comes only now: what was
-    counted since had gone on where the launch before was.
+def _is_amid_set_up(state: RunState, iteration: int) -> bool:
+    """Whether the first step of an attempt goes straight on, as that of the attempt before did, and that one was short:
+    the set-up of another training came between steps of one that never stopped.
     """
-    launch, loaded = state.launch, state.launch.loaded or 0
-    if launch.opening or launch.evidence or launch.first_iteration is None:
+    if len(state.ends) < 2:
         return False
-    return went_on(state) and 0 < iteration - loaded <= most < launch.first_iteration - loaded
+    before, last = state.ends[-2:]
+    if before.crashed or last.crashed or before.last_iteration is None or last.last_iteration is None:
+        return False
+    most = _AHEAD * (state.past.log_interval or 1)
+    went_on = abs(last.last_iteration - last.iterations - before.last_iteration) < most
+    return went_on and last.iterations <= _AMID and 0 < iteration - last.last_iteration <= most
 
 
 def count_step(state: RunState, report: Report) -> Phase:
@@ -102,6 +117,7 @@ def count_step(state: RunState, report: Report) -> Phase:
     if first:
         launch.first_iteration = iteration
         launch.first_iteration_seconds = report.seconds
+        launch.mixed = _is_amid_set_up(state, iteration)
     elif delta != launch.log_interval:
         _take_interval(state, iteration, delta)
     if not launch.resumed:
@@ -111,7 +127,7 @@ def count_step(state: RunState, report: Report) -> Phase:
     state.iterations_total = plus(state.iterations_total, delta)
     launch.opening.clear()
     pass_by(launch, at, report.told.source, step=True)
-    launch.step_seconds = None
+    launch.step_seconds, launch.others = None, 0
     if report.passed is not None:
         add_seconds(state, report.passed)
     if report.seconds is not None:

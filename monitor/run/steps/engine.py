@@ -9,7 +9,7 @@ from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import Told, plus
 from megatron_monitor.run.saves import note_save, note_whole
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
+from megatron_monitor.run.steps.counting import Report, count_step, is_of_another, take_over, take_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Moved:
@@ -27,7 +27,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Mo
         return launch.latest.iteration is None or event.step > launch.latest.iteration
     number = _number(launch, event)
     if launch.last_iteration is not None and number not in (launch.last_iteration, launch.last_iteration + 1):
-        if state.copies.is_told(number, event, launch.number) or is_rivals(state, number, told.at):
+        if state.copies.is_told(number, event, launch.number) or is_of_another(state, number, told.at):
             return False
         launch = state.launch
     if launch.last_iteration is not None and number < launch.last_iteration:

@@ -1,4 +1,4 @@
-"""The training loop's own line, of any dialect: copies, rivals, restarts, values and time. Pure."""
+"""The training loop's own line, of any dialect: copies, restarts, values and time. Pure."""
 
 from msgspec import structs
 
@@ -10,7 +10,7 @@ from megatron_monitor.run.launches import begin_launch, is_over, program_of
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import Told, observe_iteration, plus
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
+from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_of_another, measured, take_over
 
 _COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
@@ -71,10 +71,14 @@ def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> 
         return False
     if iteration == last and event.dialect not in BY_NAME:
         return False  # a bar that is drawn again
-    if (last is None or iteration != last + interval) and is_rivals(state, iteration, at):
-        return False
     highest = state.past.highest_iteration
-    return highest is None or iteration > highest or _is_news(state, event, source, at)
+    known = highest is not None and iteration <= highest
+    if known and state.copies.is_copy(event, source, launch.number):
+        state.copies.moved(source, iteration, launch.number)
+        return False
+    if last is not None and iteration != last + interval and is_of_another(state, iteration, at):
+        return False
+    return not known or _is_news(state, event, source, at)
 
 
 def _is_another_programs(launch: Launch, iteration: int) -> bool:
@@ -84,13 +88,10 @@ def _is_another_programs(launch: Launch, iteration: int) -> bool:
 
 
 def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
-    """Whether a line of an iteration that was seen before counts: it does where a launch computes it again, which may
-    begin with this line. Copies and sources that lag behind their twin do not.
+    """Whether a line of an iteration that was seen before, and is no copy, counts: it does where a launch computes it
+    again, which may begin with this line. Sources that lag behind their twin do not.
     """
     copies, iteration = state.copies, event.iteration
-    if copies.is_copy(event, source, state.launch.number):
-        copies.moved(source, iteration, state.launch.number)
-        return False
     launch = state.launch
     if launch.driver == "engine" or (launch.driver == "trainer" and not is_over(launch) and launch.phase != "exiting"):
         take_over(state, "iteration", event.dialect)

@@ -159,12 +159,7 @@ def may_change_launch(state: RunState, event: Event, author: str) -> bool:
     if isinstance(event, EngineStepLogged):
         return event.step < last
     assert isinstance(event, IterationLogged)
-    return event.iteration < last or (event.iteration == last and not _is_repeated(state, event, author))
-
-
-def _is_repeated(state: RunState, event: IterationLogged, author: str) -> bool:
-    """Whether the last line comes once more, as from a logger that prints all twice: no other launch may tell it."""
-    launch, copies = state.launch, state.copies
-    if event.dialect != launch.dialect or copies.may_be_rivals(launch.iterations, launch.log_interval or 1):
-        return False
-    return copies.is_copy(event, author, launch.number)
+    if event.iteration != last:
+        return event.iteration < last
+    # the last line may come once more, as from a logger that prints all twice
+    return event.dialect != launch.dialect or not state.copies.is_copy(event, author, launch.number)

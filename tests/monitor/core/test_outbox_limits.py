@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from megatron_monitor.core.outbox import Outbox, Owed, Result, Tried
+from megatron_monitor.core.outbox import OUTCOMES, Outbox, Owed, Result, Tried
 from megatron_monitor.detectors.base import Severity
 from megatron_monitor.incidents import Transition
 
@@ -178,16 +178,12 @@ def test_what_stands_behind_a_refused_message_goes_first_unless_it_is_its_incide
     assert told == [("a", "crash", FIRING), ("b", "hang", FIRING), ("b", "hang", RESOLVED)]
 
 
-@pytest.mark.parametrize(
-    ("result", "known", "changed"),
-    [("untried", False, False), ("later", True, False), ("refused", True, True)],
-)
-def test_who_was_tried_may_know(result: Result, known: bool, changed: bool) -> None:
-    """A try that failed may have arrived; what was answered is to be saved."""
+@pytest.mark.parametrize(("result", "changed"), [("untried", False), ("later", False), ("refused", True)])
+def test_what_was_answered_is_to_be_saved(result: Result, changed: bool) -> None:
+    """A try that failed changes nothing."""
     box = outbox(message("a"))
     answer(box, 0.0, result)
-    ((owed,),) = box.save().values()
-    assert (owed.known, box.changed) == (known, changed)
+    assert box.changed == changed
 
 
 # --- saved ------------------------------------------------------------------------------------------------------------
@@ -203,17 +199,6 @@ def test_a_message_waits_two_seconds_to_be_saved() -> None:
     assert [one.message.run for one in handed(box, 12.5)] == ["a", "b"]
     box.saved = box.last
     assert [one.message.run for one in handed(box, 10.0)] == ["a", "b"]
-
-
-def test_nothing_overtakes_what_waits_to_be_saved() -> None:
-    """A digest that is older by its first message stands in the place of its newest."""
-    ends = [message(f"r{number}", RESOLVED, number) for number in range(21)]
-    box = outbox(*(message(f"r{number}") for number in range(21)), *ends[:20], saved=False)
-    owe(box, *(message(f"x{number}") for number in range(460)), now=9.0, saved=False)
-    owe(box, ends[20], now=9.5, saved=False)
-    assert handed(box, 10.0) == []
-    assert handed(box, 11.0)[-1].message.run == "x49"
-    assert handed(box, 11.0, last=True)[-1].message.run == "21 runs"
 
 
 def test_a_new_outbox_numbers_from_one() -> None:
@@ -243,7 +228,7 @@ def test_a_receiver_that_was_owed_nothing_leaves_without_a_word(caplog: pytest.L
     box.take_outcomes()
     box.receivers(["pager"])
     assert caplog.text == ""
-    assert box.take_outcomes() == {("pager", one): 0 for one in ("sent", "retried", "failed", "dropped")}
+    assert box.take_outcomes() == {("pager", one): 0 for one in OUTCOMES}
 
 
 def test_outcomes_are_counted_from_the_last_time_they_were_taken() -> None:
@@ -254,200 +239,12 @@ def test_outcomes_are_counted_from_the_last_time_they_were_taken() -> None:
     assert outcomes(box) == {}
 
 
-# --- put together -----------------------------------------------------------------------------------------------------
+# --- too many ---------------------------------------------------------------------------------------------------------
 
 
-def told(of: Outbox, now: float) -> list[tuple[str, str]]:
-    """(run, summary) of what would be sent."""
-    return [(one.message.run, one.message.summary) for one in handed(of, now, last=True)]
-
-
-@pytest.mark.parametrize(("now", "count"), [(599.999, 2), (600.0, 1)])
-def test_what_began_and_ended_is_one_message_after_ten_minutes(now: float, count: int) -> None:
-    """Before that it is sent as it was. The minutes are the first message's."""
-    box = outbox(message("a"), now=1000.0)
-    owe(box, message("a", RESOLVED), now=1500.0)
-    assert len(told(box, 1000.0 + now)) == count
-
-
-@pytest.mark.parametrize("status", [FIRING, RESOLVED])
-def test_a_message_by_itself_stays_as_it_is(status: str) -> None:
-    """However long it is owed."""
-    box = outbox(message("a", status))
-    before = box.save()
-    assert handed(box, 6000.0, last=True) == before["chat"]
-    assert box.save() == before
-
-
-@pytest.mark.parametrize(("others", "count"), [(498, 500), (499, 500)])
-def test_above_500_messages_nothing_is_kept_as_it_was(others: int, count: int) -> None:
-    """500 are sent as they were; of 501 what began and ended is one."""
+@pytest.mark.parametrize(("others", "left"), [(498, 500), (499, 500)])
+def test_above_500_messages_the_newest_of_each_incident_is_kept(others: int, left: int) -> None:
+    """500 are sent as they were; of 501 the beginning of what has ended is suppressed, and counted."""
     box = outbox(message("a"), message("a", RESOLVED), *(message(f"r{number}") for number in range(others)))
-    assert len(told(box, 0.0)) == count
-
-
-def stale(*messages: Transition) -> list[Owed]:
-    """What is left of these messages after ten minutes."""
-    return handed(outbox(*messages), 600.0, last=True)
-
-
-def test_one_incident_that_ended_is_told_with_its_end() -> None:
-    """Its evidence counts it."""
-    (one,) = stale(message("a"), message("a", RESOLVED, 5.0))
-    assert one.message.summary == "began and ended before this could be delivered; resolved at 5: firing at 0"
-    assert one.message.status == RESOLVED
-    assert one.message.evidence == {"kept_back": 1}
-    assert (one.ended, one.known) == ({"hang": 1}, False)
-
-
-def test_incidents_that_came_and_went_are_counted() -> None:
-    """Two of them, in one message."""
-    (one,) = stale(message("a"), message("a", RESOLVED), message("a"), message("a", RESOLVED, 7.0))
-    assert one.message.summary == (
-        "began and ended 2 times before this could be delivered; the last time resolved at 7: firing at 0"
-    )
-    assert (one.message.evidence, one.ended) == ({"kept_back": 2}, {"hang": 2})
-
-
-def test_what_still_fires_is_told_behind_what_ended() -> None:
-    """Two messages."""
-    ended, firing = stale(message("a"), message("a", RESOLVED, 1.0), message("a", FIRING, 2.0))
-    assert (ended.message.status, ended.message.evidence["kept_back"]) == (RESOLVED, 1)
-    assert (firing.message.status, firing.message.summary) == (FIRING, "firing at 2")
-
-
-def test_what_grew_worse_is_told_once_in_the_first_ones_place() -> None:
-    """The newest says it all."""
-    box = outbox(message("a"), message("b"), message("a", FIRING, 2.0, severity="warning"))
-    owe(box, message("a", FIRING, 9.0), now=9.0)
-    first, second = handed(box, 600.0, last=True)
-    assert (first.number, first.since, first.message.summary) == (1, 0.0, "firing at 9")
-    assert second.message.run == "b"
-
-
-def test_what_was_put_together_is_not_told_twice() -> None:
-    """A second look changes nothing; another time is added."""
-    box = outbox(message("a"), message("a", RESOLVED, 1.0))
-    (one,) = handed(box, 600.0, last=True)
-    owe(box, message("a", FIRING, 601.0), now=601.0)
-    ended, firing = handed(box, 1300.0, last=True)
-    assert ended.message == one.message
-    assert firing.message.summary == "firing at 601"
-    owe(box, message("a", RESOLVED, 602.0), now=602.0)
-    (again,) = handed(box, 1300.0, last=True)
-    assert again.message.summary == (
-        "began and ended 2 times before this could be delivered; the last time resolved at 602: firing at 601"
-    )
-    assert again.ended == {"hang": 2}
-
-
-def test_the_end_of_what_was_told_is_no_news_of_an_incident() -> None:
-    """Its receiver waits for it: nothing says that it began meanwhile, and it is in no digest."""
-    ended, firing = stale(message("a", RESOLVED, 1.0), message("a", FIRING, 2.0))
-    assert (ended.message.summary, ended.message.evidence, ended.ended) == ("resolved at 1", {}, {})
-    assert ended.known
-    assert not firing.known
-    (one,) = stale(message("a", RESOLVED, 1.0), message("a"), message("a", RESOLVED, 3.0))
-    assert one.known
-    assert one.message.evidence["kept_back"] == 1
-
-
-@pytest.mark.parametrize("tried", [0, 1, 2])
-def test_what_was_tried_is_not_taken_for_unknown(tried: int) -> None:
-    """Its beginning, its repetition or its end: the receiver may have heard of it."""
-    box = outbox(message("a"))
-    if tried == 1:
-        owe(box, message("a", FIRING, 1.0))
-    if tried == 2:
-        owe(box, message("a", RESOLVED, 1.0))
-    chosen = box.batch("chat", 0.0)
-    box.settle("chat", [Tried(one.number, "later" if one is chosen[-1] else "untried") for one in chosen], 0.0)
-    if tried != 2:
-        owe(box, message("a", FIRING, 2.0), message("a", RESOLVED, 3.0))
-    (one,) = handed(box, 600.0, last=True)
-    assert one.known
-
-
-@pytest.mark.parametrize("tried", [0, 1, None])
-def test_what_was_tried_stays_known_behind_its_repetition(tried: int | None) -> None:
-    """The newest takes the place of one that was tried, or was itself: its end is awaited, and goes into no digest."""
-    box = outbox(message("a"), message("a", FIRING, 300.0))
-    chosen = box.batch("chat", 0.0)
-    box.settle("chat", [Tried(one.number, "later" if at == tried else "untried") for at, one in enumerate(chosen)], 0.0)
-    assert len(handed(box, 600.0, last=True)) == 1
-    owe(box, message("a", RESOLVED, 601.0))
-    (one,) = handed(box, 1200.0, last=True)
-    assert one.known is (tried is not None)
-
-
-# --- a storm ----------------------------------------------------------------------------------------------------------
-
-
-def storm(count: int, **more: Severity) -> list[Transition]:
-    """So many runs hang and go on, in this order."""
-    told = [
-        (message(f"r{number}", FIRING, number), message(f"r{number}", RESOLVED, number, **more))
-        for number in range(count)
-    ]
-    return [one for pair in told for one in pair]
-
-
-def test_twenty_incidents_that_nobody_heard_of_are_told_one_by_one() -> None:
-    """Of 21 it is a digest."""
-    assert len(stale(*storm(20))) == 20
-    (digest,) = stale(*storm(21))
-    assert digest.message.run == "21 runs"
-
-
-def test_those_that_somebody_may_have_heard_of_are_no_storm() -> None:
-    """Each end is awaited."""
-    box = outbox(*(message(f"r{number}") for number in range(21)))
-    answer(box, 0.0, "later")
-    owe(box, *(message(f"r{number}", RESOLVED) for number in range(21)))
-    assert len(handed(box, 600.0, last=True)) == 21
-
-
-def test_a_digest_counts_kinds_and_names_runs() -> None:
-    """The most frequent kind first, twenty runs, the worst severity, the last end, and over how long it was."""
-    box = outbox(message("x", kind="crash"), message("x", RESOLVED, 5.0, kind="crash"), now=1000.0)
-    owe(box, *storm(21, severity="warning"), now=1180.0)
-    owe(box, message("z"), now=1181.0)
-    digest, still = handed(box, 1800.0, last=True)
-    told = digest.message
-    assert (told.incident, told.status, told.severity, told.time) == ("hang", RESOLVED, "critical", AT + 20.0)
-    assert told.summary == (
-        "22 incidents of 22 runs began and ended within 3 min before this could be delivered: 21 hang, 1 crash"
-    )
-    assert told.evidence == {
-        "kept_back": 22,
-        "kinds": {"hang": 21, "crash": 1},
-        "runs": "x, " + ", ".join(f"r{number}" for number in range(19)) + " and 2 more",
-    }
-    assert (digest.since, len(digest.runs)) == (1000.0, 22)
-    assert still.message.run == "z"
-    assert digest.number < still.number
-
-
-@pytest.mark.parametrize("runs", [11, 20])
-def test_a_digest_that_names_all_its_runs_counts_no_more(runs: int) -> None:
-    """Two kinds of incidents in each."""
-    pairs = [
-        message(f"r{number}", status, number, kind=kind)
-        for kind in ("hang", "crash")
-        for number in range(runs)
-        for status in (FIRING, RESOLVED)
-    ]
-    (digest,) = stale(*pairs)
-    assert digest.message.evidence["runs"] == ", ".join(f"r{number}" for number in range(runs))
-
-
-def test_a_digest_that_waits_takes_a_second_storm_in() -> None:
-    """One message, with the kinds and runs of both; by itself it stays as it is."""
-    box = outbox(*storm(21))
-    (first,) = handed(box, 600.0, last=True)
-    (again,) = handed(box, 700.0, last=True)
-    assert again == first
-    for number in range(20, 41):
-        owe(box, message(f"r{number}", FIRING, 700.0), message(f"r{number}", RESOLVED, 701.0), now=700.0)
-    (both,) = handed(box, 1300.0, last=True)
-    assert (both.message.run, both.ended, both.message.time) == ("41 runs", {"hang": 42}, AT + 701.0)
+    assert len(handed(box, 0.0, last=True)) == left
+    assert outcomes(box) == ({"suppressed": 1} if others == 499 else {})

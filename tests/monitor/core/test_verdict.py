@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.serve.server import Reply, Request
+from megatron_monitor.serve.exchange import Reply, Request
 from megatron_monitor.serve.views import view_of
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 from tests.commands import command

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
-from megatron_monitor.core.outbox import Outbox
+from megatron_monitor.core.outbox import OUTCOMES, Outbox
 from megatron_monitor.deliveries import Deliveries
+from megatron_monitor.desk import Desk
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError, payload
 from megatron_monitor.notifiers.command import Command
@@ -118,9 +119,7 @@ def test_everything_is_sent_in_order(loop: Make) -> None:
     one.turn()
     assert a.messages == b.messages == messages
     assert one.outbox.take_outcomes() == {
-        (name, outcome): 5 if outcome == "sent" else 0
-        for name in "ab"
-        for outcome in ("sent", "retried", "failed", "dropped")
+        (name, outcome): 5 if outcome == "sent" else 0 for name in "ab" for outcome in OUTCOMES
     }
 
 
@@ -277,3 +276,17 @@ def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> No
     assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
     assert receiver.bodies == [payload(HANG)] * 2
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.received} | {payload(HANG)["id"]}) == 1
+
+
+def test_a_message_above_the_limit_is_counted_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each notifier that would have been sent it, when the incident begins; what is only shown is not counted."""
+    config = load("notifiers: [{type: command, name: chat, command: [/bin/false]}]")
+    core = Core(config)
+    desk = Desk(core, config, ManualClock(), lambda: None, lambda _: {})
+    desk.start(config)
+    kept_back = replace(HANG, quiet=True, kept_back=True)
+    said = [kept_back, replace(kept_back, status="resolved"), replace(HANG, quiet=True)]
+    monkeypatch.setattr(core, "tick", lambda _now: said)
+    desk.judge(0.0, act=False)
+    assert core.outbox.owed() == {"chat": 0}
+    assert core.outbox.take_outcomes()["chat", "suppressed"] == 1

@@ -23,7 +23,6 @@ from megatron_monitor.run.evidence import believe, fold_done, fold_evidence, goe
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.records import Latest, Told
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.copies import Copies
 
 
 def run(**launch: Any) -> RunState:
@@ -368,21 +367,3 @@ def test_what_a_launcher_held_back_is_of_the_launch_before(
         told = replace(event, logged_at=f"2026-03-01 {stamp}" if stamp else None)
         fold(state, LogEvent(1, "test", told, "the line"), "log", 5.0, True)
     assert len(state.launch.evidence) == (2 if kept else 0)
-
-
-@pytest.mark.parametrize(
-    ("iteration", "rival"), [(51, True), (52, True), (53, False), (50, False), (49, False), (101, False)]
-)
-def test_a_rival_goes_on_where_it_was(iteration: int, rival: bool) -> None:
-    """By two intervals at most; the same number once more is a copy's."""
-    copies = Copies(rivals=[50])
-    assert copies.is_rivals(iteration, 100, 1, 40) == rival
-    assert (copies.rivals, copies.in_a_row) == ([iteration if rival else 50], int(rival))
-
-
-@pytest.mark.parametrize(("iteration", "known"), [(101, True), (102, True), (103, False), (100, False), (99, False)])
-def test_a_launch_that_seemed_to_be_replaced_goes_on(iteration: int, known: bool) -> None:
-    """What counts now is its rival; its last number once more, told late by a copy, shows nothing."""
-    copies = Copies(left=[100])
-    assert not copies.is_rivals(iteration, 5, 1, 5)
-    assert (copies.left, copies.rivals) == (([], [5]) if known else ([100], []))

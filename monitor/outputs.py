@@ -1,0 +1,212 @@
+"""The metrics written to where a scrape cannot come: a textfile for node_exporter, a Pushgateway.
+
+Law: the loop never waits for an output, nor one output for another. A failure is counted, logged once, and tried again
+at the next interval: what is written is always the present, so nothing queues up. The families of the runs and the
+monitor's own are written; those of the process are left out: node_exporter has its own process_*.
+"""
+
+import http.client
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import basic_auth_handler, default_handler, delete_from_gateway, push_to_gateway
+
+from megatron_monitor import scalars
+from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.scalars import FilePath, Name
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.units import PositiveSeconds
+
+_log = logging.getLogger(__name__)
+_FAILURES = (OSError, http.client.HTTPException, ValueError)
+_OWN_LABELS = {"run", *(label for row in (*CATALOGUE, *MONITOR_CATALOGUE) for label in row.labels)}
+_EMPTY = CollectorRegistry()
+"""prometheus_client makes the requests to a gateway; the page is prometheus_text.py's, which is faster."""
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """One place to write to. `instance` names this daemon: host:port. Both methods raise OSError, HTTPException or
+    ValueError, in bounded time.
+    """
+
+    name: Name
+    """Also the label `output` of its metrics."""
+    interval: PositiveSeconds = 15.0
+    """Between two writes: as often as Prometheus scrapes."""
+
+    def write(self, page: bytes, instance: str) -> None:
+        """Put the present figures, as Prometheus text, in the place of the last ones."""
+        raise NotImplementedError
+
+    def remove(self, instance: str) -> None:
+        """Delete what was written: the daemon ends, and nobody renews it."""
+        raise NotImplementedError
+
+
+class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfile"):
+    """The metrics as a file for node_exporter's textfile collector, replaced whole."""
+
+    path: FilePath
+    """Below node_exporter's --collector.textfile.directory."""
+    labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=scalars.empty)
+    """Added to every sample: two daemons on one node would else write the same series twice."""
+
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if not self.path.endswith(".prom"):
+            yield "path", "does not end in .prom, and node_exporter reads no other file"
+        for label in self.labels:
+            if label in _OWN_LABELS or label.startswith("__"):
+                yield "labels", f"{label} is a label of the metrics themselves"
+
+    def write(self, page: bytes, instance: str) -> None:  # noqa: ARG002 - the file is of this host
+        """Write beside it and rename. Raises OSError."""
+        beside = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
+        try:
+            beside.unlink(missing_ok=True)
+            with beside.open("xb") as stream:  # the directory may be everybody's: no link is followed
+                stream.write(page)
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def remove(self, instance: str) -> None:  # noqa: ARG002
+        """Delete the file: node_exporter would go on exporting it. Raises OSError."""
+        Path(self.path).unlink(missing_ok=True)
+
+
+class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
+    """The metrics pushed to a Pushgateway; the daemon's group is deleted when it ends."""
+
+    url: scalars.Url
+    job: Name = "megatron-monitor"
+    """As the rules know the daemons."""
+    instance: Name | None = None
+    """Names this daemon among those that push. None: host:port."""
+    timeout: PositiveSeconds = 10.0
+    """Of one push: longer than a gateway in health ever needs, shorter than the interval."""
+    username: Name | None = None
+    password_file: FilePath | None = None
+    """The file that holds the password of basic auth, read at each push."""
+
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if (self.username is None) != (self.password_file is None):
+            yield "", "username and password_file belong together"
+
+    def write(self, page: bytes, instance: str) -> None:
+        """PUT: a run that is no longer exported leaves the gateway too. Raises OSError or HTTPException."""
+        group = {"instance": self.instance or instance}
+        push_to_gateway(self.url, self.job, _EMPTY, group, self.timeout, partial(self._handler, page=page))
+
+    def remove(self, instance: str) -> None:
+        """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
+        group = {"instance": self.instance or instance}
+        delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
+
+    def _handler(
+        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes,
+        page: bytes = b"",
+    ) -> Callable[[], None]:  # fmt: skip
+        data = data or page
+        if self.username is None or self.password_file is None:
+            return default_handler(url, method, timeout, headers, data)
+        password = Path(self.password_file).read_text("utf-8").strip("\r\n")
+        return basic_auth_handler(url, method, timeout, headers, data, self.username, password)
+
+
+OUTPUTS: tuple[type[Output], ...] = (Textfile, Pushgateway)
+"""The configuration takes each class from here: `type:` is its tag."""
+
+
+class OutputTimer(threading.Thread):
+    """Writes the last snapshot to `output` every `output.interval` seconds, first when one has passed and the logs have
+    been read. It may hang: it ends with the process.
+    """
+
+    def __init__(
+        self, output: Output, snapshot: Callable[[], Snapshot], instance: str,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ) -> None:  # fmt: skip
+        """`wait` waits for the event, so many seconds at most."""
+        super().__init__(name=f"output-{output.name}", daemon=True)
+        self.output = output
+        self.counts = {"written": 0, "failed": 0}
+        """How many writes had which outcome."""
+        self._snapshot, self._instance, self._wait = snapshot, instance, wait
+        self._text = TextFormat(labels=getattr(output, "labels", None))
+        self._woken = threading.Event()
+        self._stopping = False
+        self._failing = ""
+
+    def wake(self, *, stop: bool = False) -> None:
+        """Write once more now, outside the intervals; or `stop`: the output is removed."""
+        self._stopping = self._stopping or stop
+        self._woken.set()
+
+    def run(self) -> None:
+        """Until it is stopped."""
+        while not self._stopping:
+            self._wait(self._woken, self.output.interval)
+            self._woken.clear()
+            if not self._stopping:
+                self.counts[self._try(self._write)] += 1
+        self._try(lambda: self.output.remove(self._instance))
+
+    def _write(self) -> None:
+        self.output.write(self._text.page(self._snapshot()).encode(), self._instance)
+
+    def _try(self, act: Callable[[], None]) -> str:
+        """The outcome. A failure is logged once when it begins or becomes another one, and once when it ends."""
+        failing = ""
+        try:
+            act()
+        except _FAILURES as error:
+            failing = str(error) or type(error).__name__
+        except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
+            _log.exception("output=%s outcome=bug", self.output.name)
+            return "failed"
+        if failing and failing != self._failing:
+            _log.warning("output=%s outcome=failed error=%r", self.output.name, failing)
+        elif self._failing and not failing:
+            _log.info("output=%s outcome=written again", self.output.name)
+        self._failing = failing
+        return "failed" if failing else "written"
+
+
+class Outputs:
+    """Every output of a configuration, each on a thread of its own."""
+
+    def __init__(self, outputs: Sequence[Output], snapshot: Callable[[], Snapshot], instance: str) -> None:
+        """`snapshot` gives the last one; `instance` names this daemon: host:port."""
+        self._timers = [OutputTimer(output, snapshot, instance) for output in outputs]
+
+    def start(self) -> None:
+        """Begin."""
+        for timer in self._timers:
+            timer.start()
+
+    def write_last(self) -> float:
+        """Write the present figures as well, outside the intervals; seconds until they have been read there."""
+        for timer in self._timers:
+            timer.wake()
+        return max((timer.output.interval for timer in self._timers), default=0.0)
+
+    def stop(self, timeout: float) -> None:
+        """Remove what was written, within `timeout` seconds at most."""
+        for timer in self._timers:
+            timer.wake(stop=True)
+        for timer in self._timers:
+            if timer.is_alive():
+                timer.join(timeout / len(self._timers))
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """(output, outcome) -> how many so far, zeros included: `megatron_monitor_output_writes_total`."""
+        return {(one.output.name, outcome): count for one in self._timers for outcome, count in one.counts.items()}
