@@ -15,6 +15,7 @@ from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.message import Notifier
 from megatron_monitor.poster import Poster
 from megatron_monitor.saving import Saving
 from megatron_monitor.scalars import one_line
@@ -34,7 +35,7 @@ class Desk:
         """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
         self.core, self._links, self._clock = core, links, clock
         self.saving = Saving(core, clock, wake)
-        self.deliveries = Deliveries(config.notifiers, clock, wake)
+        self.deliveries = Deliveries(_sent_messages(config), clock, wake)
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers, clock)
         self._alerts_at = float("-inf")
@@ -42,12 +43,12 @@ class Desk:
 
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
-        self.core.outbox.receivers(one.name for one in config.notifiers if not isinstance(one, Alertmanager))
+        self.core.outbox.receivers(one.name for one in _sent_messages(config))
 
     def configure(self, config: Config, before: Config, seconds: float) -> None:
         """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
         if config.notifiers != before.notifiers:
-            self.deliveries.replace(config.notifiers, seconds)
+            self.deliveries.replace(_sent_messages(config), seconds)
             self.poster.stop(0.0)
             self.poster = Poster(config.notifiers, self._clock)
             self._alerts_at = float("-inf")
@@ -113,3 +114,8 @@ class Desk:
         self.poster.stop(seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
+
+
+def _sent_messages(config: Config) -> list[Notifier]:
+    """The notifiers that are sent single messages: not an Alertmanager, which is shown all alerts."""
+    return [one for one in config.notifiers if not isinstance(one, Alertmanager)]

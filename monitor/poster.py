@@ -24,16 +24,16 @@ class Poster:
     def __init__(self, notifiers: Sequence[Notifier], clock: Clock) -> None:
         """Of these notifiers those that are Alertmanagers."""
         found = [one for one in notifiers if isinstance(one, Alertmanager)]
-        self._notifiers = {one: [_Lane(one, url, clock) for url in one.urls] for one in found}
+        self._notifiers = [(one, [_Lane(one, url, clock) for url in one.urls]) for one in found]
 
     @property
     def urls(self) -> list[str]:
         """Whom it posts to."""
-        return [url for one in self._notifiers for url in one.urls]
+        return [url for one, _ in self._notifiers for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
         """Post these to all of them. `now`: Unix seconds."""
-        for notifier, lanes in self._notifiers.items():
+        for notifier, lanes in self._notifiers:
             content = notifier.content(alerts, now)
             for lane in lanes:
                 lane.offer(content)
@@ -41,14 +41,14 @@ class Poster:
     def outcomes(self) -> dict[tuple[str, str], int]:
         """By notifier and outcome (sent, retried, failed), how many posts since the last call."""
         found: dict[tuple[str, str], int] = {}
-        for notifier, lanes in self._notifiers.items():
+        for notifier, lanes in self._notifiers:
             for outcome in (one for lane in lanes for one in lane.take_outcomes()):
                 found[notifier.name, outcome] = found.get((notifier.name, outcome), 0) + 1
         return found
 
     def stop(self, seconds: float) -> None:
         """Post what is new once more, within so many seconds in all."""
-        lanes = [lane for several in self._notifiers.values() for lane in several]
+        lanes = [lane for _, several in self._notifiers for lane in several]
         for lane in lanes:
             lane.end()
         for lane in lanes:
