@@ -5,6 +5,7 @@ and begins another. Nothing is owed to an Alertmanager: it is shown all of this 
 that is lost, and an Alertmanager that restarts, cost nothing. Times are Unix seconds.
 """
 
+from collections.abc import Container
 from typing import Final
 
 from msgspec import Struct, field
@@ -42,12 +43,14 @@ class Alerts(Struct):
         if message.status == "firing" and message.event and not message.quiet:
             self.open[key] = Alert(message, known.starts_at if known is not None and same else message.time)
 
-    def end_all(self, at: float) -> None:
-        """Nobody watches these runs any more, and nobody need."""
-        for alert in self.open.values():
+    def end_all(self, at: float, besides: Container[str] = ()) -> bool:
+        """Nobody watches the runs `besides` these any more, and nobody need. Whether something has ended."""
+        over = {key: one for key, one in self.open.items() if one.message.run not in besides}
+        for key, alert in over.items():
             alert.ends_at = at
-        self.ended += self.open.values()
-        self.open.clear()
+            self.ended.append(alert)
+            del self.open[key]
+        return bool(over)
 
     def shown(self, now: float) -> list[Alert]:
         """What an Alertmanager is shown now. An end is left out if the same alert stands again."""

@@ -101,15 +101,31 @@ class Desk:
     def send(self, now: float) -> None:
         """Hand out what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
+        self._post(now)
+        for outcome, many in self.poster.outcomes().items():
+            self.core.counts.add("notifications_total", *outcome, by=many)
+        self.core.unposted = self.poster.failing()
+
+    def _post(self, now: float) -> None:
         if self.poster.urls and not 0.0 <= now - self._alerts_at < _ALERTS:
             self._alerts_at = now
             at = now + self.core.wall_offset
             self.poster.show(self.core.alerts.shown(at), at)
-        for outcome, many in self.poster.outcomes().items():
-            self.core.counts.add("notifications_total", *outcome, by=many)
+
+    def all_is_read(self, now: float) -> None:
+        """Every log was found and read to its end: an alert of a run that is not there ends, its log is not followed."""
+        if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
+            self._alerts_at = float("-inf")
+            self.core.changed = True
+
+    def stop_runs(self, now: float, *, over: bool) -> None:
+        """The daemon stops in order; `over`: its runs end with it. All alerts are posted once more."""
+        self.core.stop_runs(now + self.core.wall_offset, over=over)
+        self._alerts_at = float("-inf")
 
     def finish(self, now: float, seconds: float) -> None:
         """Send once more what is owed, within so many seconds; what was delivered is not sent again."""
+        self._post(now)
         self.deliveries.finish(self.core.outbox, now, seconds)
         self.poster.stop(seconds)
         if self.core.outbox.changed:

@@ -102,12 +102,14 @@ class Watched:
         for name in names:
             self.sources[name].put_out = True
 
-    def let_go(self, run: Run, now: float) -> None:
-        """Drop the run if it has expired; the page keeps what it showed."""
-        if self.runs.expired(run, now):
-            self._keep_page(run, now)
-            del self.runs[run.state.name]
-            self.touch(run.log)
+    def let_go(self, run: Run, now: float) -> list[Transition]:
+        """Drop the run if it has expired, and end what is open of it; the page keeps what it showed."""
+        if not self.runs.expired(run, now):
+            return []
+        self._keep_page(run, now)
+        del self.runs[run.state.name]
+        self.touch(run.log)
+        return self.judge.give_up(run, "run_retention has passed since it ended", now)
 
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
