@@ -184,7 +184,7 @@ class Play:
 
     def silence(self, seconds: float) -> None:
         """Somebody silences the run for so much of the play's time."""
-        now = datetime.now(UTC)
+        now = datetime.now(UTC)  # noqa: TID251 - Alertmanager's clock
         body = {
             "matchers": [{"name": "cluster", "value": self.name, "isRegex": False, "isEqual": True}],
             "startsAt": now.isoformat(), "endsAt": (now + timedelta(seconds=seconds / SCALE)).isoformat(),
@@ -199,12 +199,22 @@ def posted(url: str, body: Any) -> None:
     urllib.request.urlopen(request, timeout=5).close()
 
 
-def alertmanager_config(directory: Path, base: str) -> Path:
-    """The shipped file, hastened, its receivers pointed at a stand-in at `base`."""
-    text = scaled((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())
-    config = loaded(text)
+def hastened_rules(directory: Path, *, incidents: bool = True) -> Path:
+    """A copy of the rules with shorter durations; without `incidents` those that monitors post themselves are left out."""
+    rules = loaded(scaled(RULES.read_text()))
+    if not incidents:
+        rules["groups"] = [one for one in rules["groups"] if one["name"] != "megatron-incidents"]
+    file = directory / "alerts.yml"
+    file.write_text(yaml.safe_dump(rules, sort_keys=False))
+    return file
+
+
+@contextmanager
+def alertmanager(directory: Path, receiver: Receiver, *options: str) -> Iterator[str]:
+    """The address of an Alertmanager on the shipped file, hastened, its receivers pointed at a stand-in."""
+    config = loaded(scaled((DEPLOY / "alertmanager" / "alertmanager.yml").read_text()))
     config["templates"] = [str(DEPLOY / "alertmanager" / "templates" / "*.tmpl")]
-    receivers = {one["name"]: one for one in config["receivers"]}
+    receivers, base = {one["name"]: one for one in config["receivers"]}, receiver.url.removesuffix("/hook")
     (slack_url := directory / "slack.url").write_text(f"{base}/slack")
     (key := directory / "pagerduty.key").write_text("0" * 32)
     receivers["watchdog"]["webhook_configs"][0]["url"] = f"{base}/watchdog"
@@ -215,7 +225,12 @@ def alertmanager_config(directory: Path, base: str) -> Path:
     pager["details"]["cluster"] = "{{ .CommonLabels.cluster }}"
     file = directory / "alertmanager.yml"
     file.write_text(yaml.safe_dump(config, sort_keys=False))
-    return file
+    with running(
+        directory, "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}",
+        *(options or ("--cluster.listen-address=",)), "--log.level=warn",
+        listen="--web.listen-address", ready="/-/ready",
+    ) as address:  # fmt: skip
+        yield address
 
 
 class Stage:
@@ -280,23 +295,12 @@ def stage(directory: Path, names: list[str], *, posts: bool = True) -> Iterator[
     with ExitStack() as stack:
         made = Stage(directory, posts=posts)
         made.receiver = stack.enter_context(serving(Receiver()))
-        base = made.receiver.url.removesuffix("/hook")
-        address = stack.enter_context(
-            running(
-                directory, "prometheus-alertmanager", f"--config.file={alertmanager_config(directory, base)}",
-                f"--storage.path={directory / 'alertmanager'}", "--cluster.listen-address=", "--log.level=warn",
-                listen="--web.listen-address", ready="/-/ready",
-            )
-        )  # fmt: skip
+        address = stack.enter_context(alertmanager(directory, made.receiver))
         made.alertmanagers = [f"http://{address}"]
         plays = {name: Play(name, made, directory / name, stack) for name in names}
-        rules = loaded(scaled(RULES.read_text()))
-        if posts:
-            rules["groups"] = [one for one in rules["groups"] if one["name"] != "megatron-incidents"]
-        (directory / "rules.yml").write_text(yaml.safe_dump(rules, sort_keys=False))
         config = {
             "global": {"scrape_interval": "750ms", "evaluation_interval": "750ms", "scrape_timeout": "700ms"},
-            "rule_files": [str(directory / "rules.yml")],
+            "rule_files": [str(hastened_rules(directory, incidents=not posts))],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [address]}]}]},
             "scrape_configs": [
                 {
