@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.e2e.conftest import RunningDaemon, daemons
 from tests.e2e.forks import Forge
 from tests.lines import dump, line
 from tests.monitor.notifiers.receiver import Receiver
-from tests.programs import PYTHON, Prometheus, free_port, prometheus, running, serving, slack, wait
+from tests.programs import PYTHON, free_port, prometheus, running, serving, slack, wait
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "alerts.yml"
@@ -58,8 +58,8 @@ def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> Any
 class Training:
     """Writes a log in real time: an iteration line each tenth of a second, while it trains."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.number, self._skips = path, 0, 0
+    def __init__(self, path: Path, seconds: float = 0.1) -> None:
+        self.path, self.number, self._skips, self._seconds = path, 0, 0, seconds
         self._trains = self._ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -73,10 +73,10 @@ class Training:
                 if self._trains:
                     self.number += 1
                     self.says(self._line())
-                self._changed.wait(0.1)
+                self._changed.wait(self._seconds)
 
     def _line(self) -> str:
-        text = line(self.number, 100_000, 0.1).replace("loss scale: 1.0", "loss scale: 65536.0")
+        text = line(self.number, 100_000, self._seconds).replace("loss scale: 1.0", "loss scale: 65536.0")
         skipped = self._skips and self.number % self._skips == 0
         return text.replace("skipped iterations:   0", "skipped iterations:   1") if skipped else text
 
@@ -125,9 +125,9 @@ class Play:
         self._stack = stack
         self.daemon: RunningDaemon
 
-    def run(self, name: str = "a") -> Training:
+    def run(self, name: str = "a", seconds: float = 0.1) -> Training:
         """A training of this name begins."""
-        training = Training(self.directory / "logs" / f"{name}.log")
+        training = Training(self.directory / "logs" / f"{name}.log", seconds)
         self._stack.callback(training.close)
         return training
 
@@ -178,6 +178,10 @@ class Play:
 
         wait(told, PATIENCE, lambda: f"{self.name}: {self.phone()} {self.chat()}, not {phone} {chat}")
 
+    def rings(self, *expected: str) -> None:
+        """Wait until the phone did this and nothing else."""
+        wait(lambda: self.phone() == [*expected], PATIENCE, lambda: f"{self.name}: {self.phone()} {self.chat()}")
+
     def rests(self, seconds: float) -> None:
         """So much of the play's time passes."""
         threading.Event().wait(seconds / SCALE)
@@ -210,7 +214,7 @@ def hastened_rules(directory: Path, *, incidents: bool = True) -> Path:
 
 
 @contextmanager
-def alertmanager(directory: Path, receiver: Receiver, *options: str) -> Iterator[str]:
+def alertmanager(directory: Path, receiver: Receiver, *options: str, port: int = 0) -> Iterator[str]:
     """The address of an Alertmanager on the shipped file, hastened, its receivers pointed at a stand-in."""
     config = loaded(scaled((DEPLOY / "alertmanager" / "alertmanager.yml").read_text()))
     config["templates"] = [str(DEPLOY / "alertmanager" / "templates" / "*.tmpl")]
@@ -228,7 +232,7 @@ def alertmanager(directory: Path, receiver: Receiver, *options: str) -> Iterator
     with running(
         directory, "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}",
         *(options or ("--cluster.listen-address=",)), "--log.level=warn",
-        listen="--web.listen-address", ready="/-/ready",
+        listen="--web.listen-address", ready="/-/ready", port=port,
     ) as address:  # fmt: skip
         yield address
 
@@ -236,12 +240,44 @@ def alertmanager(directory: Path, receiver: Receiver, *options: str) -> Iterator
 class Stage:
     """Prometheus, Alertmanager and people for several plays at once."""
 
-    def __init__(self, directory: Path, *, posts: bool) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *, posts: bool) -> None:
         """The monitors post to Alertmanager, or (not `posts`) the rule relays what they show."""
-        self.directory, self.posts = directory, posts
-        self.alertmanagers: list[str] = []
-        self.receiver: Receiver
-        self.server: Prometheus
+        self.directory, self.posts, self._port = directory, posts, free_port()
+        self.alertmanagers = [f"http://127.0.0.1:{self._port}"]
+        self.receiver = stack.enter_context(serving(Receiver()))
+        self._programs = {name: stack.enter_context(ExitStack()) for name in ("prometheus", "alertmanager")}
+        self._targets: list[tuple[str, str]] = []
+
+    def begin(self, plays: Iterable["Play"]) -> None:
+        """Both programs start, and watch these plays."""
+        self._targets = [(play.address, play.name) for play in plays]
+        self.start_alertmanager()
+        self.start_prometheus()
+
+    def start_alertmanager(self) -> None:
+        """It starts, or starts again."""
+        self._programs["alertmanager"].enter_context(alertmanager(self.directory, self.receiver, port=self._port))
+
+    def start_prometheus(self) -> None:
+        """It starts, or starts again."""
+        config = {
+            "global": {"scrape_interval": "750ms", "evaluation_interval": "750ms", "scrape_timeout": "700ms"},
+            "rule_files": [str(hastened_rules(self.directory, incidents=not self.posts))],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._port}"]}]}]},
+            "scrape_configs": [
+                {
+                    "job_name": "megatron-monitor",
+                    "static_configs": [{"targets": [at], "labels": {"cluster": name}} for at, name in self._targets],
+                }
+            ],
+        }
+        options = ("--query.lookback-delta=15s", f"--rules.alert.resend-delay={60 / SCALE:g}s", "--log.level=warn")
+        text = yaml.safe_dump(config, sort_keys=False)
+        self._programs["prometheus"].enter_context(prometheus(self.directory, text, *options))
+
+    def stop(self, name: str) -> None:
+        """`prometheus` or `alertmanager` is away."""
+        self._programs[name].close()
 
     def phone(self, cluster: str) -> list[str]:
         """What the phone did for this cluster."""
@@ -289,30 +325,13 @@ def _named(labels: dict[str, str]) -> str:
 
 
 @contextmanager
-def stage(directory: Path, names: list[str], *, posts: bool = True) -> Iterator[tuple[Stage, dict[str, Play]]]:
+def stage(directory: Path, names: Iterable[str], *, posts: bool = True) -> Iterator[tuple[Stage, dict[str, Play]]]:
     """All of it runs, and a play of each name may begin."""
     _forge()  # by the thread that lives longest: with it the forged processes end
     with ExitStack() as stack:
-        made = Stage(directory, posts=posts)
-        made.receiver = stack.enter_context(serving(Receiver()))
-        address = stack.enter_context(alertmanager(directory, made.receiver))
-        made.alertmanagers = [f"http://{address}"]
+        made = Stage(directory, stack, posts=posts)
         plays = {name: Play(name, made, directory / name, stack) for name in names}
-        config = {
-            "global": {"scrape_interval": "750ms", "evaluation_interval": "750ms", "scrape_timeout": "700ms"},
-            "rule_files": [str(hastened_rules(directory, incidents=not posts))],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [address]}]}]},
-            "scrape_configs": [
-                {
-                    "job_name": "megatron-monitor",
-                    "static_configs": [
-                        {"targets": [play.address], "labels": {"cluster": play.name}} for play in plays.values()
-                    ],
-                }
-            ],
-        }
-        options = ("--query.lookback-delta=15s", f"--rules.alert.resend-delay={60 / SCALE:g}s", "--log.level=warn")
-        made.server = stack.enter_context(prometheus(directory, yaml.safe_dump(config, sort_keys=False), *options))
+        made.begin(plays.values())
         yield made, plays
 
 

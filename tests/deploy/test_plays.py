@@ -6,9 +6,11 @@ chat had of it is asserted when all have ended.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -255,33 +257,43 @@ class Played:
     plays: dict[str, Play]
     failed: dict[str, Exception]
 
+    def check(self, name: str, rings: int, facts: Facts) -> None:
+        """The play went as it should, and people were told this."""
+        if name in self.failed:
+            raise self.failed[name]
+        assert self.plays[name].phone() == ["ring", "closed"] * rings
+        assert Counter(self.plays[name].chat()) == Counter(facts)
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+
+@contextmanager
+def all_played(directory: Path, scripts: Iterable[Callable[[Play], None]], *, posts: bool = True) -> Iterator[Played]:
     """All plays, at once."""
-    scripts = {script.__name__: script for script in PLAYS}
-    with stage(tmp_path_factory.mktemp("stage"), [*scripts]) as (made, plays):
-        failed = played(plays, scripts)
+    acts = {script.__name__: script for script in scripts}
+    with stage(directory, acts, posts=posts) as (made, plays):
+        failed = played(plays, acts)
         Event().wait(5.0)  # whatever else comes
         yield Played(made, plays, failed)
+
+
+@pytest.fixture(scope="module", params=["posts", pytest.param("rule", marks=pytest.mark.nightly)])
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """The plays, of monitors that post, and of monitors whose incidents the rule relays."""
+    with all_played(tmp_path_factory.mktemp("stage"), PLAYS, posts=request.param == "posts") as done:
+        yield done
 
 
 @pytest.mark.parametrize("script", PLAYS, ids=lambda script: script.__name__)
 def test_a_play(ended: Played, script: Callable[[Play], None]) -> None:
     """Its rings, its messages in the chat, and their ends."""
-    name = script.__name__
-    print(name, ended.plays[name].phone(), ended.plays[name].chat())
-    if name in ended.failed:
-        raise ended.failed[name]
-    rings, facts = PLAYS[script]
-    assert ended.plays[name].phone() == ["ring", "closed"] * rings
-    assert Counter(ended.plays[name].chat()) == Counter(facts)
+    ended.check(script.__name__, *PLAYS[script])
 
 
 def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
     """The title is the event's headline; the end says what has ended; one key an event and cluster."""
     pages = [body for path, _, body in ended.stage.receiver.received if path == "/pager"]
     triggers = [body for body in pages if body["event_action"] == "trigger"]
+    if not ended.stage.posts:
+        pytest.skip("the rule's texts are the rules' tests'")
     (night,) = [
         body for body in triggers
         if body["payload"]["custom_details"]["cluster"] == "night" and "crash" in body["payload"]["summary"]
@@ -295,3 +307,216 @@ def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
     assert any(re.fullmatch(r"\[critical\] a: hang since \d\d:\d\d UTC, training", title) for title in titles)
     assert any(re.fullmatch(r"ended: \[critical\] a: hang since \d\d:\d\d UTC, training", title) for title in titles)
     assert {body["attachments"][0]["color"] for body in ended.stage.slack()} == {"danger", "warning", "good"}
+
+
+# --- what takes longer, or a stage of its own -----------------------------------------------------------------------------
+
+
+def p4(play: Play) -> None:
+    """Attempt after attempt crashes: one page, of the crashes and of the loop."""
+    play.start("--set", "detectors.crash_loop.crashes=2")
+    training = play.run()
+    play.knows(training)
+    for _ in range(6):
+        training.ends(CRASH)
+        play.stands("crash_loop" if play.standing("crash_loop") else "crash")
+        play.rests(10.0)
+        training.restarts()
+        play.is_over("crash")
+    play.rests(APART)
+    training.says(SAVED.format(training.number + 1))
+    play.is_over("crash_loop")
+
+
+def p5(play: Play) -> None:
+    """Overflows come three times in five minutes: one message, and one end."""
+    play.start()
+    training = play.run()
+    for _ in range(3):
+        play.knows(training)
+        training.trains(skips=2)
+        play.has(*OVERFLOWS)
+        training.trains()
+        play.rests(60.0)
+    play.is_over("overflow_storm", severity="warning")
+
+
+def p11(play: Play) -> None:
+    """One of forty runs hangs, then a file system stops and all crash; later another one hangs."""
+    play.start()
+    runs = [play.run(f"r{number:02}", seconds=0.3) for number in range(40)]
+    for training in runs:
+        play.knows(training)
+    runs[3].hangs()
+    play.rings("ring")
+    play.rests(APART)
+    for training in runs:
+        training.ends(CRASH)
+    play.rings("ring", "ring")
+    for training in runs:
+        play.stands("crash", training.path.stem)
+    play.rests(APART)
+    for training in runs:
+        training.restarts()
+    play.rings("ring", "ring", "closed", "closed")
+    play.knows(runs[7])
+    runs[7].hangs()
+    play.rings("ring", "ring", "closed", "closed", "ring")
+    runs[7].trains()
+    play.is_over("hang", "r07")
+
+
+def p15(play: Play) -> None:
+    """A hang ends, and the run hangs again before Alertmanager has looked."""
+    play.start()
+    training = play.run()
+    play.knows(training)
+    training.hangs()
+    play.has(*HANG)
+    play.rests(APART)
+    training.trains()
+    play.is_over("hang")
+    training.hangs()
+    play.rings("ring", "closed", "ring")
+    play.has(*HANG, *ENDED, *HANG)
+    training.trains()
+    play.is_over("hang")
+
+
+def p16(play: Play) -> None:
+    """A failed save has been acknowledged and stands; twenty minutes later the run hangs."""
+    play.start("--set", "detectors.checkpoint_failed.minimum=1s")
+    training = play.run()
+    play.knows(training)
+    training.says(SAVED.format(training.number))
+    training.says(f"saving checkpoint at iteration {training.number + 1:7d} to /ckpt\n")
+    play.has("+a/checkpoint_failed/critical")
+    play.rests(APART)
+    training.hangs()
+    play.has("+a/checkpoint_failed/critical", *HANG)
+    training.trains()
+    play.has("+a/checkpoint_failed/critical", *HANG, *ENDED)
+    training.says(SAVED.format(training.number + 1))
+    play.is_over("checkpoint_failed")
+
+
+def p17(play: Play) -> None:
+    """As p14, and the silence outlasts the end by far."""
+    play.start()
+    training = play.run()
+    play.knows(training)
+    training.hangs()
+    play.has(*HANG)
+    play.silence(900.0)
+    training.trains()
+    play.rests(960.0)
+    training.hangs()
+    play.has(*HANG, *ENDED, *HANG)
+    training.trains()
+    play.is_over("hang")
+
+
+def case61(play: Play) -> None:
+    """The second hang of two runs, one of which was cancelled between, is paged."""
+    play.start()
+    cancelled, other = play.run("a"), play.run("b")
+    told: list[str] = []
+    for training, name in ((cancelled, "a"), (other, "b")):
+        for _ in range(2):
+            play.knows(training)
+            training.hangs()
+            told.append(f"+{name}/hang/critical")
+            play.has(*told)
+            if name == "a":
+                training.ends(CANCELLED.format(now()))
+            else:
+                training.trains()
+            told.append(f"-{name}/hang/critical")
+            play.has(*told)
+            play.rests(APART)
+            training.restarts() if name == "a" else training.trains()
+
+
+LOOP = ("+a/crash/critical", "-a/crash/critical", "+a/crash_loop/critical", "-a/crash_loop/critical")
+CRASHES = tuple(f"{sign}r{number:02}/crash/critical" for number in range(40) for sign in "+-")
+RARER: dict[Callable[[Play], None], tuple[int, Facts]] = {
+    p4: (1, LOOP),
+    p5: (0, (*OVERFLOWS, "-a/overflow_storm/warning")),
+    p11: (3, (*CRASHES, *(f"{sign}{run}/hang/critical" for run in ("r03", "r07") for sign in "+-"))),
+    p15: (2, (HANG + ENDED) * 2),
+    p16: (2, ("+a/checkpoint_failed/critical", *HANG, *ENDED, "-a/checkpoint_failed/critical")),
+    p17: (2, (HANG + ENDED) * 2),
+    case61: (4, ("+a/hang/critical", "-a/hang/critical", "+b/hang/critical", "-b/hang/critical") * 2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rarer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """All of these plays, at once."""
+    with all_played(tmp_path_factory.mktemp("rarer"), RARER) as done:
+        yield done
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", RARER, ids=lambda script: script.__name__)
+def test_a_rarer_play(rarer: Played, script: Callable[[Play], None]) -> None:
+    """Its rings, its messages in the chat, and their ends."""
+    rarer.check(script.__name__, *RARER[script])
+
+
+def p9(play: Play) -> None:
+    """Prometheus is away for ten minutes: a hang before, one meanwhile, both end when it is back."""
+    play.start()
+    first, second = play.run("a"), play.run("b")
+    for training in (first, second):
+        play.knows(training)
+    first.hangs()
+    play.has(*HANG)
+    play.stage.stop("prometheus")
+    play.rests(200.0)
+    second.hangs()
+    play.has(*HANG, "+b/hang/critical")
+    play.rests(400.0)
+    play.stage.start_prometheus()
+    play.rests(200.0)
+    first.trains()
+    second.trains()
+    play.has(*HANG, *ENDED, "+b/hang/critical", "-b/hang/critical")
+
+
+def p10(play: Play) -> None:
+    """Alertmanager is away while one hang ends and another begins; a third stands."""
+    play.start()
+    runs = {name: play.run(name) for name in "abc"}
+    for name, training in runs.items():
+        play.knows(training)
+        if name != "b":
+            training.hangs()
+            play.stands("hang", name)
+            play.rests(80.0)
+    play.has(*HANG, "+c/hang/critical")
+    play.stage.stop("alertmanager")
+    runs["b"].hangs()
+    runs["a"].trains()
+    play.stands("hang", "b")
+    play.is_over("hang", "a")
+    play.rests(30.0)
+    play.stage.start_alertmanager()
+    play.has(*HANG, *ENDED, "+c/hang/critical", "+b/hang/critical")
+    for name in "bc":
+        runs[name].trains()
+        play.is_over("hang", name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("script", "rings"), [(p9, 2), (p10, 3)], ids=["p9", "p10"])
+def test_a_play_in_which_a_program_is_away(script: Callable[[Play], None], rings: int, tmp_path: Path) -> None:
+    """Each hang rings once, and is closed once."""
+    with all_played(tmp_path, [script]) as done:
+        name = script.__name__
+        assert done.failed == {}
+        assert sorted(done.plays[name].phone()) == sorted(["ring", "closed"] * rings)
+        chat = Counter(done.plays[name].chat())
+        assert {fact: many for fact, many in chat.items() if "/hang/" in fact} == {
+            f"{sign}{run}/hang/critical": 1 for sign in "+-" for run in "abc"[:rings]
+        }
