@@ -160,7 +160,7 @@ def exact(folder: Path, pushes: int, runs: int, seed: int) -> bool:
     once = [*MONITOR, "run", "--once", *(str(folder / f"{run}.out") for run in texts)]
     truth = samples(subprocess.run(once, check=True, capture_output=True, text=True).stdout)
     broker, receiver = Broker(4), Receiver()
-    group = Group(folder, broker, 3, receiver, "detectors.hang.minimum=1h", "message_limit.messages=1000")
+    group = Group(folder, broker, 3, receiver, "detectors.hang.minimum=1h")
     group.ready()
     done, kills = threading.Event(), Counter[str]()
 

@@ -208,7 +208,7 @@ def measure(directory: Path, addresses: list[str], minutes: float, runs: int) ->
             "resident memory, GiB": 'process_resident_memory_bytes{job="prometheus"} / 2^30',
             "slowest scrape, s": 'max(scrape_duration_seconds{job="megatron-monitor"})',
             "targets up": 'sum(up{job="megatron-monitor"})',
-            "deadlines held": "count(run:megatron_hang_deadline_timestamp_seconds:held)",
+            "deadlines held": "count(run:megatron_hang_deadline_timestamp_seconds:last)",
             "alerts firing": 'count(ALERTS{alertstate="firing"}) or vector(0)',
         }.items():
             print(f"  {what:40s} {ask(expression):,.3f}")

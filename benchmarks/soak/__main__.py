@@ -105,7 +105,7 @@ class Soak:
             "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": "127.0.0.1:0",
             "state_dir": f"{directory}/state", "slurm": {"directory": f"{directory}/slurm", "interval": "5s"},
             "intake": {"listen": f"127.0.0.1:{intake}", "heartbeat": {"every": f"{BEAT:.0f}s"}},
-            "detectors": {"hang": {"minimum": f"{budget:.0f}s"}}, "message_limit": {"messages": 0},
+            "detectors": {"hang": {"minimum": f"{budget:.0f}s"}},
             "notifiers": [{"type": "webhook", "name": "soak",
                            "url": f"http://127.0.0.1:{self.receiver.server.server_address[1]}/"}],
         }  # fmt: skip

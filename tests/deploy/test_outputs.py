@@ -57,7 +57,7 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     assert daemons[0].terminate() == 0
     assert [path.name for path in directory.iterdir()] == ["18.prom"]
     daemons[1].kill()
-    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorStuck reports this one"
+    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorBlind reports this one"
 
 
 def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
