@@ -1,7 +1,7 @@
 """What N runs cost a Prometheus with the shipped rules: series, samples per second, memory, time of the rules.
 
     python -m benchmarks.prometheus_scale --runs 10000 --minutes 4
-    python -m benchmarks.prometheus_scale --runs 500 --minutes 3 --day      # with what the rules remember of a day
+    python -m benchmarks.prometheus_scale --runs 100 --minutes 3 --day      # with the day that the rules look back at
 
 Real: Prometheus, the rules, the page of one simulated run with all its series. Made up: it is served N times, under
 other names by as many targets as there would be daemons; of its values those change that change in a training.
@@ -56,12 +56,12 @@ def one_run(directory: Path) -> list[str]:
     with log.open("wb") as stream:
         write(scenario, stream)
     page, *_ = metrics_page(Given().configured([str(log)]))
-    rows = [row for row in page.splitlines() if 'run="RUN"' in row]
+    rows = [row for row in page.splitlines() if 'run="RUN"' in row and "_hang_deadline_" not in row]
     # what a run that is live and has met a hang has besides
     rows += [
         f'megatron_hang_deadline_timestamp_seconds{{run="RUN"}} {now + 600}',
-        'megatron_incident{incident="hang",run="RUN",severity="critical"} 0.0',
-        'megatron_incident{incident="hang",run="RUN",severity="warning"} 0.0',
+        'megatron_incident{event="RUN 1",incident="hang",run="RUN",severity="critical"} 0.0',
+        'megatron_incident{event="",incident="hang",run="RUN",severity="warning"} 0.0',
         'megatron_incidents_total{incident="hang",run="RUN"} 1.0',
         f'megatron_eta_timestamp_seconds{{run="RUN"}} {now + 6000}',
     ]
@@ -105,7 +105,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--targets", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=4.0, help="half without rules, half with them")
-    parser.add_argument("--day", action="store_true", help="a day of what the rules remember lies in the store already")
+    parser.add_argument(
+        "--day", action="store_true", help="the day that the rules look back at lies in the store already"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -124,23 +126,20 @@ def main() -> None:
 
 
 def remembered_day(directory: Path, rows: list[str], names: list[str]) -> None:
-    """What the group megatron-memory records, every other minute of the day before, as blocks."""
-    end = int(SystemClock().wall()) // 120 * 120 - 120
-    incidents = [row.partition("{")[2].partition("}")[0] for row in rows if row.startswith("megatron_incident{")]
-    families = {
-        "run:megatron_last_seen_timestamp_seconds:remembered": [
-            'instance="login1:9843",job="megatron-monitor",run="RUN"'
-        ],
-        "run:megatron_incident:remembered": incidents,
-        "run:megatron_hang_deadline_timestamp_seconds:remembered": ['run="RUN"'],
-    }
+    """What the rules look back at, as it was scraped each 15 s of the day before, as blocks."""
+    end = int(SystemClock().wall()) // 15 * 15 - 15
+    read = ("megatron_incident{", "megatron_hang_deadline", "megatron_last_progress", "megatron_run_state{")
+    series = [
+        row.rpartition(" ")[0] for row in rows
+        if row.startswith(read) and ("run_state" not in row or "finished" in row or "crashed" in row)
+    ]  # fmt: skip
     with (directory / "day.om").open("w") as stream:
-        for family, series in families.items():
+        for family in sorted({one.partition("{")[0] for one in series}):
             stream.write(f"# TYPE {family} gauge\n")
-            for labels in series:
+            for one in (one for one in series if one.partition("{")[0] == family):
                 for name in names:
-                    one = labels.replace("RUN", name)
-                    stream.writelines(f"{family}{{{one}}} {at} {at}\n" for at in range(end - 86400, end, 120))
+                    labels = one.replace("RUN", name)[:-1] + ',instance="login1:9843",job="megatron-monitor"}'
+                    stream.writelines(f"{labels} 0 {at}\n" for at in range(end - 86400, end, 15))
         stream.write("# EOF\n")
     tool = ["promtool", "tsdb", "create-blocks-from", "openmetrics", directory / "day.om", directory / "data"]
     subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)

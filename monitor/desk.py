@@ -113,7 +113,7 @@ class Desk:
             self.poster.show(self.core.alerts.shown(at), at)
 
     def all_is_read(self, now: float) -> None:
-        """Every log was found and read to its end: an alert of a run that is not there ends, its log is not followed."""
+        """Every log was found and read to its end: a run that is not there is not followed, and its alerts end."""
         if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
             self._alerts_at = float("-inf")
             self.core.changed = True

@@ -193,8 +193,8 @@ class Core(Watched):
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def stop_runs(self, at: float, *, over: bool) -> None:
-        """The daemon stops in order (`at`: Unix seconds): nobody watches, so that no deadline is shown. `over`: the runs
-        end with it, and their incidents too.
+        """The daemon stops in order (`at`: Unix seconds): nobody watches, so no deadline is shown. `over`: the runs end
+        with it, and their incidents too.
         """
         self._stopped, self._over = True, over
         if over:

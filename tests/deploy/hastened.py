@@ -1,7 +1,7 @@
 """The daemon, twenty times as hasty in what it says to an Alertmanager: `run ...`, each a fork (tests/e2e/forks.py).
 
-The program is the real one. Its waits that no key of the configuration sets are divided by SCALE, as the durations of the
-rules and of Alertmanager's routes are.
+The program is the real one. Its waits that no key of the configuration sets are divided by SCALE, as the durations of
+the rules and of Alertmanager's routes are.
 """
 
 import sys

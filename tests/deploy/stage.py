@@ -1,8 +1,8 @@
 """A stage for plays of alerts: real monitors on logs that a play writes, Prometheus, Alertmanager, a phone and a chat.
 
-Everything is the real program on the shipped files. Durations of the rules, of Alertmanager's routes and of the monitor's
-events are divided by SCALE (hastened.py), so a play of half an hour takes a minute. The phone has PagerDuty's semantics:
-it rings at a trigger whose dedup_key is not open; another trigger of an open one is an update.
+Everything is the real program on the shipped files. Durations of the rules, of Alertmanager's routes and of the
+monitor's events are divided by SCALE (hastened.py), so a play of half an hour takes a minute. The phone has PagerDuty's
+semantics: it rings at a trigger whose dedup_key is not open; another trigger of an open one is an update.
 """
 
 import functools
@@ -135,7 +135,8 @@ class Play:
         """The monitor starts, or starts again."""
         notifier = {"type": "alertmanager", "name": "am", "urls": self.stage.alertmanagers, "cluster": self.name}
         settings = {
-            "detectors.hang.minimum": "1500ms", "detectors.hang.exiting": "1s", "detectors.crash.wait": "300ms", "detectors.overflow_storm.calm": "5",
+            "detectors.hang.minimum": "1500ms", "detectors.hang.exiting": "1s",
+            "detectors.crash.wait": "300ms", "detectors.overflow_storm.calm": "5",
             "notifiers.0": json.dumps(notifier) if self.stage.posts else "",
         }  # fmt: skip
         chosen = [word for key, value in settings.items() if value for word in ("--set", f"{key}={value}")]
@@ -165,8 +166,8 @@ class Play:
         return self.stage.phone(self.name)
 
     def chat(self) -> list[str]:
-        """What the chat had that was new, in order: `+` begins, `-` ends, `run/incident/severity`; a message without news
-        is `again`.
+        """What the chat had that was new, in order: `+` begins, `-` ends, `run/incident/severity`; a message without
+        news is `again`.
         """
         return self.stage.chat(self.name)
 
@@ -204,7 +205,7 @@ def posted(url: str, body: Any) -> None:
 
 
 def hastened_rules(directory: Path, *, incidents: bool = True) -> Path:
-    """A copy of the rules with shorter durations; without `incidents` those that monitors post themselves are left out."""
+    """A copy of the rules with shorter durations; without `incidents` what monitors post themselves is left out."""
     rules = loaded(scaled(RULES.read_text()))
     if not incidents:
         rules["groups"] = [one for one in rules["groups"] if one["name"] != "megatron-incidents"]

@@ -309,7 +309,7 @@ def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
     assert {body["attachments"][0]["color"] for body in ended.stage.slack()} == {"danger", "warning", "good"}
 
 
-# --- what takes longer, or a stage of its own -----------------------------------------------------------------------------
+# --- what takes longer, or a stage of its own -------------------------------------------------------------------------
 
 
 def p4(play: Play) -> None:

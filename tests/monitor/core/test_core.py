@@ -409,7 +409,9 @@ def test_patterns_that_find_nothing() -> None:
     assert unmatched(pushed, []) == ["/spools/*"]
 
 
-CRASH = b'Traceback (most recent call last):\n  File "/t.py", line 1, in <module>\n    main()\nRuntimeError: CUDA error\n'
+CRASH = (
+    b'Traceback (most recent call last):\n  File "/t.py", line 1, in <module>\n    main()\nRuntimeError: CUDA error\n'
+)
 
 
 def test_what_a_dropped_run_leaves_open_ends() -> None:
