@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden corpus readme docs image licences versions \
+.PHONY: all install dev demo run test test-live test-slurm mutants soak check lint types layers golden corpus readme docs image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -64,14 +64,6 @@ $(VENV)-live/.installed: pyproject.toml
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
 	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live/test_real_training.py $(ARGS)
-
-$(VENV)-ray/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-ray
-	$(VENV)-ray/bin/pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
-	touch $@
-
-test-ray: $(VENV)-ray/.installed  ## report over a Ray cluster of two nodes on this machine, a worker killed in the middle
-	MEGATRON_MONITOR_LIVE=1 $(VENV)-ray/bin/python -m pytest -n 0 tests/live/test_ray.py $(ARGS)
 
 $(VENV)-mutants/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-mutants
@@ -138,4 +130,4 @@ versions:  ## the least and the newest versions that pyproject.toml allows, on e
 	.ci/versions
 
 clean:
-	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs $(VENV)-ray build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,6 +25,8 @@ UNWATCHED: Final = "unwatched"
 _SAME_RUN: Final = 120.0  # seconds: what one cause does to a run follows within them
 _SAME_CLUSTER: Final = 60.0  # seconds: a file system that stops fails all its runs within their next save or read
 _LONGEST: Final = 300.0  # seconds over which an event of several runs grows: later ones are told of anew
+_MISSED: Final = 180.0  # seconds after which the rule of a missed deadline fires (deploy/prometheus/rules)
+_BACK: Final = 120.0  # seconds in which a monitor that is back finds what happened while it was away
 _KEPT: Final = 86400.0  # seconds that an event's id is not given again
 _CRITICAL: Final = RANK["critical"]
 _LEAST: Final = RANK["warning"]
@@ -74,18 +76,34 @@ class Events(Struct):
     """The events of the last day, by their ids, oldest first. Part of the state."""
 
     known: dict[str, Event] = field(default_factory=dict)
+    away_since: float | None = None
+    """When the monitor was last stopped or killed,"""
+    back_at: float | None = None
+    """and when it watched again."""
 
-    def of(self, run: str, severity: Severity, since: float, at: float, superseded: Collection[str] = ()) -> str:
+    def of(
+        self, run: str, severity: Severity, since: float, at: float, superseded: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
         """The event of an incident of this run that becomes one at `at`; its trouble began at `since`. `superseded`:
-        the events of open incidents of the run that it makes needless. Empty for what is only information.
+        the events of open incidents of the run that it makes needless; `deadline`: of a hang, when silence became one.
+        Empty for what is only information.
         """
         rank = RANK[severity]
         if rank < _LEAST:
             return ""
+        if deadline is not None and self._was_missed(deadline, at):
+            return UNWATCHED
         event = self._joined(run, rank, at, superseded) or self._begun(run, since, at)
         event.last = max(event.last, at)
         event.critical = event.critical or rank >= _CRITICAL
         return event.id
+
+    def _was_missed(self, deadline: float, at: float) -> bool:
+        """Did it pass while the monitor was away, long enough ago for the rule of a missed deadline to have fired?"""
+        if self.away_since is None or self.back_at is None or at - self.back_at > _BACK:
+            return False
+        return self.away_since < deadline <= self.back_at - _MISSED
 
     def tells(self, event: str, receiver: str, incident: str, severity: Severity, *, fires: bool) -> bool:
         """Whether a receiver gets a message of this `incident` (its run and kind): one an event, one each time that

@@ -218,7 +218,9 @@ class _Tick(NamedTuple):
         if not (incident.event or incident.quiet):
             offset = self.state.wall_offset
             since, at = incident.since + offset, self.now + offset
-            incident.event = self.events.of(self.state.name, incident.severity, since, at, superseded)
+            budget = incident.evidence.get("budget_seconds")
+            deadline = since + budget if incident.incident == "hang" and budget is not None else None
+            incident.event = self.events.of(self.state.name, incident.severity, since, at, superseded, deadline)
 
     def _count(self, kind: str) -> None:
         self.book.counts[kind] = self.book.counts.get(kind, 0) + 1

@@ -66,6 +66,12 @@ def test_a_replay_loads_no_more(log: str) -> None:
         assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
 
 
+@pytest.mark.parametrize(("form", "library"), [("csv", None), ("json", None), ("markdown", None), ("html", "jinja2")])
+def test_a_report_loads_what_its_format_needs(log: str, form: str, library: str | None) -> None:
+    """Neither the tables of a terminal nor the templates of a page for others."""
+    assert loaded("report", "--format", form, log) & {"rich", "jinja2"} == ({library} if library else set())
+
+
 def test_help_loads_no_command() -> None:
     """Who asks what there is waits for none of it."""
     assert [module for module in loaded("--help") if module.startswith("megatron_monitor.commands.")] == []

@@ -1,14 +1,12 @@
-"""Archives: many finished logs to rows, some files at a time, by several processes or a Ray cluster.
+"""Archives: many finished logs to report rows, some files at a time, by several processes.
 
-Files that may be of one run or one job are read together: those whose runs have one name, or that are one file under
-two names. What a log prints of its job is only known once it was read: tasks that turn out to share a job are read once
-more, as one. So the rows are those of a single reading, however many processes read, and each holds one task's runs.
+Files of one run are read together: those whose runs have one name, or that are one file under two names. Which job a
+log is of is only known once it was read: tasks that turn out to share a job are read once more, as one. So the rows are
+those of a single reading, however many processes read.
 """
 
 import copyreg
 import gc
-import itertools
-import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,10 +14,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from multiprocessing import get_context
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 from megatron_monitor.config import Config, Watch
 from megatron_monitor.core import Core
@@ -30,36 +28,22 @@ from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.identity import named
 from megatron_monitor.once import read_all
-from megatron_monitor.reports import columns
 from megatron_monitor.reports.outcome import Tally
 from megatron_monitor.reports.rows import Options, Row, row_of
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.system.clock import Clock
 
+__all__ = ["Options", "Reading", "Row", "Task", "read_archive", "read_run", "read_runs", "tasks_of"]
+
 _FILES = 25  # of a task: twice as many need twice the memory and are hardly faster
 _BYTES = 32 << 20  # of a task, the same
+_WORTH = 64 << 20  # bytes, some five seconds of reading, from which on more than one process pays for its start
+_TRIES = 2  # a worker may be killed for what another process did
 
-Stamp: TypeAlias = tuple[str, int, int]
-"""(path, bytes, last written in nanoseconds) of a file: the same file with the same content, as far as is known."""
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Files that are read together."""
-
-    files: tuple[Found, ...]
-    stamps: tuple[Stamp, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(size for _, size, _ in self.stamps)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process reads it at once."""
-        return len(self.files) <= _FILES and self.size <= _BYTES
+Task: TypeAlias = tuple[Found, ...]
+"""Files that are read together."""
 
 
 @dataclass(slots=True)
@@ -69,12 +53,12 @@ class Reading:
     rows: list[Row] = field(default_factory=list)
     """In the order of the runs' names."""
     problems: list[str] = field(default_factory=list)
-    """What a person should know: files that no one can read or that hold no training line."""
+    """Sentences for a person: files that no one can read or that hold no training line."""
     jobs: frozenset[str] = frozenset()
     """Ids of the jobs that its streams are of."""
 
 
-Done: TypeAlias = tuple[Task, Reading]
+Read: TypeAlias = Callable[[Task], Reading]
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -90,7 +74,7 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     For notebooks and frameworks of one's own: it needs nothing beside the files, and what it gives pickles.
     """
     config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
-    rows = read_task(Task(tuple(_files(config)), ()), config, options or Options()).rows
+    rows = read_task(tuple(_files(config)), config, options or Options()).rows
     if len(rows) != 1:
         raise ValueError(
             f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
@@ -120,7 +104,7 @@ def read_runs(
 
 def read_task(task: Task, config: Config, options: Options, *, slim: bool = False) -> Reading:
     """Read the files to their ends. `slim`: without what only curves and `compare` need."""
-    core, runs, problems = read_runs(config, options, found=task.files)
+    core, runs, problems = read_runs(config, options, found=task)
     rows = [replace(row, curves={}, steady=[], arguments={}, profile=None) if slim else row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     del core, runs
@@ -128,61 +112,57 @@ def read_task(task: Task, config: Config, options: Options, *, slim: bool = Fals
     return Reading(rows, problems, jobs)
 
 
-def groups_of(config: Config) -> list[Task]:
-    """The files, those together that have to be read together; in the order of their directories and runs."""
-    groups: dict[Any, list[Found]] = {}
-    group_of: dict[Any, Any] = {}
-    stamps: dict[str, Stamp] = {}
+def tasks_of(config: Config) -> list[Task]:
+    """All files in tasks of a bounded size, in the order of their paths; those of one run in one task."""
+    tasks: list[Task] = []
+    for files in sorted(tuple(sorted(files)) for files in _by_run(config)):
+        wider = (*tasks[-1], *files) if tasks else ()
+        if wider and len(wider) <= _FILES and _size(wider) <= _BYTES:
+            tasks[-1] = wider
+        else:
+            tasks.append(files)
+    return tasks
+
+
+def _size(task: Task) -> int:
+    """Bytes; of what is not there none."""
+    return sum(os.path.getsize(one.path) for one in task if os.path.exists(one.path))
+
+
+def _by_run(config: Config) -> Iterable[list[Found]]:
+    """Files that share the name of a run or an inode."""
+    group_of: dict[Any, list[Found]] = {}
     for one in _files(config):
-        name: Any = named(one.path, config.runs).name
-        try:
+        inode: Any = one.path
+        with suppress(OSError):  # the reading says what is wrong with it
             status = os.stat(one.path)
-            stamps[one.path] = one.path, status.st_size, status.st_mtime_ns
-            inode: Any = status.st_dev, status.st_ino
-        except OSError:  # the reading says what is wrong with it
-            stamps[one.path], inode = (one.path, 0, 0), one.path
-        first, second = _root(group_of, name), _root(group_of, inode)
-        group_of[second] = first
-        groups.setdefault(first, []).append(one)
-        if first != second and second in groups:
-            groups[first] += groups.pop(second)
-    ordered = sorted(tuple(sorted(files)) for files in groups.values())
-    return [Task(files, tuple(stamps[one.path] for one in files)) for files in ordered]
+            inode = status.st_dev, status.st_ino
+        group = group_of.setdefault((named(one.path, config.runs).name,), [])
+        other = group_of.setdefault(inode, group)
+        if other is not group:
+            group += other
+            group_of.update({key: group for key, value in group_of.items() if value is other})
+        group.append(one)
+    return {id(group): group for group in group_of.values()}.values()
 
 
-def _root(group_of: dict[Any, Any], key: Any) -> Any:
-    while group_of.setdefault(key, key) != key:
-        key = group_of[key]
-    return key
+def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) -> Iterator[Reading]:
+    """What the tasks give. `workers`: processes; None: one a core where the logs are worth their start.
+
+    Tasks that share a job are read again as one.
+    """
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if sum(map(_size, tasks)) >= _WORTH else 1
+    for several in _by_job(_read(tasks, read, max(1, min(workers, len(tasks))))):
+        if len(several) == 1:
+            yield several[0][1]
+        else:
+            yield read(tuple(sorted(one for task, _ in several for one in task)))
 
 
-def together(parts: Iterable[Task]) -> Task:
-    """One task of several."""
-    files, stamps = zip(
-        *sorted(pair for part in parts for pair in zip(part.files, part.stamps, strict=True)), strict=True
-    )
-    return Task(files, stamps)
-
-
-def tasks_of(groups: Iterable[Task]) -> Iterator[Task]:
-    """Groups of files in tasks of a bounded size; a directory's, often one job's, are in one where they fit."""
-    open_task = Task((), ())
-    for _, some in itertools.groupby(groups, lambda group: os.path.dirname(group.files[0].path)):
-        directory = list(some)
-        whole = together(directory)
-        for part in [whole] if whole.is_small else directory:
-            wider = together((open_task, part))
-            if open_task.files and not wider.is_small:
-                yield open_task
-                wider = part
-            open_task = wider
-    if open_task.files:
-        yield open_task
-
-
-def merged(done: Iterable[Done]) -> Iterator[list[Done]]:
-    """What was read, in groups that share a job; most are alone."""
-    groups: dict[int, list[Done]] = {}
+def _by_job(done: Iterable[tuple[Task, Reading]]) -> list[list[tuple[Task, Reading]]]:
+    """In groups that share a job; most are alone."""
+    groups: dict[int, list[tuple[Task, Reading]]] = {}
     of_job: dict[str, int] = {}
     for number, (task, reading) in enumerate(done):
         group = [(task, reading)]
@@ -190,39 +170,27 @@ def merged(done: Iterable[Done]) -> Iterator[list[Done]]:
             group += groups.pop(other)
         groups[number] = group
         of_job.update({job: number for _, one in group for job in one.jobs})
-    yield from groups.values()
+    return list(groups.values())
 
 
-# Who reads the tasks: this process, a pool of processes, a Ray cluster. None loses a task with its worker.
-
-_WORTH = 64 << 20  # bytes, some five seconds of reading, from which on more than one process pays for its start
-_TRIES = 2  # a worker may be killed for what another process did
-
-Read: TypeAlias = Callable[[Task], Reading]
-
-
-def workers_for(tasks: Sequence[Task], wanted: int | None) -> int:
-    """How many processes read: as many as wanted, else one a core where the logs are worth their start."""
-    if wanted is None:
-        wanted = len(os.sched_getaffinity(0)) if sum(task.size for task in tasks) >= _WORTH else 1
-    return max(1, min(wanted, len(tasks)))
-
-
-def read_tasks(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[Done]:
-    """Each task and what it gave, as they end. A task whose worker is killed is read again, in another."""
+def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, Reading]]:
+    """Each task and what it gave, as they end. A task whose worker is killed is read again, at last alone."""
     if workers == 1:
         yield from ((task, read(task)) for task in tasks)
         return
     left = list(tasks)
     for _ in range(_TRIES):
-        for done in _ended(read, left, workers):
+        for done in _ended(left, read, workers):
             left.remove(done[0])
             yield done
     for task in left:
-        yield _alone(task, read)
+        names = ", ".join(one.path for one in task)
+        problem = f"{names}: the process that read it was killed, perhaps for want of memory"
+        alone = chain.from_iterable(_ended([task], read, 1) for _ in range(_TRIES))
+        yield next(alone, (task, Reading(problems=[problem])))
 
 
-def _ended(read: Read, tasks: Iterable[Task], workers: int) -> Iterator[Done]:
+def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, Reading]]:
     """What ends in a pool of processes before one of them is killed, which ends the pool."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["megatron_monitor.archive"])  # what a worker begins with is loaded once
@@ -230,111 +198,3 @@ def _ended(read: Read, tasks: Iterable[Task], workers: int) -> Iterator[Done]:
         futures = {pool.submit(read, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
-
-
-def _alone(task: Task, read: Read) -> Done:
-    """In a process of its own, twice, for it may not have begun before: whatever kills it ends nothing else."""
-    for _ in range(_TRIES):
-        for done in _ended(read, [task], 1):
-            return done
-    names = ", ".join(one.path for one in task.files)
-    return task, Reading(problems=[f"{names}: the process that read it was killed, perhaps for want of memory"])
-
-
-def read_by_ray(tasks: Sequence[Task], read: Read, address: str) -> Iterator[Done]:
-    """As read_tasks, by the tasks of a Ray cluster whose nodes all see the files and this installation."""
-    import ray  # type: ignore[import-not-found,unused-ignore]
-
-    root = str(Path(__file__).parents[2])
-    ray.init(
-        None if address == "local" else address, runtime_env={"env_vars": {"PYTHONPATH": root}}, log_to_driver=False
-    )
-    try:
-        remote = ray.remote(read_alone).options(max_retries=3)
-        shared = ray.put(read)
-        left = {remote.remote(shared, task): task for task in tasks}
-        while left:
-            ended, _ = ray.wait(list(left))
-            for one in ended:
-                yield left.pop(one), ray.get(one)
-    finally:
-        ray.shutdown()
-
-
-def read_alone(read: Read, task: Task) -> Reading:
-    """What a task of Ray is."""
-    return read(task)
-
-
-def lines_of(task: Task, reading: Reading) -> Iterator[dict[str, Any]]:
-    """What is written of a task that was read."""
-    left = {stamp[0]: stamp for stamp in task.stamps}
-    for row in reading.rows:
-        yield {**columns.as_json(row, None), "files": [stamp for stamp in task.stamps if stamp[0] in row.sources]}
-        left = {path: stamp for path, stamp in left.items() if path not in row.sources}
-    if left:
-        yield {"run": None, "notes": reading.problems, "files": list(left.values())}
-
-
-def write(stream: TextIO, lines: Iterable[dict[str, Any]]) -> None:
-    """Each as a line, all the way to the file."""
-    stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    stream.flush()
-
-
-# The file of `--resume`: JSON lines, written as they come, with which a second call goes on. A line is a row's columns
-# as in `--format json`, and `files`: [path, bytes, ns of the last writing] of what it was read from. Files without a
-# run have a line too, with `run` null, so that they are not read again.
-
-
-def left_of(groups: Sequence[Task], path: Path) -> list[Task]:
-    """The groups of which the file does not have all; what it has of those is made anew, and leaves it."""
-    lines = list(_read(path))
-    while True:
-        known = {stamp[0]: stamp for line in lines for stamp in line["files"]}
-        left = [group for group in groups if any(known.get(stamp[0]) != stamp for stamp in group.stamps)]
-        kept = _without(lines, _paths(left) | (known.keys() - _paths(groups)))
-        if len(kept) == len(lines):
-            _replace(path, kept)
-            return left
-        lines = kept
-
-
-def exchange(path: Path, old: Sequence[Done], new: Done) -> None:
-    """What several tasks gave for what they give when they are read together."""
-    _replace(path, [*_without(_read(path), _paths(task for task, _ in old)), *lines_of(*new)])
-
-
-def rows_in(path: Path) -> int:
-    """How many the file has."""
-    return sum(line["run"] is not None for line in _read(path))
-
-
-def _without(lines: Iterable[dict[str, Any]], gone: set[str]) -> list[dict[str, Any]]:
-    return [line for line in lines if gone.isdisjoint(path for path, _, _ in line["files"])]
-
-
-def _replace(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    beside = path.with_name(path.name + ".new")
-    with beside.open("w", encoding="utf-8") as stream:
-        write(stream, lines)
-        os.fsync(stream.fileno())
-    os.replace(beside, path)
-
-
-def _paths(tasks: Iterable[Task]) -> set[str]:
-    return {stamp[0] for task in tasks for stamp in task.stamps}
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """Its whole lines; the last one may have been cut by a kill."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        for text in stream:
-            try:
-                line = json.loads(text)
-                known = [(str(name), int(size), int(at)) for name, size, at in line["files"]]
-            except (ValueError, TypeError, KeyError):
-                continue
-            yield {**line, "files": known}

@@ -7,14 +7,17 @@ import click
 
 from megatron_monitor.commands.arguments import Given, with_config
 from megatron_monitor.commands.reading import only_run
-from megatron_monitor.reports import comparison, html
+from megatron_monitor.commands.tables import grid, show
+from megatron_monitor.reports import comparison
+
+_SAME = {None: "\n\nThe logs do not hold their configuration.", True: "\n\nSame configuration.", False: ""}
 
 
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--format", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
-              help="How it is written; html draws loss and pace.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="How it is written.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="JSON instead of text.")
 @click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
 @with_config
@@ -26,14 +29,17 @@ def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
     \b
     Example:
       megatron-monitor compare /logs/monday.log /logs/tuesday.log
-      megatron-monitor compare /logs/monday.log /logs/tuesday.log --format html -o both.html
     """
     one, other = (only_run(path, given)[1] for path in (a, b))
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
     if form == "json":
-        shown = json.dumps(found, indent=2, ensure_ascii=False)
-    else:
-        shown = html.compared(found, one, other) if form == "html" else comparison.text(found)
-    click.echo(shown, output)
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False), output)
+        return
+    click.echo(found["verdict"] + _SAME[found["same_configuration"]], output)
+    for title, table in comparison.sections(found):
+        click.echo(f"\n{title}", output)
+        show(grid(table.headers, table.rows, table.numeric()), to=output)
+    if found["notes"]:
+        click.echo("".join(f"\nNote: {note}" for note in found["notes"]), output)

@@ -1,16 +1,14 @@
 """`nodes`: each node's record over all runs, and which of them to leave out."""
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from megatron_monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
+from megatron_monitor.commands.tables import grid, show
 from megatron_monitor.config import Config, state_directory
 from megatron_monitor.core.saved import of_parts
 from megatron_monitor.node_statistics.extension import record
@@ -20,7 +18,7 @@ from megatron_monitor.nodes.hostlist import compress
 from megatron_monitor.once import read_all
 from megatron_monitor.store import Store
 
-_WIDTH = 120  # columns of a file or a pipe
+_COLUMNS = ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance")
 _SHOWN = 40  # rows where nobody asks for all: those with the least likely record
 
 
@@ -94,12 +92,8 @@ def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
 def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:
     eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
     shown = found if everything else eventful[:_SHOWN]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance"):
-        table.add_column(title, justify="left" if title in ("node", "last") else "right", no_wrap=True)
-    for one in shown:
-        table.add_row(*_cells(one), style="bold red" if one.stands_out else "")
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    right = [name not in ("node", "last") for name in _COLUMNS]
+    show(grid(_COLUMNS, map(_cells, shown), right, ["bold red" if one.stands_out else "" for one in shown]))
     suspects = [f"{one.node}: {one.evidence}" for one in found if one.stands_out]
     for suspect in suspects:
         click.echo(suspect)
@@ -110,7 +104,7 @@ def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) 
 
 def _cells(one: Standing) -> tuple[str, ...]:
     mean, low, high = one.rate
-    rate = f"{mean:.1f} [{low:.1f}, {high:.1f}]".replace("[", r"\[")
+    rate = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
     day = "-" if one.last_at is None else f"{datetime.fromtimestamp(one.last_at, UTC):%Y-%m-%d}"
     counts = (rate, _count(one.present), _count(one.slow), str(one.hangs), day)
     chance = "-" if one.chance >= 1.0 else f"{one.chance:.1g}"

@@ -1,121 +1,44 @@
-"""`top`: the page's table in a terminal, from files or from a daemon."""
+"""`top`: all runs in a terminal, those that need a look first, from files or from a daemon."""
 
 import logging
-import os
 import re
-import select
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
-from msgspec import Struct
-from rich.console import Console, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from megatron_monitor.archive import read_runs
 from megatron_monitor.commands.arguments import Given, fail, warn, with_config
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
-from megatron_monitor.commands.top_screen import in_order, opened, page, plain, room_of, screen
+from megatron_monitor.commands.tables import fitting, grid, show
+from megatron_monitor.commands.tables import width as terminal_width
 from megatron_monitor.config import Config
 from megatron_monitor.live import LiveCore
 from megatron_monitor.reports.rows import Options, Row
-from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, number, percent
+from megatron_monitor.snapshot import Snapshot, clean_label
 from megatron_monitor.system.clock import SystemClock
 
-HELP = """\
-up, down, page up, page down, Home, End   choose a run; the table scrolls (also k, j, g, G)
-Enter     the run's figures, incidents and last line; Escape leaves it
-/         filter by words in name, state and incident; Enter keeps the filter, Escape drops it
-s, S      sort by the next, by the one before
-q         end"""
-_KEY = re.compile(r"\x1b(?:\[\d+~|[\[O][A-Z])|.", re.DOTALL)
-_MOVES = {
-    "\x1b[A": -1, "\x1bOA": -1, "k": -1, "\x1b[B": 1, "\x1bOB": 1, "j": 1, "\x1b[H": -1e6, "\x1b[1~": -1e6, "g": -1e6,
-    "\x1b[F": 1e6, "\x1b[4~": 1e6, "G": 1e6,
-}  # fmt: skip
-_PAGES = {"\x1b[5~": -1, "\x1b[6~": 1}
-SORTS = {
-    "worst first": "", "name": "run", "state": "state", "iteration": "iteration", "pace": "seconds_per_iteration",
-    "over normal": "slowdown_ratio", "silence": "progress_at", "end": "eta",
-}  # fmt: skip
-"""What runs are sorted by, and the key of it in a run's data."""
-_SMALLEST_FIRST = ("run", "state", "progress_at", "eta")
-
-
-class Choice(Struct):
-    """What the reader of the screen has chosen."""
-
-    run: str | None = None
-    """Where the bar stands; None: on the first, whichever that is."""
-    query: str = ""
-    typing: bool = False
-    """Keys go into the query."""
-    sort: str = "worst first"
-    opened: bool = False
-    help: bool = False
-
-    def rows(self, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those that the query leaves, in the order of the sort; what is unknown stands last."""
-        words, by = self.query.lower().split(), SORTS[self.sort]
-        left = [run for run in in_order(runs) if all(word in _words_of(run) for word in words)]
-        return sorted(left, key=lambda run: _order(run, by)) if by else left
-
-    def place(self, rows: Sequence[dict[str, Any]]) -> int:
-        """The row of the bar."""
-        return next((at for at, run in enumerate(rows) if run["run"] == self.run), 0)
-
-    def press(self, text: str, runs: Sequence[dict[str, Any]], room: int) -> bool:
-        """Keys as a terminal sends them; so many rows have room. False: it is over."""
-        return all(self._press(key, runs, room) for key in _KEY.findall(text))
-
-    def _press(self, key: str, runs: Sequence[dict[str, Any]], room: int) -> bool:
-        if key == "\x1b":
-            self.query = self.query if self.opened or self.help else ""
-            self.opened = self.help = self.typing = False
-        elif key in "\r\n":
-            self.opened, self.typing = not self.typing, False
-        elif self.typing:
-            self.query = self.query[:-1] if key in "\x7f\b" else self.query + key * key.isprintable()
-        elif key == "/":
-            self.typing, self.opened, self.query = True, False, ""
-        elif key == "?":
-            self.help = not self.help
-        elif key in "sS":
-            names = list(SORTS)
-            self.sort = names[(names.index(self.sort) + (1 if key == "s" else -1)) % len(names)]
-        elif (step := _MOVES.get(key, _PAGES.get(key, 0) * room)) and (rows := self.rows(runs)):
-            at = int(max(0, min(len(rows) - 1, self.place(rows) + step)))
-            self.run = rows[at]["run"] if at else None
-        return key not in "qQ" or self.typing
-
-
-def _order(run: dict[str, Any], by: str) -> tuple[bool, Any]:
-    value = run.get(by)
-    if value is None or value != value:
-        return True, 0
-    return False, value if by in _SMALLEST_FIRST else -value
-
-
-def _words_of(run: dict[str, Any]) -> str:
-    return " ".join((run["run"], run["state"], *(item["incident"] for item in run["incidents"]))).lower()
-
-
-_BRIEF = 0.1  # seconds that a key waits at most while nothing new is looked at
 _HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+
+Run = dict[str, Any]
+"""One run as the API gives it."""
 
 
 class View(NamedTuple):
-    """The runs as the API gives them, and the clock of whoever judged them."""
+    """What is shown: the runs, and the clock of whoever judged them (Unix seconds)."""
 
     at: float
-    runs: list[dict[str, Any]]
+    runs: list[Run]
 
 
 Look = Callable[[float], View]
@@ -131,7 +54,7 @@ Look = Callable[[float], View]
 @click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
 @click.option("--every", type=click.FloatRange(0.2), default=None, help="Seconds between two looks.  [default: 2]")
 def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, every: float | None) -> None:
-    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. ? shows keys.
+    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs.
 
     \b
     Examples:
@@ -142,29 +65,33 @@ def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, ever
     """
     logging.basicConfig(handlers=[logging.NullHandler()])  # the screen shows what cannot be read
     terminal = sys.stdout.isatty()
+    as_lines = as_lines or not terminal
     once = once or (not terminal and every is None)
     try:
         with _source(targets, given, once) as (look, where):
-            if once:
-                _print(look(0.0), where, as_lines or not terminal)
-            elif as_lines or not terminal:
-                while True:
-                    _print(look(every or 2.0), where, True)
-            else:
+            if not once and not as_lines:
                 _watch(look, where, every or 2.0)
+            while True:
+                view = look(0.0 if once else every or 2.0)
+                show(plain(view) if as_lines else screen(view, where, terminal_width()), plain=as_lines)
+                if once:
+                    break
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
 
 
-def _print(view: View, where: str, as_lines: bool) -> None:
-    if as_lines:
-        click.echo(plain(view.runs, view.at), nl=False)
-    else:
-        console = Console()
-        console.print(screen(view.runs, view.at, where, console.width))
-    sys.stdout.flush()
+def _watch(look: Look, where: str, every: float) -> NoReturn:
+    view, problem = look(0.0), ""
+    with Live(screen=True, auto_refresh=False) as live:
+        while True:
+            size = live.console.size
+            live.update(screen(view, where, size.width, size.height, problem), refresh=True)
+            try:
+                view, problem = look(every), ""
+            except DaemonError as error:
+                problem = str(error)
 
 
 # --- where the runs come from ---------------------------------------------------------------------------------------
@@ -204,22 +131,22 @@ def _view(snapshot: Snapshot) -> View:
 def _finished(config: Config) -> View:
     core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
     warn(*problems)
-    snapshot = core.snapshot(SystemClock().wall())
     if not found:
         raise DaemonError("no training run found")
+    at, runs = _view(core.snapshot(SystemClock().wall()))
     rows = {row.run: row for _, row in found}
-    return View(snapshot.at, [_as_reported(run.page, rows.get(run.page["run"])) for run in snapshot.runs])
+    return View(at, [_as_reported(run, rows.get(run["run"])) for run in runs])
 
 
-def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
+def _as_reported(run: Run, row: Row | None) -> Run:
     """A log that was read to its end shows the figures of `report`: medians of the run, not its last iteration's."""
     if row is None:
-        return page
+        return run
     figures = {
         "seconds_per_iteration": row.seconds_per_iteration, "tflops": row.tflops, "mfu": row.mfu, "hfu": row.hfu,
         "samples_per_second": row.samples_per_second, "max_memory_bytes": row.memory_bytes,
     }  # fmt: skip
-    return {**page, **{name: value for name, value in figures.items() if value is not None}}
+    return {**run, **{name: value for name, value in figures.items() if value is not None}}
 
 
 def _asked(address: str, seconds: float) -> View:
@@ -232,59 +159,133 @@ def _asked(address: str, seconds: float) -> View:
         raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
 
 
-# --- the screen -----------------------------------------------------------------------------------------------------
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+_STYLES = {
+    "hung": "bold red", "crashed": "bold red", "lost": "yellow", "training": "green", "finished": "green",
+    "critical": "bold red", "warning": "yellow", "bad": "bold red", "warn": "yellow",
+}  # fmt: skip
+_RANK = {"critical": 0, "warning": 1, "info": 2}
+_WIDE = 104  # columns of a terminal from which the state's note has room
+_NAME = 12  # columns of a name for which others go without
+_INCIDENTS = 20  # shown one by one; on a screen that refreshes, so many that the table keeps half of it
 
 
-def _watch(look: Look, where: str, every: float) -> None:
-    console, choice, clock = Console(), Choice(), SystemClock()
-    view, problem, looked = look(0.0), "", clock.monotonic()
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(_drawn(view, where, problem, console, choice), refresh=True)
-            while not (keys := pressed(_BRIEF)) and clock.monotonic() - looked < every:
-                pass
-            if not choice.press(keys, view.runs, room_of(console.height)):
-                return
-            if clock.monotonic() - looked >= every:
-                try:
-                    view, problem = look(_BRIEF), ""
-                except DaemonError as error:
-                    problem = str(error)
-                looked = clock.monotonic()
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Those that need a look first, then by name."""
+    return sorted(runs, key=lambda run: (min(map(_rank, run["incidents"]), default=3), run["run"]))
 
 
-def _drawn(view: View, where: str, problem: str, console: Console, choice: Choice) -> RenderableType:
-    rows = choice.rows(view.runs)
-    bar = choice.place(rows)
-    if choice.help:
-        return Text(HELP)
-    if choice.opened and rows:
-        return opened(rows[bar], view.at)
-    query = f"/{choice.query}{'_' * choice.typing}  " if choice.query or choice.typing else ""
-    foot = f"{query}{choice.sort}  ? keys  / filter  s sort  Enter open  q end"
-    return page(view.runs, rows, bar, view.at, where, (console.width, console.height), problem, foot)
+def _rank(incident: dict[str, Any]) -> int:
+    return _RANK.get(incident["severity"], 3)
 
 
-@contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """What is pressed within so many seconds; the terminal is as it was afterwards."""
-    if not sys.stdin.isatty():
+def screen(view: View, where: str, width: int, height: int | None = None, problem: str = "") -> RenderableType:
+    """Counts, the table and the open incidents. With a height no more of them than have room, and how many have not."""
+    runs = in_order(view.runs)
+    states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(run["state"] for run in runs).items()))
+    head = Text(f"{instant(view.at)}  {states or 'no training run seen yet'}  ", style="bold", no_wrap=True)
+    parts: list[RenderableType] = [head.append(clean_label(where), style="dim")]
+    if problem:
+        parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
+    incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
+    told = incidents[: _INCIDENTS if height is None else min(_INCIDENTS, height // 6)]  # three lines each
+    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(told) - 3)
+    if runs:
+        parts.append(_table(runs[:room], view.at, width))
+    parts += [_incident(item, view.at) for item in told]
+    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(told), "incidents"))
+    parts += [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
+    return Group(*parts)
 
-        def nothing(seconds: float) -> str:
-            SystemClock().sleep(seconds)
-            return ""
 
-        yield nothing
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)
+def _incident(incident: dict[str, Any], now: float) -> Text:
+    severity = incident["severity"]
+    text = Text(f"\n{SYMBOLS.get(severity, '')} {incident['incident']} ", style=_STYLES.get(severity, ""))
+    text.append(f"{clean_label(incident['run'])}, {severity}, for {duration(now - incident['since'])}\n", style="bold")
+    return text.append(f"  {clean_label(incident['summary'])}", style="default not bold")
 
-    def pressed(seconds: float) -> str:
-        ready = select.select([terminal], [], [], seconds)[0]
-        return os.read(terminal, 64).decode("utf-8", "replace") if ready else ""
 
-    try:
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+def _done(run: Run) -> str:
+    iteration, total = run.get("iteration"), run.get("train_iterations")
+    return percent(iteration / total) if iteration is not None and total else DASH
+
+
+_FIGURES: dict[str, Callable[[Run, dict[str, Figure]], str | Figure]] = {
+    "Iteration": lambda run, _: number(run.get("iteration")),
+    "Done": lambda run, _: _done(run),
+    "s/it": lambda run, _: number(run.get("seconds_per_iteration")),
+    "vs normal": lambda _, shown: shown["over_normal"],
+    "TFLOPs": lambda run, _: number(run.get("tflops")),
+    "MFU": lambda run, _: percent(run.get("mfu")),
+    "Samples/s": lambda _, shown: shown["samples_per_second"].text,
+    "Loss": lambda run, _: number(run.get("lm_loss")),
+    "Scale": lambda _, shown: shown["loss_scale"].text,
+    "Memory": lambda _, shown: shown["max_memory_bytes"].text,
+    "Silent": lambda _, shown: shown["progress_at"],
+    "Ends in": lambda _, shown: shown["eta"].text,
+    "At risk": lambda _, shown: shown["at_risk_seconds"].text,
+}
+"""Heading -> cell, of the run and its figures in words."""
+_FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "Done", "Ends in", "TFLOPs", "At risk")
+
+
+def _table(runs: Sequence[Run], now: float, width: int) -> Table:
+    """A line a run: the columns that have room, and of a long name its end."""
+    headers = ["Run", "State", *_FIGURES]
+    lines: list[list[Text]] = []
+    for run in runs:
+        shown = figures(run, now)
+        state = _state(run, shown["state"], noted=width >= _WIDE)
+        lines.append([Text(clean_label(run["run"])), state, *(_cell(read(run, shown)) for read in _FIGURES.values())])
+    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
+    widths[0] = min(widths[0], _NAME)
+    kept = fitting(headers, widths, _FIRST, width, gap=1)
+    room = width - sum(widths[place] + 1 for place in kept if place)
+    for line in lines:
+        if len(line[0]) > room:
+            line[0] = Text(f"…{line[0].plain[1 - room :]}")
+    rows = ([line[place] for place in kept] for line in lines)
+    return grid([headers[place] for place in kept], rows, [place > 1 for place in kept], gap=1)
+
+
+def _cell(told: str | Figure) -> Text:
+    if isinstance(told, str):
+        return Text(told)
+    return Text(told.text.removesuffix(" ago").replace("\u00a0", " "), style=_STYLES.get(told.tone, ""))
+
+
+def _state(run: Run, shown: Figure, *, noted: bool) -> Text:
+    """The state, and where there is room what it says beside it: the phase, or why it crashed."""
+    text = Text(shown.text, style=_STYLES.get(shown.tone) or _STYLES.get(run["state"], ""))
+    return text.append(f" {clean_label(shown.note)}", style="dim") if noted and shown.note else text
+
+
+_PLAIN: dict[str, str | Callable[[Run, float], Any]] = {
+    "RUN": "run", "STATE": "state", "ITERATION": "iteration", "TOTAL": "train_iterations",
+    "S/ITERATION": "seconds_per_iteration", "NORMAL": "baseline_seconds", "TFLOPS": "tflops", "MFU": "mfu",
+    "SAMPLES/S": "samples_per_second", "LOSS": "lm_loss", "LOSS_SCALE": "loss_scale", "MEMORY": "max_memory_bytes",
+    "SILENCE": lambda run, now: None if (at := run.get("progress_at")) is None else round(max(0.0, now - at), 1),
+    "BUDGET": "budget_seconds",
+    "ENDS_IN": lambda run, now: None if run.get("eta") is None else round(run["eta"] - now),
+    "AT_RISK": "at_risk_seconds",
+    "INCIDENTS": lambda run, _: ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]),
+}  # fmt: skip
+"""Column -> the run's key, or what is read of it."""
+
+
+def plain(view: View) -> Table:
+    """Columns without blanks inside, `-` where nothing is known: seconds and ratios as numbers."""
+    rows = (
+        [_plain(run.get(read) if isinstance(read, str) else read(run, view.at)) for read in _PLAIN.values()]
+        for run in in_order(view.runs)
+    )
+    return grid(tuple(_PLAIN), rows, [False] * len(_PLAIN))
+
+
+def _plain(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "_".join(clean_label(str(value)).split()) or "-"

@@ -11,7 +11,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     folding.py    events into the run that they belong to, or held until that is known
     watched.py    what these work on: the rooms below, and what happened
 
-    sources.py    the followed files: reader, proof of the place, read to the end or not; those that rest
+    sources.py    the followed files: reader, proof of the place, read to the end or not; the dormant
     runs.py       the runs: begin, archive, lose, expire, make room
     schedule.py   which run is judged when
     counters.py   what the monitor counts of its own reading
@@ -128,6 +128,9 @@ class Core(Watched):
         """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
         transitions since the last call.
         """
+        events = self.judge.events
+        if events.away_since is not None and events.back_at is None:
+            events.back_at = now + self.wall_offset
         self._settle(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
@@ -160,7 +163,8 @@ class Core(Watched):
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
         for extension in self.extensions:
             extension.judged(run)
-        return transitions + self.let_go(run, now)
+        self.let_go(run, now)
+        return transitions
 
     def _tell_failed(self, run: Run, now: float) -> None:
         """Once, unless it is an old log that nobody waits for."""
@@ -172,7 +176,7 @@ class Core(Watched):
             recent = silent < self.config.detectors.hang.starting
             if run.state.proven and not run.archived and (run.state.live or recent):
                 self.of_run(run, lambda: self.judge.put_aside(run, run.failed, now), failed=True)
-        self.of_run(run, lambda: self.let_go(run, now), failed=True)
+        self.let_go(run, now)
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
@@ -318,10 +322,10 @@ class Core(Watched):
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""
-        if rests := self.sources.at_rest(log):
-            for kept in rests.values():
+        if dormant := self.sources.dormant_of(log):
+            for kept in dormant.values():
                 kept.saved_at = now
-            return OfLog(rests)
+            return OfLog(dormant)
         sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None
@@ -351,6 +355,7 @@ class Core(Watched):
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.judge.events, self.alerts = saved.events, saved.alerts
+        self.judge.events.away_since, self.judge.events.back_at = saved.heard_at + saved.wall_offset, None
         for extension in self.extensions:
             if (data := saved.extensions.get(extension.name)) is not None:
                 try:

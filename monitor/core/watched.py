@@ -45,8 +45,8 @@ class Watched:
         self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
-        self.rest_seconds = float("inf")
-        """A file that was written so long ago, and is no training, rests."""
+        self.dormant_seconds = float("inf")
+        """A file that was written so long ago, and is no training, is dormant."""
         self.saved = Waiting(OfLog())
         """What of the state file no source has claimed yet."""
         self.awaited = Counter[str]()
@@ -76,6 +76,7 @@ class Watched:
             self._put_out({source.name})
             return False
         if (dropped := self.runs.make_room(busy)) is not None:
+            self._close(dropped, "it had ended, and another run needs its place", now)
             self.touch(dropped.log)
             self._put_out(self.sources.of_run(dropped.log))
             return True
@@ -91,7 +92,7 @@ class Watched:
         why = f"max_runs: {most} runs are watched, and this one has been silent for longest"
         _log.warning("run=%r %s", silent.state.name, why)
         self._keep_page(silent, now)
-        self.of_run(silent, lambda: self.judge.give_up(silent, why, now))
+        self._close(silent, why, now)
         del self.runs[silent.state.name]
         self.touch(silent.log)
         return True
@@ -102,14 +103,17 @@ class Watched:
         for name in names:
             self.sources[name].put_out = True
 
-    def let_go(self, run: Run, now: float) -> list[Transition]:
-        """Drop the run if it has expired, and end what is open of it; the page keeps what it showed."""
-        if not self.runs.expired(run, now):
-            return []
-        self._keep_page(run, now)
-        del self.runs[run.state.name]
-        self.touch(run.log)
-        return self.judge.give_up(run, "run_retention has passed since it ended", now)
+    def let_go(self, run: Run, now: float) -> None:
+        """Drop the run if it has expired; the page keeps what it showed."""
+        if self.runs.expired(run, now):
+            self._keep_page(run, now)
+            self._close(run, "it ended longer ago than run_retention", now)
+            del self.runs[run.state.name]
+            self.touch(run.log)
+
+    def _close(self, run: Run, why: str, now: float) -> None:
+        """The run is dropped: what is open of it is open no more."""
+        self.of_run(run, lambda: self.judge.give_up(run, why, now), failed=bool(run.failed))
 
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown

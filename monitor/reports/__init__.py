@@ -1,1 +1,1 @@
-"""Tables that people carry away: benchmark rows, comparisons, FLOPs and ramp-up plans, and how they are written out."""
+"""Tables that people carry away: benchmark rows, comparisons of two runs, and how they are written out."""

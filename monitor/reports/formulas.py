@@ -21,8 +21,3 @@ def micro_batches(batch: int | None, micro_batch: int | None, data_parallel: int
 def bubble(pipeline: int, micro: int) -> float:
     """Share of an iteration in which a stage waits: (p - 1) / (m + p - 1) of the schedule without interleaving."""
     return (pipeline - 1) / (micro + pipeline - 1)
-
-
-def scaled_seconds(seconds: float, pipeline: int, micro: int, other_micro: int) -> float:
-    """Seconds per iteration at another count of micro-batches: the filling of the pipeline stays the same."""
-    return seconds * (other_micro + pipeline - 1) / (micro + pipeline - 1)

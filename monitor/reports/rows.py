@@ -64,7 +64,6 @@ class Options:
 
     peak_tflops: float | None = None
     gpus_per_node: int | None = None
-    gpus_at_hand: int | None = None
     iterations: int | None = None
     tokens: int | None = None
     formula: str | None = None
@@ -199,10 +198,7 @@ def _configuration(row: Row, state: RunState, options: Options) -> None:
     per_node = options.gpus_per_node or topology.processes_per_node
     if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
         row.nodes = row.gpus // per_node
-    at_hand = options.gpus_at_hand
-    if at_hand is None and row.nodes and per_node:
-        at_hand = row.nodes * per_node
-    row.idle_gpus = _idle(topology, at_hand)
+    row.idle_gpus = _idle(topology, row.nodes * per_node if row.nodes and per_node else None)
 
 
 def _idle(topology: Topology, at_hand: int | None) -> int | None:

@@ -18,7 +18,7 @@ sys.path.pop()
 
 SCALE = 20.0
 HASTENED = (
-    (events, "_SAME_RUN"), (events, "_SAME_CLUSTER"), (events, "_LONGEST"), (incidents, "_LINGERS"),
+    (events, "_SAME_RUN"), (events, "_SAME_CLUSTER"), (events, "_LONGEST"), (events, "_MISSED"), (events, "_BACK"), (incidents, "_LINGERS"),
     (desk, "_ALERTS"), (poster, "_AGAIN"),
 )  # fmt: skip
 

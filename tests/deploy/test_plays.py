@@ -175,6 +175,21 @@ def dead(play: Play) -> None:
     play.start()
 
 
+def p7b(play: Play) -> None:
+    """As before, and the run still hangs when the monitor is back: it is the same page."""
+    play.start()
+    training = play.run()
+    play.knows(training)
+    play.daemon.kill()
+    training.hangs()
+    play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
+    play.start()
+    play.stands("hang")
+    play.rests(100.0)
+    training.trains()
+    play.is_over("hang")
+
+
 def stopped(play: Play) -> None:
     """The monitor is stopped in order, and nobody watches: that is no page, whatever the run does."""
     play.start()
@@ -241,6 +256,13 @@ PLAYS: dict[Callable[[Play], None], tuple[int, Facts]] = {
     dead: (
         1,
         ("+MonitorDown/warning", "+a/DeadlinePassed/critical", "-MonitorDown/warning", "-a/DeadlinePassed/critical"),
+    ),
+    p7b: (
+        1,
+        (
+            "+MonitorDown/warning", "+a/DeadlinePassed/critical", "-MonitorDown/warning", "-a/DeadlinePassed/critical",
+            *HANG, *ENDED,
+        ),
     ),
     stopped: (0, ("+MonitorDown/warning",)),
     job: (1, HANG + ENDED),

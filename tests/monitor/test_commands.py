@@ -178,6 +178,14 @@ def test_run_once_prints_the_page_and_says_what_is_no_training(tmp_path: Path) -
     assert 'run="notes"' not in result.stdout
 
 
+def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
+    """Also beside one that is there."""
+    log = tmp_path / "train.log"
+    log.write_text(LINE + "\n")
+    for paths in ([tmp_path / "none.log"], [log, tmp_path / "none.log"], [tmp_path / "none*.log"]):
+        invoke("run", "--once", *paths, code=1)
+
+
 def test_run_once_twice_is_the_same(tmp_path: Path) -> None:
     """A replay of a finished log is byte-identical."""
     (tmp_path / "train.log").write_text(LINE + "\n")

@@ -1,9 +1,10 @@
 """Which incidents are one event for people, and what an Alertmanager is shown of them."""
 
+import pytest
 from msgspec.structs import replace
 
 from megatron_monitor.alerts import Alerts
-from megatron_monitor.events import Events
+from megatron_monitor.events import UNWATCHED, Events
 from megatron_monitor.incidents import Transition
 from tests.monitor.notifiers.receiver import HANG, built
 from tests.plain import decode, encode
@@ -73,6 +74,22 @@ def test_two_events_never_share_an_id() -> None:
     """What began in one minute and became incidents an hour apart are two."""
     events = Events()
     assert events.of("a", "warning", AT, AT) != events.of("a", "warning", AT, AT + 3600)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "later", "missed"),
+    [
+        (AT - 400, 10.0, True),  # the rule of a missed deadline has paged by now: this is no second page
+        (AT - 100, 10.0, False),  # it has not
+        (AT - 700, 10.0, False),  # the monitor was still there, and told of it
+        (AT - 400, 200.0, False),  # found long after: another hang
+    ],
+)
+def test_a_hang_of_while_nobody_watched(deadline: float, later: float, missed: bool) -> None:
+    """It is of the event of the alert that the missed deadline has raised."""
+    events = Events(away_since=AT - 600, back_at=AT)
+    found = events.of("a", "critical", deadline - 60, AT + later, deadline=deadline)
+    assert (found == UNWATCHED) is missed
 
 
 def test_events_are_saved() -> None:

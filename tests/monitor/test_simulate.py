@@ -9,6 +9,7 @@ from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, L
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
 from tests.clock import ManualClock
+from tests.commands import command
 
 SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)
 
@@ -103,3 +104,11 @@ def test_an_unknown_fault_is_refused() -> None:
     """The error names what there is."""
     with pytest.raises(ValueError, match="hang_evaluation"):
         Fault("hangs", at=1)
+
+
+@pytest.mark.parametrize("fault", ["hang@999999", "hang@501", "hang@99999999999999999999", "hang@\u00b2"])
+def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
+    """With the number of iterations that there are."""
+    done = command("simulate", "--fault", fault, code=2)
+    assert "500 iterations" in done.stderr or "is no iteration" in done.stderr
+    command("simulate", "--fault", "hang@20", "--iterations", "20")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from megatron_monitor.commands.top import Choice
-from megatron_monitor.commands.top_screen import PLAIN_COLUMNS, in_order, opened, page, plain, screen
+from megatron_monitor.commands.tables import show
+from megatron_monitor.commands.top import View, in_order, plain, screen
 from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
@@ -34,17 +34,24 @@ def incident(kind: str, severity: str, name: str = "tr11-176B") -> dict[str, Any
     }  # fmt: skip
 
 
-def drawn(runs: list[dict[str, Any]], width: int, problem: str = "") -> list[str]:
+def drawn(runs: list[dict[str, Any]], width: int, problem: str = "", height: int | None = None) -> list[str]:
     """The lines of the screen."""
     console = Console(width=width, file=io.StringIO())
-    console.print(screen(runs, NOW, "http://h:9843", width, problem))
+    console.print(screen(View(NOW, runs), "http://h:9843", width, height, problem))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 
+def columns(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """The words of the lines of `--plain`."""
+    out = io.StringIO()
+    show(plain(View(NOW, runs)), to=out)
+    return [line.split() for line in out.getvalue().splitlines()]
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_it_fits(width: int) -> None:
-    """Nothing is wider than the terminal, and no figure is cut off."""
+    """Nothing is wider than the terminal, no figure is cut off, and of a long name the end is shown."""
     runs = [
         run("a-very-long-run-name-of-some-team/and-more"),
         run("b", state="hung", incidents=[incident("hang", "critical")]),
@@ -64,8 +71,8 @@ def test_it_fits(width: int) -> None:
         "■ hang tr11-176B, critical",
     ):
         assert words in text
-    assert "…" not in text
-    assert ("149.3" in text) == ("1 h 0 min" in text) == (width >= 104)
+    assert "team/and-more" in text
+    assert ("149.3" in text) == ("1 h 0 min" in text) == (width >= 100)
 
 
 def test_trouble_stands_first() -> None:
@@ -84,26 +91,23 @@ def test_unknown_is_a_dash_and_nan_is_said() -> None:
     text = "\n".join(drawn([empty], 80))
     assert "◔ starting" in text
     assert "nan" in text
-    row = plain([empty], NOW).splitlines()[1].split()
-    assert dict(zip(PLAIN_COLUMNS, row, strict=True))["ITERATION"] == "-"
+    assert dict(zip(*columns([empty]), strict=True))["ITERATION"] == "-"
 
 
 def test_plain_lines_are_columns() -> None:
     """As many words in each row as the heading has: awk may count on it."""
     runs = [run("a b"), run("c", incidents=[incident("hang", "critical"), incident("slowdown", "warning")])]
-    rows = [line.split() for line in plain(runs, NOW).splitlines()]
-    assert {len(row) for row in rows} == {len(PLAIN_COLUMNS)}
-    assert dict(zip(*rows[:2], strict=True)) | {"RUN": "c", "INCIDENTS": "hang:critical,slowdown:warning"} == dict(
-        zip(*rows[:2], strict=True)
-    )
-    assert rows[2][0] == "a_b"
-    assert dict(zip(rows[0], rows[2], strict=True))["SILENCE"] == "42"
+    head, *rows = columns(runs)
+    assert {len(row) for row in rows} == {len(head)}
+    worst, other = (dict(zip(head, row, strict=True)) for row in rows)
+    assert (worst["RUN"], worst["INCIDENTS"]) == ("c", "hang:critical,slowdown:warning")
+    assert (other["RUN"], other["SILENCE"]) == ("a_b", "42")
 
 
 def test_no_text_of_a_log_commands_the_terminal() -> None:
     """Escape sequences, bells, line feeds and markup are shown, not obeyed."""
     bad = run(HOSTILE, incidents=[incident("hang", "critical", HOSTILE) | {"summary": HOSTILE}])
-    for text in ("".join(drawn([bad], 120, problem=HOSTILE)), plain([bad], NOW).replace("\n", "")):
+    for text in ("".join(drawn([bad], 120, problem=HOSTILE)), " ".join(map(" ".join, columns([bad])))):
         assert text.isprintable()
         assert "[bold]" in text
 
@@ -129,65 +133,14 @@ def test_a_daemon_that_is_not_there_is_one_clear_line() -> None:
     command("top", "http://a:1", "b.log", code=2)
 
 
-def pressed(choice: Choice, keys: str, runs: list[dict[str, Any]], room: int = 10) -> list[str]:
-    """The names of the rows after these keys, the chosen one in brackets."""
-    assert choice.press(keys, runs, room)
-    rows = choice.rows(runs)
-    return [f"[{row['run']}]" if at == choice.place(rows) else row["run"] for at, row in enumerate(rows)]
-
-
-def test_keys_choose_filter_and_sort() -> None:
-    """Arrows and pages stop at the ends; a filter takes names, states, kinds; q ends, but in a filter."""
-    runs = [
-        run("a", slowdown_ratio=1.01), run("b", state="hung", incidents=[incident("hang", "critical")]),
-        run("c", slowdown_ratio=1.3, progress_at=NOW - 500), run("q", slowdown_ratio=None, seconds_per_iteration=None),
-    ]  # fmt: skip
-    choice = Choice()
-    assert pressed(choice, "", runs) == ["[b]", "a", "c", "q"]
-    assert pressed(choice, "\x1b[B\x1b[B", runs) == ["b", "a", "[c]", "q"]
-    assert pressed(choice, "j\x1b[6~jj", runs) == ["b", "a", "c", "[q]"]
-    assert pressed(choice, "\x1b[5~k", runs) == ["[b]", "a", "c", "q"]
-    assert pressed(choice, "/hUNG", runs) == ["[b]"]
-    assert pressed(choice, "\x7f\x7f\x7f\x7fq\r", runs) == ["[q]"]
-    assert pressed(choice, "\x1b", runs) == ["[b]", "a", "c", "q"]
-    assert pressed(choice, "/hang zz\r", runs) == []
-    assert pressed(choice, "\x1bsssss", runs) == ["[c]", "a", "b", "q"]  # over normal; what is unknown stands last
-    assert choice.sort == "over normal"
-    assert pressed(choice, "sG", runs)[0] == "c"  # silent for longest
-    assert pressed(choice, "gSSSSS", runs)[1:] == ["b", "c", "q"]  # by name
-    assert choice.press("\r", runs, 1)
-    assert choice.opened
-    assert not choice.press("q", runs, 1)
-
-
-def test_forty_runs_on_24_lines() -> None:
-    """A line a run, at 80 columns too; how many are hidden; below it the incidents of the chosen one."""
-    runs = [run(f"a-crash-{at:02}", eta=NOW + 4980, progress_at=NOW - 903) for at in range(40)]
-    runs[0]["incidents"] = [incident("crash", "critical", "a-crash-00")]
-
-    def seen(bar: int, width: int = 80) -> list[str]:
-        console = Console(width=width, height=24, file=io.StringIO(), legacy_windows=False)
-        console.print(page(runs, runs, bar, NOW, "http://h:9843", (width, 24), "", "q end"), height=24)
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue().splitlines()
-
-    lines = seen(0)
-    assert (len(lines), max(map(len, lines))) == (24, 80)
-    assert [line.split()[0] for line in lines[3:18]] == [f"a-crash-{at:02}" for at in range(15)]
-    assert all(word in lines[3] for word in ("● training", "1,234", "105.4", "15 min 3 s"))
-    assert "crash it is" in "\n".join(lines)
-    assert lines[-1].startswith("40 of 40 runs, 0 above and 25 below hidden")
-    assert "25 above and 0 below hidden" in seen(39)[-1]
-    assert "a-crash-39" in "\n".join(seen(39))
-    assert "crash it is" not in "\n".join(seen(39))
-
-
-def test_a_run_is_opened() -> None:
-    """Its figures, what to do with the command, its last line, and nothing that commands the terminal."""
-    told = incident("hang", "critical") | {"advice": "take stacks", "command": "scancel 7", "line": HOSTILE}
-    console = Console(width=80, file=io.StringIO())
-    console.print(opened(run(incidents=[told], last_line=HOSTILE), NOW))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert all(words in text for words in ("Loss", "2.345", "Do: take stacks", "Command: scancel 7", "Escape"))
-    assert text.replace("\n", "").replace("\u00a0", "").isprintable()
+def test_a_screen_that_refreshes_shows_what_has_room() -> None:
+    """Forty runs on 24 lines: a line each, of a long name its end; the worst first; what has no room is counted."""
+    runs = [run(f"a-long-way-to-a-crash-{at:02}", eta=NOW + 4980, progress_at=NOW - 903) for at in range(40)]
+    for at in range(30):
+        runs[at]["incidents"] = [incident("crash", "critical", runs[at]["run"])]
+    lines = drawn(runs, 80, height=24)
+    assert (len(lines), max(map(len, lines)) <= 80) == (24, True)
+    assert [line.split()[0][-8:] for line in lines[2:10]] == [f"crash-{at:02}" for at in range(8)]
+    assert all(word in lines[2] for word in ("● training", "1,234", "105.4", "15 min 3 s"))
+    assert lines[-2:] == ["and 32 runs more", "and 26 incidents more"]
+    assert "more" not in "".join(drawn(runs[30:], 80, height=24))

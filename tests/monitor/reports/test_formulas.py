@@ -28,13 +28,6 @@ def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> Non
     assert columns.petaflops(Row("cpu", "ok", tflops=tflops, gpus=nodes)) == pytest.approx(petaflops, abs=6e-6)
 
 
-def test_pipeline_scaling() -> None:
-    """K15: seconds at another batch size from the filling of the pipeline; the outlier of seed 004 stands out."""
-    assert formulas.scaled_seconds(117.07, 12, 128, 98) == pytest.approx(91.8, abs=0.05)
-    assert formulas.scaled_seconds(128.82, 12, 256, 196) == pytest.approx(99.9, abs=0.05)
-    assert formulas.scaled_seconds(114.11, 6, 64, 49) == pytest.approx(89.3, abs=0.05)
-
-
 def test_bubble_and_scaling() -> None:
     """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
     shares = [round(100 * formulas.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import statistics
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -142,12 +143,12 @@ def test_baseline_days_and_idle_gpus(tmp_path: Path) -> None:
     """Difference, scaling efficiency, days to an end, GPUs left over, the aggregate, the bubble."""
     log(tmp_path / "one.log", noise=0.0)
     log(tmp_path / "half.log", noise=0.0, world_size=192, seconds_per_iteration=200.0)
-    found = rows(str(tmp_path), "--baseline", "half", "--iterations", "95367", "--gpus", "400", "--gpus-per-node", "8")
+    found = rows(str(tmp_path), "--baseline", "half", "--iterations", "95367", "--gpus-per-node", "8")
     one = found["one"]
     assert one["difference"] == pytest.approx(105.22 / 200 - 1)
     assert one["scaling_efficiency"] == pytest.approx(200 / 105.22 / 2)
     assert one["days"] == pytest.approx(95367 * 105.22 / 86400)
-    assert (one["nodes"], one["idle_gpus"], found["half"]["idle_gpus"]) == (48, 16, 208)
+    assert (one["nodes"], one["idle_gpus"], found["half"]["nodes"]) == (48, 0, 24)
     assert one["pipeline_bubble"] == pytest.approx(11 / 139)
     assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
     by_tokens = rows(str(tmp_path), "--tokens", "400B")["one"]
@@ -293,6 +294,22 @@ def test_what_is_trained_is_the_model_where_it_is_no_adapter(tmp_path: Path, tra
         "{'train_runtime': 273.0, 'train_samples_per_second': 3.67, 'train_steps_per_second': 0.007, 'epoch': 1.0}\n"
     )
     assert rows(str(tmp_path))["hf"].get("parameters") == size
+
+
+def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ends well and says something, or writes its file; the columns that the page explains are there."""
+    page = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) > 8
+    for line in lines:
+        _, *arguments = shlex.split(line)
+        result = command(*arguments)
+        written = arguments[arguments.index("-o") + 1] if "-o" in arguments else None
+        assert (tmp_path / written).stat().st_size > 100 if written else result.stdout
+    head = invoke(".", "--baseline", "monday", "--iterations", "9", "--extra").stdout.splitlines()[0]
+    named = {name for cell in re.findall(r"^\| ([A-Z][^|]*?) \|", page, re.MULTILINE) for name in cell.split(", ")}
+    assert {"Sec/it", "Notes"} <= named <= {cell.strip() for cell in head.split("|")}
 
 
 @pytest.mark.real_logs

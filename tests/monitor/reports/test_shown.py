@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.commands import progress as shown_progress
-from megatron_monitor.commands.report import _on_terminal
+from megatron_monitor.commands.report import show_on_terminal
+from megatron_monitor.commands.tables import fitting
 from megatron_monitor.reports import html
 from megatron_monitor.reports.benchmark import benchmark
 from megatron_monitor.reports.rows import Curve, Row
-from megatron_monitor.reports.tables import Table, as_csv, fitting, places
+from megatron_monitor.reports.tables import Table, as_csv, ranks
 
 
 def rows(count: int = 3) -> list[Row]:
@@ -34,7 +35,10 @@ def rows(count: int = 3) -> list[Row]:
 def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Rows no wider than it; which columns have no room is said; notes stand whole; no name commands the terminal."""
     monkeypatch.setenv("COLUMNS", str(width))
-    text = _on_terminal(benchmark(rows()), False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    show_on_terminal(benchmark(rows()), False)
+    text = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines[:4])
     assert lines[0].split()[0] == "Run"
@@ -48,10 +52,10 @@ def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None
 
 def test_columns_go_by_what_matters() -> None:
     """Those named first before others; once one has no room none is put in after it; the order is the table's."""
-    widths = {"a": 5, "b": 20, "c": 5, "d": 5}
-    assert fitting(widths, ("d", "a"), 12, 2) == ["a", "d"]
-    assert fitting(widths, ("d", "a"), 34, 2) == ["a", "b", "d"]
-    assert fitting(widths, ("b", "a"), 21, 2) == ["b"]
+    widths = [5, 20, 5, 5]
+    assert fitting("abcd", widths, ("d", "a"), 12) == [0, 3]
+    assert fitting("abcd", widths, ("d", "a"), 34) == [0, 1, 3]
+    assert fitting("abcd", widths, ("b", "a"), 21) == [1]
 
 
 def test_empty_is_empty_in_a_spreadsheet() -> None:
@@ -72,10 +76,10 @@ def test_the_file_shows_notes_and_sorts() -> None:
     assert f"main:has(#{seconds}:checked) tbody tr{{--o:var(--{seconds})}}" in text
 
 
-def test_places_are_by_value() -> None:
+def test_ranks_are_by_value() -> None:
     """Figures with their units by their size, words by the alphabet, what is empty last, equal ones together."""
-    assert places(["9.5", "", "10.5", "1,000", "9.5"]) == [0, 4, 2, 3, 0]
-    assert places(["b", "a"]) == [1, 0]
+    assert ranks(["9.5", "", "10.5", "1,000", "9.5"]) == [0, 4, 2, 3, 0]
+    assert ranks(["b", "a"]) == [1, 0]
     assert Table(("x",), (("-3 %",), ("12 %",))).numeric() == [True]
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from megatron_monitor.breakdown.outside import Outside
+from megatron_monitor.run.steps.watch import Stopwatch
 from tests.monitor.playing import Played, fault, play
 
 SIZES: dict[str, object] = {
@@ -98,3 +99,16 @@ def test_a_save_without_an_end_is_timed_by_the_step_behind_it() -> None:
     assert state.past.checkpoints.last_iteration in (29, 49)
     assert state.past.checkpoints.saves in (2, 3)
     assert state.launch.seconds_since_checkpoint < 32
+
+
+def test_an_evaluation_in_the_middle_is_not_left_out() -> None:
+    """Where steps lie before the evaluation, its end is not where the next ones begin."""
+    watch = Stopwatch()
+    usual = {"disturbed": False, "alone": True, "stamped": True}
+    assert watch.lap(48, 100.5, **usual) is None
+    watch.pause(145.5)
+    assert not watch.go_on(175.5)
+    assert watch.lap(96, 310.5, **usual) == (210.0 / 48, 48)
+    watch.pause(310.5)
+    assert watch.go_on(340.5)
+    assert watch.lap(144, 520.5, **usual) == (180.0 / 48, 48)

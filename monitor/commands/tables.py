@@ -1,0 +1,67 @@
+"""Tables on standard output, drawn by rich: coloured and as wide as it is on a terminal, plain and whole elsewhere."""
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import IO, TypeAlias
+
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from megatron_monitor.scalars import one_line
+
+_UNBOUNDED = 100_000  # columns of a file or a pipe
+
+Cell: TypeAlias = str | Text
+
+
+def grid(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    right: Sequence[bool],
+    styles: Iterable[str] = repeat(""),
+    gap: int = 2,
+) -> Table:
+    """A table without lines. `right`: which columns stand to the right; `styles`: of the rows; `gap`: blanks between
+    two columns. Where it is wider than the terminal its texts are wrapped, the widest column's first; nothing is cut.
+
+    Characters of a text that would command the terminal are escaped.
+    """
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for header, figures in zip(headers, right, strict=True):
+        side: JustifyMethod = "right" if figures else "left"
+        table.add_column(Text(one_line(header)), justify=side, overflow="fold")
+    for row, style in zip(rows, styles, strict=False):
+        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row), style=style)
+    return table
+
+
+def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str], room: int, gap: int = 2) -> list[int]:
+    """Places of the columns that have room beside each other, in their order; those named `first` go before others."""
+    kept = []
+    for name in sorted(headers, key=lambda one: (*first, one).index(one)):
+        place = headers.index(name)
+        room -= widths[place] + gap
+        if room + gap < 0:
+            break
+        kept.append(place)
+    return sorted(kept)
+
+
+def width() -> int:
+    """Columns of the terminal."""
+    return Console().width
+
+
+def show(*parts: RenderableType, to: IO[str] | None = None, plain: bool = False) -> None:
+    """Print to a stream, standard output if none. `plain`: also on a terminal without colours, and lines unbroken."""
+    stream = to or sys.stdout
+    if stream.isatty() and not plain:
+        Console(file=stream).print(*parts, sep="\n", highlight=False)
+        return
+    drawn = io.StringIO()
+    Console(file=drawn, width=_UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
+    stream.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n")[:-1])
+    stream.flush()
