@@ -38,7 +38,7 @@ class Desk:
         self.deliveries = Deliveries(_sent_messages(config), clock, wake)
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers, clock)
-        self._alerts_at = float("-inf")
+        self._post_at = float("-inf")
         extend(core, Runtime(clock, wake, self.saving.at_once))
 
     def start(self, config: Config) -> None:
@@ -51,7 +51,7 @@ class Desk:
             self.deliveries.replace(_sent_messages(config), seconds)
             self.poster.stop(0.0)
             self.poster = Poster(config.notifiers, self._clock)
-            self._alerts_at = float("-inf")
+            self._post_at = float("-inf")
         self.start(config)
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
@@ -83,7 +83,7 @@ class Desk:
         linked = replace(transition, links=dict(self._links(transition)))
         if judged:
             self.core.alerts.take(linked)
-            self._alerts_at = float("-inf")
+            self._post_at = float("-inf")
         if not transition.quiet:
             wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
             self.core.outbox.owe(linked, wanting if to is None else to, now)
@@ -107,21 +107,21 @@ class Desk:
         self.core.unposted = self.poster.failing()
 
     def _post(self, now: float) -> None:
-        if self.poster.urls and not 0.0 <= now - self._alerts_at < _ALERTS:
-            self._alerts_at = now
-            at = now + self.core.wall_offset
-            self.poster.show(self.core.alerts.shown(at), at)
+        if self.poster.urls and not now < self._post_at <= now + _ALERTS:
+            at, alerts = now + self.core.wall_offset, self.core.alerts
+            self.poster.show(alerts.shown(at), at)
+            self._post_at = min(now + _ALERTS, alerts.next_end(at) - self.core.wall_offset)
 
     def all_is_read(self, now: float) -> None:
         """Every log was found and read to its end: a run that is not there is not followed, and its alerts end."""
         if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
-            self._alerts_at = float("-inf")
+            self._post_at = float("-inf")
             self.core.changed = True
 
     def stop_runs(self, now: float, *, over: bool) -> None:
         """The daemon stops in order; `over`: its runs end with it. All alerts are posted once more."""
         self.core.stop_runs(now + self.core.wall_offset, over=over)
-        self._alerts_at = float("-inf")
+        self._post_at = float("-inf")
 
     def finish(self, now: float, seconds: float) -> None:
         """Send once more what is owed, within so many seconds; what was delivered is not sent again."""

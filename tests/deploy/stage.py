@@ -135,7 +135,7 @@ class Play:
         """The monitor starts, or starts again."""
         notifier = {"type": "alertmanager", "name": "am", "urls": self.stage.alertmanagers, "cluster": self.name}
         settings = {
-            "detectors.hang.minimum": "1500ms", "detectors.hang.exiting": "1s",
+            "detectors.hang.minimum": "3s", "detectors.hang.exiting": "1s",
             "detectors.crash.wait": "300ms", "detectors.overflow_storm.calm": "5",
             "notifiers.0": json.dumps(notifier) if self.stage.posts else "",
         }  # fmt: skip
