@@ -114,9 +114,8 @@ class IncidentBook(Struct):
         """The events of what such an incident makes needless and that ended a moment ago: with the line of a crash its
         hang ends, and the crash is reported some seconds later.
         """
-        over = [(*labels.split(" ", 2), at) for labels, at in self.over.items()]
-        recent = [(other, event) for other, _, event, at in over if event and now - at <= _FOLLOWS]
-        return [event for other, event in recent if kind in _INHIBITED_BY.get(other, ())]
+        recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
+        return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
 
     def ends_at(self) -> float | None:
         """When the next incident ends by itself: a level that is over, all that is open of a finished run."""

@@ -168,26 +168,12 @@ def dead(play: Play) -> None:
     play.start()
     training = play.run()
     play.knows(training)
+    play.rests(100.0)  # its state is saved
     play.daemon.kill()
     training.hangs()
     play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
     training.trains()
     play.start()
-
-
-def p7b(play: Play) -> None:
-    """As before, and the run still hangs when the monitor is back: it is the same page."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    play.daemon.kill()
-    training.hangs()
-    play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
-    play.start()
-    play.stands("hang")
-    play.rests(100.0)
-    training.trains()
-    play.is_over("hang")
 
 
 def stopped(play: Play) -> None:
@@ -270,13 +256,6 @@ PLAYS: dict[Callable[[Play], None], tuple[int, Facts]] = {
     dead: (
         1,
         ("+MonitorDown/warning", "+a/DeadlinePassed/critical", "-MonitorDown/warning", "-a/DeadlinePassed/critical"),
-    ),
-    p7b: (
-        1,
-        (
-            "+MonitorDown/warning", "+a/DeadlinePassed/critical", "-MonitorDown/warning", "-a/DeadlinePassed/critical",
-            *HANG, *ENDED,
-        ),
     ),
     p18: (1, (*HANG, *ENDED, "+a/crash/critical", "-a/crash/critical")),
     stopped: (0, ("+MonitorDown/warning",)),
