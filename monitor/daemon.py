@@ -193,6 +193,8 @@ class Daemon:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._desk.saving.turn(now)
+        if self._all_read():
+            self._desk.all_is_read(now)
         if self._was_ready or began - self._began_at >= _SETTLE:
             self._desk.send(now)
         self._turned_at = self.clock.monotonic()
@@ -246,7 +248,7 @@ class Daemon:
         for part in self._parts:
             part.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
-        counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self.live.mounts())))
+        counts.set("ready", float(self._all_read()))
         counts.clear("mount_info")
         for mount in self.live.mounts():
             counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
@@ -259,6 +261,10 @@ class Daemon:
         incidents = sum(len(run.book.open) for run in runs)
         state = f"{len(runs)} runs, {sum(len(core.sources.names) for core in cores)} files, {incidents} open incidents"
         return state if self._was_ready else f"reading the backlog: {state}"
+
+    def _all_read(self) -> bool:
+        """Was every mount searched, and every log that was found there read to its end?"""
+        return self._was_ready and all(one.mount in self._core.scanned for one in self.live.mounts())
 
     def _searched(self) -> bool:
         """Was every mount that answers searched once, and what was found there opened?"""
@@ -315,11 +321,10 @@ class Daemon:
         assert self._services is not None
         began = self.clock.monotonic()
         self._desk.saving.at_once(whole=True)  # first: whoever ends it while it waits loses nothing
-        over = "over" if self.config.ends_with_job else "live"
-        self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
-        if self.config.ends_with_job:
-            for core, _ in self._cores(0.0):
-                core.end_runs(self.clock.wall())
+        over = self.config.ends_with_job
+        self._desk.stop_runs(self.live.now(), over=over)
+        for core, _ in self._cores(0.0):
+            core.stop_runs(self.clock.wall(), over=over)
         self._services.write_last()
         until = began + self.config.stop_wait
         while not self._at_once.is_set() and self.clock.monotonic() < min(until, self._services.awaited_until(began)):

@@ -15,6 +15,7 @@ from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.message import Notifier
 from megatron_monitor.poster import Poster
 from megatron_monitor.saving import Saving
 from megatron_monitor.scalars import one_line
@@ -34,23 +35,23 @@ class Desk:
         """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
         self.core, self._links, self._clock = core, links, clock
         self.saving = Saving(core, clock, wake)
-        self.deliveries = Deliveries(config.notifiers, clock, wake)
+        self.deliveries = Deliveries(_sent_messages(config), clock, wake)
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers, clock)
-        self._alerts_at = float("-inf")
+        self._post_at = float("-inf")
         extend(core, Runtime(clock, wake, self.saving.at_once))
 
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
-        self.core.outbox.receivers(one.name for one in config.notifiers if not isinstance(one, Alertmanager))
+        self.core.outbox.receivers(one.name for one in _sent_messages(config))
 
     def configure(self, config: Config, before: Config, seconds: float) -> None:
         """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
         if config.notifiers != before.notifiers:
-            self.deliveries.replace(config.notifiers, seconds)
+            self.deliveries.replace(_sent_messages(config), seconds)
             self.poster.stop(0.0)
             self.poster = Poster(config.notifiers, self._clock)
-            self._alerts_at = float("-inf")
+            self._post_at = float("-inf")
         self.start(config)
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
@@ -82,7 +83,7 @@ class Desk:
         linked = replace(transition, links=dict(self._links(transition)))
         if judged:
             self.core.alerts.take(linked)
-            self._alerts_at = float("-inf")
+            self._post_at = float("-inf")
         if not transition.quiet:
             wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
             self.core.outbox.owe(linked, wanting if to is None else to, now)
@@ -100,16 +101,37 @@ class Desk:
     def send(self, now: float) -> None:
         """Hand out what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
-        if self.poster.urls and not 0.0 <= now - self._alerts_at < _ALERTS:
-            self._alerts_at = now
-            at = now + self.core.wall_offset
-            self.poster.show(self.core.alerts.shown(at), at)
+        self._post(now)
         for outcome, many in self.poster.outcomes().items():
             self.core.counts.add("notifications_total", *outcome, by=many)
+        self.core.unposted = self.poster.failing()
+
+    def _post(self, now: float) -> None:
+        if self.poster.urls and not now < self._post_at <= now + _ALERTS:
+            at, alerts = now + self.core.wall_offset, self.core.alerts
+            self.poster.show(alerts.shown(at), at)
+            self._post_at = min(now + _ALERTS, alerts.next_end(at) - self.core.wall_offset)
+
+    def all_is_read(self, now: float) -> None:
+        """Every log was found and read to its end: a run that is not there is not followed, and its alerts end."""
+        if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
+            self._post_at = float("-inf")
+            self.core.changed = True
+
+    def stop_runs(self, now: float, *, over: bool) -> None:
+        """The daemon stops in order; `over`: its runs end with it. All alerts are posted once more."""
+        self.core.stop_runs(now + self.core.wall_offset, over=over)
+        self._post_at = float("-inf")
 
     def finish(self, now: float, seconds: float) -> None:
         """Send once more what is owed, within so many seconds; what was delivered is not sent again."""
+        self._post(now)
         self.deliveries.finish(self.core.outbox, now, seconds)
         self.poster.stop(seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
+
+
+def _sent_messages(config: Config) -> list[Notifier]:
+    """The notifiers that are sent single messages: not an Alertmanager, which is shown all alerts."""
+    return [one for one in config.notifiers if not isinstance(one, Alertmanager)]

@@ -27,6 +27,7 @@ _LEVELS = frozenset(name for name, row in DETECTORS.items() if row.level)
 _HISTORY = 100
 _SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
 _MOMENT = 1.0  # seconds for which what a finished run leaves open is shown before it ends
+_FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
 _LINGERS = 300.0  # seconds: a level that is back sooner has not ended
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
@@ -109,6 +110,13 @@ class IncidentBook(Struct):
         """Has the run finished, and was that said which stood then?"""
         return self.finished_at is not None and now >= self.finished_at + _MOMENT
 
+    def ended_lately(self, kind: str, now: float) -> list[str]:
+        """The events of what such an incident makes needless and that ended a moment ago: with the line of a crash its
+        hang ends, and the crash is reported some seconds later.
+        """
+        recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
+        return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
+
     def ends_at(self) -> float | None:
         """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
         if self.finished_at is not None and self.open:
@@ -188,6 +196,7 @@ class _Tick(NamedTuple):
         book.pending.pop(kind, None)
         if known is None:
             superseded = [one.event for one in book.open.values() if kind in _INHIBITED_BY.get(one.incident, ())]
+            superseded += book.ended_lately(kind, now)
             known = book.open[kind] = _opened(self.state, kind, verdict, now)
             self._joins(known, superseded)
             if not verdict.quiet:

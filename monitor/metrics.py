@@ -4,6 +4,7 @@ Law: every metric is named there once; docs/metrics.md is generated from these r
 samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -36,7 +37,7 @@ class View(Struct, frozen=True):
     book: IncidentBook
     run_state: str
     hang_deadline: float | None
-    """Unix seconds."""
+    """Unix seconds; None where no progress is expected."""
     peak_tflops: float | None
     over: bool = False
     """The daemon ends, and its runs with it: nothing of them fires any more."""
@@ -198,6 +199,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     "recent_grad_norm": _recent("grad_norm"),
     "parts": _of_timers(critical),
     "spreads": _of_timers(spreads),
+    "hang_deadline": lambda view: _one(math.inf if view.hang_deadline is None else view.hang_deadline),
     "nodes": lambda view: [Sample((clean_label(node),), 1.0) for node in view.nodes],
     "run_state": lambda view: [Sample((name,), float(name == view.run_state)) for name in RUN_STATES],
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),

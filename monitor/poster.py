@@ -15,6 +15,7 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
+_OUTCOMES: Final = ("sent", "retried", "failed")
 _AGAIN: Final = 5.0  # seconds until what an Alertmanager did not take is posted to it again
 
 
@@ -24,16 +25,16 @@ class Poster:
     def __init__(self, notifiers: Sequence[Notifier], clock: Clock) -> None:
         """Of these notifiers those that are Alertmanagers."""
         found = [one for one in notifiers if isinstance(one, Alertmanager)]
-        self._notifiers = {one: [_Lane(one, url, clock) for url in one.urls] for one in found}
+        self._notifiers = [(one, [_Lane(one, url, clock) for url in one.urls]) for one in found]
 
     @property
     def urls(self) -> list[str]:
         """Whom it posts to."""
-        return [url for one in self._notifiers for url in one.urls]
+        return [url for one, _ in self._notifiers for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
         """Post these to all of them. `now`: Unix seconds."""
-        for notifier, lanes in self._notifiers.items():
+        for notifier, lanes in self._notifiers:
             content = notifier.content(alerts, now)
             for lane in lanes:
                 lane.offer(content)
@@ -41,14 +42,19 @@ class Poster:
     def outcomes(self) -> dict[tuple[str, str], int]:
         """By notifier and outcome (sent, retried, failed), how many posts since the last call."""
         found: dict[tuple[str, str], int] = {}
-        for notifier, lanes in self._notifiers.items():
+        for notifier, lanes in self._notifiers:
+            found |= {(notifier.name, outcome): 0 for outcome in _OUTCOMES}
             for outcome in (one for lane in lanes for one in lane.take_outcomes()):
-                found[notifier.name, outcome] = found.get((notifier.name, outcome), 0) + 1
+                found[notifier.name, outcome] += 1
         return found
+
+    def failing(self) -> dict[str, int]:
+        """By notifier, how many Alertmanagers did not accept the last post."""
+        return {notifier.name: sum(lane.failing for lane in lanes) for notifier, lanes in self._notifiers}
 
     def stop(self, seconds: float) -> None:
         """Post what is new once more, within so many seconds in all."""
-        lanes = [lane for several in self._notifiers.values() for lane in several]
+        lanes = [lane for _, several in self._notifiers for lane in several]
         for lane in lanes:
             lane.end()
         for lane in lanes:
@@ -63,7 +69,7 @@ class _Lane:
         self._changed = threading.Condition()
         self._content: list[dict[str, Any]] | None = None
         self._ended = False
-        self._failing = False
+        self.failing = False
         self._outcomes: list[str] = []
         self._thread: threading.Thread | None = None
 
@@ -109,9 +115,9 @@ class _Lane:
         try:
             self._notifier.post(self._url, content)
         except DeliveryError as error:
-            level = logging.DEBUG if self._failing else logging.WARNING
-            self._failing = True
+            level = logging.DEBUG if self.failing else logging.WARNING
+            self.failing = True
             _log.log(level, "notifier=%s %d alerts are posted again: %s", self._notifier.name, len(content), error)
             return "failed" if error.permanent else "retried"
-        self._failing = False
+        self.failing = False
         return "sent"

@@ -98,13 +98,13 @@ def listening(pid: int) -> int | None:
 
 
 @contextmanager
-def running(directory: Path, *command: str | Path, listen: str, ready: str) -> Iterator[str]:
-    """The address of a program that is told `LISTEN=127.0.0.1:0`, once `ready` is served; killed at the end."""
+def running(directory: Path, *command: str | Path, listen: str, ready: str, port: int = 0) -> Iterator[str]:
+    """The address of a program that is told `LISTEN=127.0.0.1:PORT`, once `ready` is served; killed at the end."""
     program = Path(command[0]).name
     log = directory / f"{program}-{len(list(directory.glob(f'{program}-*.log')))}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:0"], stdout=stream, stderr=stream, cwd=directory
+            [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:{port}"], stdout=stream, stderr=stream, cwd=directory
         )
     try:
         wait(lambda: process.poll() is not None or bool(listening(process.pid)), 30.0, log.read_text)

@@ -75,7 +75,9 @@ class Core(Watched):
         """Runs of which somebody waits for Slurm's answer."""
         self.outbox = Outbox()
         self.alerts = Alerts()
-        self._over = False
+        self.unposted: Mapping[str, int] = {}
+        """By notifier, how many Alertmanagers did not accept the last post."""
+        self._stopped = self._over = False
         self.place: Place | None = None
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
@@ -83,13 +85,13 @@ class Core(Watched):
         self._sealed = Charts({})
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
+        self.counts.add("state_save_failures_total", by=0.0)  # what increases from nothing has no rate
 
     def begin(self, config: Config, judge: Judge) -> None:
         """Nothing is followed yet, and nothing is known of any run."""
         super().begin(config, judge)
         for extension in self.extensions:
             extension.configure(config)
-        self.counts.set("run_retention_seconds", config.run_retention)
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
@@ -194,10 +196,13 @@ class Core(Watched):
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def end_runs(self, at: float) -> None:
-        """The runs end with the daemon (`at`: Unix seconds): they are shown without deadlines and open incidents."""
-        self._over = True
-        self.alerts.end_all(at)
+    def stop_runs(self, at: float, *, over: bool) -> None:
+        """The daemon stops in order (`at`: Unix seconds): nobody watches, so no deadline is shown. `over`: the runs end
+        with it, and their incidents too.
+        """
+        self._stopped, self._over = True, over
+        if over:
+            self.alerts.end_all(at)
         for run in self.runs.values():
             run.dirty = True
 
@@ -209,11 +214,12 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        found = (show(run, now, self.config, self.aside, self._shown_run, asked, over=self._over) for run in runs)
+        ends = {"stopped": self._stopped, "over": self._over}
+        found = (show(run, now, self.config, self.aside, self._shown_run, asked, **ends) for run in runs)
         shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
-        self.counts.set("runs", len(shown))
+        self.counts.set("runs", 0 if self._over else len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
@@ -243,7 +249,7 @@ class Core(Watched):
         for (receiver, outcome), many in self.outbox.take_outcomes().items():
             self.counts.add("notifications_total", receiver, outcome, by=many)
         self.counts.clear("notifications_owed")
-        for receiver, many in self.outbox.owed().items():
+        for receiver, many in {**self.outbox.owed(), **self.unposted}.items():
             self.counts.set("notifications_owed", many, receiver)
         for source in self.sources.values():
             count_lines(self.counts, source)

@@ -1,5 +1,7 @@
 """Which incidents are one event for people, and what an Alertmanager is shown of them."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -150,7 +152,16 @@ def test_alerts_are_saved() -> None:
     alerts.take(FIRES)
     alerts = decode(encode(alerts), Alerts)
     alerts.take(replace(FIRES, status="resolved", time=AT + 100))
-    assert shown(alerts, AT + 100) == [("hang", "critical", AT + 100)]
+    assert shown(alerts, AT + 110) == [("hang", "critical", AT + 100)]
+
+
+def test_an_end_waits_for_what_follows_from_it() -> None:
+    """A hang ends with the line of the crash, which is reported four seconds later: their event goes on."""
+    alerts = Alerts()
+    alerts.take(FIRES)
+    alerts.take(replace(FIRES, status="resolved", time=AT + 100))
+    assert (shown(alerts, AT + 109), alerts.next_end(AT + 109)) == ([("hang", "critical", None)], AT + 110)
+    assert (shown(alerts, AT + 110), alerts.next_end(AT + 110)) == ([("hang", "critical", AT + 100)], math.inf)
 
 
 def content(*messages: Transition) -> list[dict[str, dict[str, str]]]:

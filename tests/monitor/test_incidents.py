@@ -116,3 +116,11 @@ def test_a_held_kind_is_told_after_its_hold_time() -> None:
     assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
     assert book.pending == {}
     assert book.open["slowdown"].since == 100.0
+
+
+def test_a_crash_is_of_the_event_of_the_hang_that_its_line_has_ended() -> None:
+    """For two minutes; and a second hang is not."""
+    book = IncidentBook(over={"hang critical e1": 100.0, "slowdown info ": 100.0})
+    assert book.ended_lately("crash", 104.0) == ["e1"]
+    assert book.ended_lately("crash", 221.0) == []
+    assert book.ended_lately("hang", 104.0) == []  # what is only information has no event
