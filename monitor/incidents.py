@@ -28,7 +28,9 @@ _HISTORY = 100
 _SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
 _MOMENT = 1.0  # seconds for which what a finished run leaves open is shown before it ends
 _FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
-_LINGERS = 300.0  # seconds: a level that is back sooner has not ended
+_LINGERS = (
+    300.0  # seconds: a level that is back sooner has not ended; who is told of an incident has had the time to be
+)
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
@@ -119,8 +121,9 @@ class IncidentBook(Struct):
 
     def ends_at(self) -> float | None:
         """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
-        if self.finished_at is not None and self.open:
-            return self.finished_at + _MOMENT
+        if self.finished_at is not None:
+            least = self.finished_at + _MOMENT
+            return min((max(least, one.opened_at + _LINGERS) for one in self.open.values()), default=None)
         return min(
             (one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None), default=None
         )
@@ -144,7 +147,7 @@ def judge(
         out += tick.fires(kind, verdict, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         by = _superseded(kind, firing, book)
-        if by is not None or not tick.lingers(kind):
+        if by is not None or not tick.lingers(kind, over=not verdicts):
             out.append(tick.resolve(kind, by, ends.get(kind, "")))
     book.history.extend(out)
     del book.history[:-_HISTORY]
@@ -238,9 +241,13 @@ class _Tick(NamedTuple):
         """Its present severity stands no more."""
         self.book.over[f"{incident.incident} {incident.severity} {incident.event}"] = self.now
 
-    def lingers(self, kind: str) -> bool:
-        """Whether a level that is over may still come back: its attempt goes on, and it was over for a short time."""
+    def lingers(self, kind: str, *, over: bool) -> bool:
+        """Whether it stands on although its trouble does not: a level that may still come back, because its attempt
+        goes on and it was over for a short time; of a finished run (`over`) what has just begun, so that people hear.
+        """
         incident = self.book.open[kind]
+        if over:
+            return self.book.finished_at is not None and self.now - incident.opened_at < _LINGERS
         goes_on = self.state.launch.phase not in ENDED and self.state.launch.number == incident.attempt
         if kind not in _LEVELS or not goes_on:
             return False

@@ -346,6 +346,19 @@ def test_a_level_ends_at_once_with_its_attempt() -> None:
         assert [item.status for item in run.at(1.0, {"slowdown": CLEAR})] == ["resolved"]
 
 
+def test_a_finished_run_leaves_nothing_open_but_what_has_just_begun() -> None:
+    """A job that fails behind its training's end: an Alertmanager waits half a minute before it tells of it."""
+    run = Run()
+    run.at(0.0, firing("memory_pressure"))
+    run.state.launch.phase = "finished"
+    run.book.finished_at = 1000.0
+    assert len(run.at(1000.0, firing("memory_pressure") | firing("crash"))) == 1
+    assert [item.incident for item in run.at(1001.0, {})] == ["memory_pressure"]
+    assert run.book.ends_at() == 1300.0
+    assert run.at(1299.0, {}) == []
+    assert [item.incident for item in run.at(1300.0, {})] == ["crash"]
+
+
 @pytest.mark.parametrize("kind", ["hang", "crash"])
 def test_every_hang_and_every_crash_is_told(kind: str) -> None:
     """However many there were before: the third is no less a hang."""
