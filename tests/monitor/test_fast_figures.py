@@ -50,7 +50,7 @@ def test_the_scale_is_the_median_deviation(values: list[float]) -> None:
     """By sorting all deviations, as the definition says; the printed digits are many enough."""
     level = Level(unit=0.0)
     for index, value in enumerate(values):
-        level.add([value], [index])
+        level.add(value, index)
         if level.seen % 8 == 0 and level.seen >= 16:
             ordered = sorted(values[max(0, index - 199) : index + 1])
             middle = ordered[len(ordered) // 2]

@@ -127,7 +127,7 @@ def test_a_level_keeps_a_bounded_window() -> None:
     rng, level = random.Random(0), Level()
     xs = [rng.gauss(0, 1) for _ in range(1000)]
     for i, x in enumerate(xs):
-        level.add([x], [i], limit=20.0)
+        level.add(x, i, limit=20.0)
         kept = len(level.values)
         assert level.values == xs[i + 1 - kept : i + 1]
         assert min(i + 1, 200) <= kept < 208
