@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
+from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check
@@ -28,10 +28,8 @@ _DECIMALS = (2, 3)  # decimals looked for: no program prints fewer, and more are
 _MISS = 3  # a value that is not slow takes back so many that are
 
 
-class Level(Struct, dict=True):
-    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation. In order
-    they are kept beside it, where none of it is saved.
-    """
+class Level(Struct):
+    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
 
     values: list[float] = field(default_factory=list)
     """The last ones, oldest first."""
@@ -83,7 +81,8 @@ class Level(Struct, dict=True):
 
     def _renew(self) -> bool:
         """Level and scale of the values that are known now. Whether the level has just been learned."""
-        learned, ordered = self.value is None, self._in_order()
+        del self.values[:-WINDOW]
+        learned, ordered = self.value is None, sorted(self.values)
         self.value = value = ordered[len(ordered) // 2]
         self.scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
         if self.unit is None or self.unit > _FINE:
@@ -91,16 +90,6 @@ class Level(Struct, dict=True):
             if ordered[0] != ordered[-1]:
                 self.scale = max(self.scale, _ROUNDING * unit)
         return learned
-
-    def _in_order(self) -> list[float]:
-        """The values that make the level, the lowest first; older ones go. `_RENEW` came since it was asked last."""
-        values, kept = self.values, self.__dict__
-        if len(kept.get("ordered", ())) + _RENEW != len(values):
-            kept["ordered"] = sorted(values[:-_RENEW])
-        ordered: list[float] = kept["ordered"]
-        move_on(ordered, values[-_RENEW:], values[:-WINDOW])
-        del values[:-WINDOW]
-        return ordered
 
     def recent(self, count: int = RECENT) -> list[float]:
         """The last residuals, `count` at most, oldest first."""
