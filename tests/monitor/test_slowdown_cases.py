@@ -14,14 +14,12 @@ from benchmarks.detection.mlperf import messages
 from benchmarks.detection.mlperf_log import Evaluation, Line, read_run
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.reading import dated_events
-from megatron_monitor.replay import Replay, replay
+from megatron_monitor.replay import Replay
 from megatron_monitor.source_clock import Placed
 from megatron_monitor.statistics.levels import printed_unit
-from tests.conftest import FIELD_LOGS, ROOT
+from tests.conftest import ROOT
 from tests.lines import dump
 from tests.monitor.playing import Played, fault, play
 
@@ -267,35 +265,6 @@ def test_a_launch_at_lower_clocks_is_slower() -> None:
 
 
 # --- real logs ------------------------------------------------------------------------------------------------------
-
-
-def replayed(path: Path) -> list[Transition]:
-    """What `replay` says of slowdowns."""
-    config = Config()
-    with open(path, "rb") as stream:
-        sources = {str(path): dated_events(stream, config)}
-        found = [item for _, item in replay(Judge(config, repeats=False), path.stem, sources) if item is not None]
-    return [item for item in found if item.incident == "slowdown" and not item.quiet]
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    "name", ["pbs_54745.log", "bigcode_job_74m.log", "microsoft_moe_random_ltd.log", "microsoft_locked_clocks.log"]
-)
-def test_a_real_log_without_a_slowdown(name: str) -> None:
-    """77 longer lines; evaluations inside lines; random-LTD; launches each faster than the one before."""
-    assert replayed(FIELD_LOGS / name) == []
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    ("case", "said"), [("10_two_decimals_false_slowdowns", []), ("12_slowdown_resolved_while_slow", ["firing"])]
-)
-def test_a_case(case: str, said: list[str]) -> None:
-    """Two decimals; slow to the end."""
-    assert [item.status for item in replayed(FIELD_LOGS.parent / "cases" / case / "run.log")] == said
 
 
 # --- MLPerf ---------------------------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """Configuration: every rule fires on the lines that break it, and legal configurations stay silent."""
 
-import msgspec
 import pytest
 
 from megatron_monitor.audit import Finding, audit
 from megatron_monitor.detectors import configuration
 from megatron_monitor.detectors.base import recall
 from megatron_monitor.detectors.configuration import ConfigurationSettings, Memory
-from megatron_monitor.simulate import Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 
@@ -271,23 +269,3 @@ def test_ignored_checks() -> None:
     assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K21", "K27"))).status == "clear"
     assert list(ConfigurationSettings(ignore=("K27",)).problems()) == []
     assert "known: K08 TFLOPs formula" in next(iter(ConfigurationSettings(ignore=("K99",)).problems()))[1]
-
-
-def test_its_memory_survives_as_json() -> None:
-    """A restart of the daemon knows what was told."""
-    run = started(**WRONG)
-    kept = msgspec.json.decode(msgspec.json.encode(run.run.state.memory_of["configuration"]))
-    run.run.state.memory_of["configuration"] = kept
-    assert run.say(lines(range(1, 9))) == []
-    assert isinstance(run.run.state.memory_of["configuration"], Memory)
-
-
-@pytest.mark.parametrize(
-    "dialect", ["bigscience", "megatron-lm", "megatron-lm-2021", "microsoft", "gpt-neox", "deepspeed"]
-)
-def test_simulated_runs_are_silent(dialect: str) -> None:
-    """Ramp-up, evaluation and saves in every dialect: nothing is told but what a hint may be."""
-    scenario = Scenario(dialect=dialect, iterations=150, save_interval=20, eval_interval=25, eval_sets=2)
-    run = Replaying("bloom-176B").play(scenario)
-    kinds = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
-    assert run.loud(*kinds) == []

@@ -189,13 +189,3 @@ def test_start_of_a_training_is_silent() -> None:
         norm = 60 * 0.97**iteration + 1.0
         log.feed(fp16(iteration, log.around(loss, 0.01), scale, log.around(norm, 0.3)))
     assert log.incidents == set()
-
-
-def test_a_restart_of_the_daemon_forgets_nothing() -> None:
-    """The state file holds normal and open spike: what is said after it is what would have been said."""
-    log = bloom_before_its_spike()
-    log.restarted_daemon()
-    log.feed(bloom(31214, 3.0, 5.0))
-    log.restarted_daemon()
-    calm_bloom(log, range(31215, 31220))
-    assert [item.status for item in log.said] == ["firing", "resolved"]

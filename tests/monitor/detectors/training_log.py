@@ -9,7 +9,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
-from tests.plain import decode, encode
 
 
 class TrainingLog:
@@ -35,10 +34,6 @@ class TrainingLog:
         """One after the other, each made when the one before has been read."""
         for text in texts:
             self.feed(text)
-
-    def restarted_daemon(self) -> None:
-        """What a restart of the daemon keeps."""
-        self.run.state = decode(encode(self.run.state), RunState)
 
     def fired(self, incident: str) -> list[Transition]:
         """Every time it was told as firing."""
