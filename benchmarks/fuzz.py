@@ -37,7 +37,6 @@ from megatron_monitor.core.aside import Aside
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import (
     CaughtUp,
-    Copied,
     Data,
     Fingerprint,
     Gone,
@@ -124,7 +123,7 @@ def settled(core: Core, now: float) -> None:
 
 
 MESSAGES = st.tuples(
-    st.sampled_from(["data"] * 8 + ["caught up", "restart", "gone", "unreadable", "readable", "unheard", "copied", "open"]),
+    st.sampled_from(["data"] * 8 + ["caught up", "restart", "gone", "unreadable", "readable", "unheard", "open"]),
     st.sampled_from([PATH, OTHER]), TEXT, SECONDS,
 )  # fmt: skip
 
@@ -151,7 +150,7 @@ def logs(messages: list[tuple[str, str, bytes, float]], saved: bool) -> None:
         else:
             core.handle(
                 {
-                    "caught up": CaughtUp(path, now), "gone": Gone(path, now), "copied": Copied(path, MARK, now),
+                    "caught up": CaughtUp(path, now), "gone": Gone(path, now),
                     "unreadable": NotReadable(path, 5, "I/O error", now), "readable": Readable(path, now),
                     "unheard": Unheard("/", abs(seconds), now),
                 }[kind], now,

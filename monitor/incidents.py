@@ -267,7 +267,8 @@ class _Tick(NamedTuple):
         level = kind in _LEVELS and messages.just_ended(now, limit.window, self.state.launch.number)
         reopens = level and (alike > 0 or rank <= messages.ended_rank)
         book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
-        if not anew or not (reopens or alike >= limit.messages):
+        limited = (reopens or alike >= limit.messages) and now - messages.last_at < limit.window
+        if not anew or not limited:
             messages.note_sent(incident, now)
             return
         incident.quiet = incident.kept_back = True

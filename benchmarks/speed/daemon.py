@@ -14,9 +14,9 @@ from benchmarks.speed.measure import MONITOR, SCRATCH, cpu_of, environment, rss_
 
 _POLLED = """
 from megatron_monitor.cli import main
-from megatron_monitor.follow.directory_watches import DirectoryWatches
-assert callable(DirectoryWatches.watch)
-DirectoryWatches.watch = lambda *_: None
+from megatron_monitor.follow.waker import Waker
+assert callable(Waker.observe)
+Waker.observe = lambda *_: False
 main(prog_name="megatron-monitor")
 """
 

@@ -24,7 +24,7 @@ USUAL: Final = Policy(
     incidents=("hang", "crash", "crash_without_exit"),
     failures=(
         "nccl", "cuda_error", "ecc", "bus_error", "segfault", "host_oom", "node_failure", "killed", "preempted",
-        "time_limit", "unknown",
+        "requeued", "time_limit", "unknown",
     ),
     actions=(Requeue(),),
     minimum_severity="info",

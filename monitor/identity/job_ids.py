@@ -12,8 +12,13 @@ from megatron_monitor.scalars import compiled
 _ID: Final = lazy(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
 # slurm-1234.out, slurm-1234_7.out: Slurm's own names, `slurm-%j.out` and `slurm-%A_%a.out`
 _OWN: Final = lazy(r"slurm[-_]([1-9]\d{0,9}(?:_\d{1,9})?)\.\w{1,8}", re.ASCII)
-# 1234.out, tr11-176B-1234.log, train.o1234, job_1234_7.err, train-1234-node03.out: the last number of the stem
-_LAST: Final = lazy(r"(?:^|[-_.oe])([1-9]\d{2,9}(?:_\d{1,9})?)(?:[-_.](?!.*\d{3})[\w.-]*)?$", re.ASCII)
+# 1234.out, tr11-176B-1234.log, train.o1234, job_1234_7.err: the last number of the stem. A node's name may stand behind
+# it: train-1234-node03.out, and train-1234-nid006149.out of `%x-%j-%N`
+_LAST: Final = lazy(
+    r"(?:^|[-_.oe])([1-9]\d{2,9}(?:_\d{1,9})?)"
+    r"(?:[-_.](?:(?!.*\d{3})[\w.-]*|[A-Za-z]\w*(?:-\d{1,3})*(?:\.\w{1,8})?))?$",
+    re.ASCII,
+)
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
 
 

@@ -12,7 +12,7 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import Silence
 
 _WORDS = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
-_AS_CALLED = ("time_limit", "preempted", "node_failure", "killed", "stopped", "disk_full")
+_AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
 # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
 _SILENT = 3.0
 _SILENT_AT_LEAST = 60.0  # seconds

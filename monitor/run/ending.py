@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
     "bus_error": Kind(4.5, of_node=True),
     "time_limit": Kind(4.0, planned=True),
     "preempted": Kind(4.0, planned=True),
+    "requeued": Kind(4.0, planned=True),
     "python_exception": Kind(4.0),
     "nccl": Kind(4.0, of_node=True),
     "segfault": Kind(4.0, of_node=True),
@@ -72,7 +73,7 @@ _FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
 PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
 BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
 NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
-_ENDED_BY_OTHERS = frozenset({"time_limit", "preempted", "segfault"})
+_ENDED_BY_OTHERS = frozenset({"time_limit", "preempted", "requeued", "segfault"})
 """What may stand behind a process that was killed, although its line comes much later."""
 
 

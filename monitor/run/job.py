@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
 from megatron_monitor.run.ending import BARE
 from megatron_monitor.run.records import Job
@@ -34,6 +35,8 @@ _FAILURES: Final[dict[str, Failure]] = {
     "BOOT_FAIL": "node_failure",
     "OUT_OF_MEMORY": "host_oom",
 }
+_UNEXPLAINED: Final = BARE | {"requeued"}
+"""Ends of which the log does not say why."""
 OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
 """States after which only a requeue brings the job back."""
 
@@ -89,12 +92,15 @@ def proofs(state: RunState) -> list[LogEvent]:
         return []
     failure, crashed = _FAILURES.get(job.state), state.launch.phase == "crashed"
     events: list[Event] = []
-    if job.state in WAITING and job.restarts and not crashed:  # it was ended and waits for its nodes again
-        failure = "stopped"
+    node = None
+    if job.state in WAITING and job.restarts:  # it was ended and waits for its nodes again
+        failure = _FAILURES.get(job.ended_as, "requeued")
+        if failure == "node_failure" and is_node_name(job.ended_on):  # of several it is not told which failed
+            node = job.ended_on
     if failure is not None:
         known = state.launch.failure
-        if not crashed or (known is not None and known.failure in BARE and failure not in BARE):
-            events = [FailureSeen(failure=failure, message=sentence(job)), ProcessTerminated()]
+        if not crashed or (known is not None and known.failure in _UNEXPLAINED and failure not in _UNEXPLAINED):
+            events = [FailureSeen(failure=failure, message=sentence(job), node=node), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
         events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]
     return [LogEvent(0, "slurm", event, sentence(job)) for event in events]
@@ -113,6 +119,8 @@ def sentence(job: Job) -> str:
         parts.append(f"after its time limit of {job.time_limit / 3600:.3g} h")
     if job.restarts:
         parts.append(f"requeued {job.restarts} time{'s' if job.restarts > 1 else ''}")
+    if job.state in WAITING and job.restarts:
+        parts.append(f"after {job.ended_as}" if job.ended_as else "(why, the accounting does not tell)")
     return " ".join(parts)
 
 

@@ -284,7 +284,6 @@ def _count_lost(state: RunState, iteration: int) -> None:
     if lost > 0:
         seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
         cause = state.lost_to
-        state.launch.computed_again = lost, seconds
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

@@ -182,6 +182,10 @@ class Job(Struct):
     cancelled_by: str = ""
     asked_at: float = 0.0
     """An instant."""
+    ended_as: str = ""
+    """Of one that was requeued: the state in which it ended before that, by the accounting. Empty: not known."""
+    ended_on: str = ""
+    """The nodes that it had then."""
 
 
 class Unrestarted(Struct):

@@ -94,8 +94,6 @@ class Launch:
     latest: Latest = field(default_factory=Latest)
     resumed: bool = False
     """Its first iteration has told how much work the end of the launch before cost."""
-    computed_again: tuple[int, float] | None = None
-    """Iterations that it computed again, and their seconds."""
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0

@@ -59,7 +59,7 @@ def _ask(
         return [JobAnswered(one, problem=f"there is no {name} here") for one in questions]
     given = ""
     if account:
-        command = [path, "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
+        command = [path, "-D", "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
     elif len(jobs) == 1:
         command = [path, "show", "job", "-o", jobs[0]]
     else:  # it takes one id as an argument, and any number of commands

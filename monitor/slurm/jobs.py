@@ -40,11 +40,13 @@ class Asked(Struct):
     account: bool = False
     """The next question goes to the accounting."""
     accounted: str = ""
-    """The job that the accounting was asked about, whatever it said."""
+    """The execution of the job that the accounting was asked about, whatever it said."""
     problem: str = ""
     """What was said of it last: each thing once."""
     ends_at: float = float("inf")
     """When what Slurm knows of its end is folded."""
+    ends: int = 0
+    """The attempt that this is the end of: a later one is not ended by it."""
 
 
 def asked_of(run: Run) -> Asked:
@@ -108,8 +110,9 @@ class Jobs:
             return "refused"  # a launch has begun since: the answer is about the one before
         late = answer.question.account and _is_late(run.state.job, answer.job)
         if answer.question.account:
-            asked.account = late and asked.accounted != answer.question.job  # once more
-            asked.accounted = answer.question.job
+            of = _execution(run, answer.question.job)
+            asked.account = late and asked.accounted != of  # once more
+            asked.accounted = of
         if late:
             return "answered"
         if answer.job is None:
@@ -126,8 +129,14 @@ class Jobs:
             run.state.job = None
             _say(run, f"job {of.id} is not believed: {why}")
             return "refused"
+        known = run.state.job
+        if known is not None and (known.id, known.restarts) == (job.id, job.restarts) and not job.ended_as:
+            job.ended_as, job.ended_on = known.ended_as, known.ended_on
         asked.problem, job.asked_at, run.state.job = "", now, job
-        asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
+        unexplained = (job.state == "CANCELLED" and not job.cancelled_by) or (
+            job.state in WAITING and job.restarts > 0 and not job.ended_as
+        )
+        asked.account = unexplained and asked.accounted != _execution(run, job.id)
         if asked.account:
             asked.at = now - self._settings.interval + _BEHIND
         _note_end(run, job, now)
@@ -158,7 +167,7 @@ class Jobs:
         if answer.gone:
             self._speaks()
             if run.state.job is None or run.state.job.state not in OVER:
-                asked_of(run).account = asked_of(run).accounted != answer.question.job
+                asked_of(run).account = asked_of(run).accounted != _execution(run, answer.question.job)
             _say(run, f"{answer.problem}: it ended long ago, or {run.state.name!r} is none of its jobs")
         elif answer.question.account:
             _say(run, f"the accounting does not tell of job {answer.question.job}: {answer.problem}")
@@ -175,6 +184,12 @@ class Jobs:
         self._silence = ""
 
 
+def _execution(run: Run, job: str) -> str:
+    """A job that was requeued is another execution under the same id."""
+    known = run.state.job
+    return f"{job} {known.restarts if known is not None else 0}"
+
+
 def _say(run: Run, problem: str) -> None:
     if problem != asked_of(run).problem:
         _log.info("run=%s slurm %s", run.state.name, problem)
@@ -189,6 +204,7 @@ def _note_end(run: Run, job: Job, now: float) -> None:
         return
     over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
     ended = now if over is None else over - run.state.wall_offset
+    asked.ends = run.state.launch.number
     asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
 
 
@@ -222,6 +238,8 @@ def _merged(known: Job | None, told: Job) -> Job:
     """What the accounting adds to what the controller said of the same job."""
     if known is None or (known.id, known.uid, known.name) != (told.id, told.uid, told.name):
         return told
+    if told.state in WAITING:
+        return replace(known, ended_as=told.ended_as, ended_on=told.ended_on)
     return replace(
         known, state=told.state, exit_code=told.exit_code, signal=told.signal,
         ended_at=told.ended_at or known.ended_at, cancelled_by=told.cancelled_by,

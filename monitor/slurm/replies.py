@@ -75,12 +75,15 @@ def read_show(text: str, asked: str) -> Job:
 
 
 def read_account(text: str, asked: str) -> Job:
-    """The job of `sacct -X -n -P -o SACCT_FIELDS -j ID`: the newest of that id. Raises ReplyError."""
+    """The job of `sacct -D -X -n -P -o SACCT_FIELDS -j ID`: the newest of that id. Of one that waits after a requeue,
+    also how it ended before (`ended_as`). Raises ReplyError.
+    """
     rows = [line.split("|", SACCT_FIELDS.count(",")) for line in text.splitlines() if line.strip()]
     rows = [row for row in rows if len(row) == SACCT_FIELDS.count(",") + 1 and asked in row[:2]]
     if not rows:
         raise ReplyError(f"sacct shows no job {asked}: {text.strip()[:80]!r}")
     raw, shown, state, code, submit, start, end, uid, user, nodes, limit, partition, name = rows[-1]
+    before = rows[-2] if len(rows) > 1 and _state(state) in WAITING else None
     by = _BY.fullmatch(state.strip())
     exit_code, signal = _code(code)
     if not _DIGITS.fullmatch(uid):
@@ -101,6 +104,8 @@ def read_account(text: str, asked: str) -> Job:
         started_at=_instant(start),
         ended_at=_instant(end),
         cancelled_by=f"uid {by[1]}" if by else "",
+        ended_as=_state(before[2]) if before is not None else "",
+        ended_on=_text(before[9]) if before is not None else "",
     )
 
 

@@ -16,13 +16,14 @@ Failure = Literal[
     "node_failure",
     "time_limit",
     "preempted",
+    "requeued",
     "disk_full",
     "killed",
     "stopped",
     "unknown",
 ]
 """How a run can end before it is done; the closed set of the label `failure`. `stopped`: by a person (Ctrl-C, scancel,
-SIGTERM).
+SIGTERM). `requeued`: put back into the queue by a person or a policy of the site, or nobody knows by what.
 """
 
 Teller = Literal["slurm", "pbs", "lsf", "kernel", "driver", "launcher", "shell"]

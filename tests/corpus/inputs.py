@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,24 +89,30 @@ class _Writer:
         for _ in range(count):
             self.play(steps)
 
-    def _count(self, bounds: list[int], text: str, every: float = 1.0, **numbers: list[float]) -> None:
+    def _count(self, bounds: list[int], text: str, every: float = 1.0, **values_of: Any) -> None:
         """The text for each n of [first, last], `every` seconds apart. In it `{n}`, `{at:%H:%M:%S}` and any number that
-        is given as [first value, step].
+        is given as [first value, step]; or as texts, one for each n.
         """
         first, last = bounds
         for n in range(first, last + 1):
             self.at += every
-            values = {name: start + (n - first) * step for name, (start, step) in numbers.items()}
+            values = {name: _value(how, n - first) for name, how in values_of.items()}
             self.put(self.at, text.format(n=n, at=_utc(self.begins + self.at), **values))
 
-    def _simulate(self, sizes: dict[str, Any], until: int | None = None, head: bool = False) -> None:
-        """A training of monitor/simulate, from here on; up to the line of an iteration, or its head alone."""
+    def _simulate(
+        self, sizes: dict[str, Any], until: int | None = None, *, head: bool = False, part: list[int] | None = None
+    ) -> None:
+        """A training of monitor/simulate, from here on; up to the line of an iteration, its head alone, or its texts of
+        [first, last].
+        """
         sizes = {**sizes, "faults": tuple(Fault(**one) for one in sizes.get("faults", ()))}
         if isinstance(sizes.get("rampup"), list):
             sizes["rampup"] = tuple(sizes["rampup"])
         texts, start = timeline(Scenario(**{"start_epoch": self.begins + self.at, **sizes})), self.at
         if head:
             texts = itertools.takewhile(lambda one: one.truth is None, texts)
+        if part is not None:
+            texts = itertools.islice(texts, part[0], part[1] + 1)
         for one in texts:
             self.at = start + one.at
             self.put(self.at, one.text)
@@ -114,8 +120,12 @@ class _Writer:
                 break
 
 
+def _value(how: list[Any], place: int) -> Any:
+    return how[place] if isinstance(how[0], str) else how[0] + place * how[1]
+
+
 def _utc(moment: float) -> datetime:
-    return datetime.fromtimestamp(moment).astimezone(tz=__import__("datetime").timezone.utc)
+    return datetime.fromtimestamp(moment, UTC)
 
 
 def _made(row: dict[str, Any]) -> Input:

@@ -32,7 +32,7 @@ _VALUES = {
     "megatron_iteration_seconds": "seconds", "megatron_samples_per_second": "samples/s",
     "megatron_tokens_per_second": "tokens/s", "megatron_tflops_per_gpu log": "tflops", "megatron_lm_loss": "loss",
     "megatron_tflops_per_gpu computed": "tflops computed", "megatron_loss": "loss", "megatron_loss_scale": "scale",
-    "megatron_validation_loss": "validation", "megatron_gpu_memory_bytes max_reserved": "memory",
+    "megatron_validation_loss": "validation", "megatron_gpu_memory_bytes": "memory",
     "megatron_global_batch_size": "batch", "megatron_grad_norm": "norm",
 }  # fmt: skip
 _COUNTS = {
@@ -41,6 +41,22 @@ _COUNTS = {
     "megatron_nan_iterations_total": "nan", "megatron_overflows_total": "overflows",
     "megatron_last_checkpoint_iteration": "checkpoint",
 }  # fmt: skip
+_FIGURES = {
+    "megatron_checkpoint_save_seconds": "save", "megatron_at_risk_seconds": "at risk",
+    "megatron_gpu_seconds_total": "gpu seconds", "megatron_baseline_iteration_seconds": "baseline",
+    "megatron_slowdown_ratio": "slowdown", "megatron_iteration_duration_seconds_count": "timed",
+    "megatron_effective_training_time_ratio": "effective",
+}  # fmt: skip
+_EVIDENCE = (
+    "budget_seconds",
+    "budget_reason",
+    "message",
+    "rank",
+    "node",
+    "exit_code",
+    "last_checkpoint_iteration",
+    "ratio",
+)
 _SAMPLE = re.compile(r"(megatron_\w+)\{(.*)\} (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ENDED = ("crashed", "finished")
@@ -89,6 +105,9 @@ def _facts_of_samples(samples: list[tuple[str, dict[str, str], float]]) -> Itera
         elif f"{name} {label}" in _VALUES:
             values[_VALUES[f"{name} {label}"]] = _number(value)
     yield from _row("values", values)
+    yield from _row("figures", {text: _number(one[name], 3) for name, text in _FIGURES.items() if name in one})
+    if (deadline := one.get("megatron_hang_deadline_timestamp_seconds")) is not None:
+        yield f"silence allowed: {deadline - one['megatron_last_progress_timestamp_seconds']:.3g} s"
     lost = {label: _number(value) for name, label, value in labelled if name == "megatron_lost_seconds_total"}
     yield from _row("lost seconds", lost)
     counted = {label: _number(value) for name, label, value in labelled if name == "megatron_incidents_total"}
@@ -122,6 +141,8 @@ def of_transitions(rows: Iterable[dict[str, Any]]) -> Facts:
             incident["severities"].append(row["severity"])
         if not row.get("quiet", True):
             incident["told"].append(row["severity"] if firing else "end")
+        if firing:
+            incident["evidence"] = row["evidence"]
         incident["times"].append(f"{row['time']:.0f}")
         if not firing:
             incident["end"] = "resolved"
@@ -134,9 +155,18 @@ def of_transitions(rows: Iterable[dict[str, Any]]) -> Facts:
         onset = [] if one.get("onset_iteration") is None else [f"since iteration {one['onset_iteration']}"]
         facts.add(f"{title}: " + ", ".join([" > ".join(one["severities"]), *causes, *onset, one["end"]]))
         facts.add(f"{title} times: " + ", ".join(one["times"]))
+        facts.update(_row(f"{title} says", _said(one["evidence"])))
         if one["told"]:
             facts.add(f"{title} told: " + ", ".join(one["told"]))
     return facts
+
+
+def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """What a message says of why; measured numbers are rounded, they depend on when lines were read."""
+    known = {name: str(evidence[name])[:100] for name in _EVIDENCE if evidence.get(name) is not None}
+    for name in known.keys() & {"budget_seconds", "budget_reason", "ratio"}:
+        known[name] = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2g}", known[name])
+    return known
 
 
 def of_summary(summary: Mapping[str, Any]) -> Facts:
@@ -204,7 +234,9 @@ class _Daemon:
 
     def __init__(self, given: Input, chance: random.Random, folder: str) -> None:
         self.given, self.chance, self.folder = given, chance, folder
-        self.now, self.told = given.begins, list[Transition]()
+        self.now = self.looked_at = given.begins
+        self.told = list[Transition]()
+        self.dies_at: list[float] = []
         self.held: dict[str, bytes] = {}  # what the files hold
         self.read: dict[str, int] = {}  # how far they were read
         self.disk: dict[str, bytes | None] = {}
@@ -225,13 +257,28 @@ class _Daemon:
 
     def poll(self, *, whole: bool = False) -> None:
         """The follower looks: each file that grew gives some of what it holds, or all."""
+        self.looked_at = self.now
         grown = [file for file, data in self.held.items() if self.read.get(file, 0) < len(data)]
         self.chance.shuffle(grown)
         for file in grown:
             self._read_on(file, whole=whole)
+        self.tick()
+
+    def pass_until(self, instant: float) -> None:
+        """Time passes: judged each second, and more seldom in a long silence."""
+        while self.now < instant:
+            self.now = min(instant, self.now + max(1.0, (self.now - self.looked_at) / 30))
+            if self.dies_at and self.dies_at[0] <= self.now:
+                self.dies_at.pop(0)
+                self.killed()
+            self.tick()
+
+    def tick(self) -> None:
+        """Judge what is due, and save as the daemon would: what was told at once, the rest now and then."""
         transitions = self.core.tick(self.now)
         self.told += transitions
-        if any(not one.quiet for one in transitions) or self.chance.random() < 0.2:
+        told = any(not one.quiet for one in transitions)
+        if self.dies_at and (told or self.chance.random() < 0.05):
             self.disk |= self.core.parts(self.now)
 
     def _read_on(self, file: str, *, whole: bool) -> None:
@@ -275,7 +322,7 @@ class _Daemon:
                 self._deliver(path, start, data[start:])
             self.core.handle(CaughtUp(path, self.now), self.now)
             self.read[file] = len(data)
-        self.poll()
+        self.looked_at = self.now
 
     def facts(self) -> Facts:
         """What it told, and what its page shows now."""
@@ -289,32 +336,28 @@ class _Daemon:
         return of_transitions(rows) | of_page(page) or {"no run"}
 
 
-_LOOKS = 120  # at the files, while lines come
+_MANY = 100  # texts of an input whose files are looked at each five seconds, and not each second
 
 
 def live(given: Input, folder: str, kills: int = 0) -> Facts:
     """What the daemon says while the lines come at their times, killed so many times."""
     chance = random.Random(f"{given.name} {kills}")
-    daemon, pieces, begins = _Daemon(given, chance, folder), list(given.pieces), given.begins
-    last, place, moved_at = begins + pieces[-1].at, 0, begins
-    ends = last + given.after
-    pace = max(1.0, pieces[-1].at / _LOOKS)
-    deaths = sorted(chance.uniform(begins, last + min(given.after, 60.0)) for _ in range(kills))
-    while daemon.now < ends or daemon.behind or place < len(pieces):
-        now, pause = daemon.now, pace * chance.uniform(0.3, 1.5)
-        if not daemon.behind:
-            pause = max(2 * pause, (now - moved_at) / 8)
-            if place < len(pieces):
-                pause = min(pause, max(0.0, begins + pieces[place].at - now) + pace * chance.uniform(0.05, 1.0))
-        now = daemon.now = min(now + pause, max(ends, now)) if place == len(pieces) else now + pause
-        while place < len(pieces) and begins + pieces[place].at <= now:
-            daemon.write(pieces[place].file, pieces[place].data)
-            place, moved_at = place + 1, now
-        if deaths and deaths[0] <= now:
-            deaths.pop(0)
-            daemon.killed()
+    pieces, begins, place = given.pieces, given.begins, 0
+    last = begins + pieces[-1].at
+    ends, pace = last + given.after, 5.0 if len(pieces) > _MANY else 1.0
+    daemon = _Daemon(given, chance, folder)
+    daemon.dies_at = sorted(chance.uniform(begins, last + min(given.after, 60.0)) for _ in range(kills))
+    while place < len(pieces) or daemon.behind or daemon.now < ends:
+        if daemon.behind:
+            daemon.pass_until(daemon.now + pace * chance.uniform(0.3, 1.5))
+        elif place < len(pieces):
+            daemon.pass_until(begins + pieces[place].at + pace * chance.uniform(0.05, 1.0))
         else:
-            daemon.poll(whole=daemon.now >= ends)
+            daemon.pass_until(ends)
+        while place < len(pieces) and begins + pieces[place].at <= daemon.now:
+            daemon.write(pieces[place].file, pieces[place].data)
+            place += 1
+        daemon.poll(whole=place == len(pieces))
     return daemon.facts()
 
 

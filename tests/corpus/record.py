@@ -44,10 +44,10 @@ def record_of(given: Iterable[Input]) -> Record:
     found = Record()
     for one in given:
         with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
-            facts = modes.played(one, Path(folder))
+            facts = modes.played(one, Path(folder) / "job")
         if one.name in found:
             raise ValueError(f"two inputs are called {one.name!r}")
-        found[one.name] = [fact.replace(folder, "") for fact in facts]
+        found[one.name] = [fact.replace(f"{folder}/job", "") for fact in facts]
     return found
 
 
@@ -103,7 +103,8 @@ def _of_shared(item: tuple[str, list[str]]) -> tuple[str, list[str]]:
             found |= {"L": modes.live(given, folder), "K": modes.live(given, folder, kills=2)}
     for mode, several in found.items():
         for fact in several:
-            facts[fact] = facts.get(fact, "") + mode
+            if " says: message" not in fact:  # words of logs that are not ours
+                facts[fact] = facts.get(fact, "") + mode
     return name, sorted(f"{fact.replace(folder, '')}  [{held}]" for fact, held in facts.items())
 
 

@@ -365,7 +365,7 @@ ENDS = {
     "scancel": (CANCELLED.format(why=""), "stopped"),
     "scancel of a step": (CANCELLED.format(why="").replace("JOB 1 ", "STEP 1809579.0 "), "stopped"),
     "time limit": (CANCELLED.format(why=" DUE TO TIME LIMIT"), "time_limit"),
-    "requeue": (CANCELLED.format(why=" DUE TO JOB REQUEUE"), "preempted"),
+    "requeue": (CANCELLED.format(why=" DUE TO JOB REQUEUE"), "requeued"),
     "preemption": (CANCELLED.format(why=" DUE TO PREEMPTION"), "preempted"),
     "SIGTERM, torchrun": (SIGTERM, "stopped"),
     "SIGTERM, Primus": (SIGTERM + "[NODE-0(g26)] [ERROR] primus launcher exited with code 1\n", "stopped"),

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from megatron_monitor.run.records import Job
 from megatron_monitor.simulate import Fault, Scenario
-from tests.monitor.playing import Played, play, texts
+from tests.monitor.playing import Played, Playing, play, texts
 
 
 def training(
@@ -57,3 +58,18 @@ def test_a_restart_is_a_restart() -> None:
     played = together(first, training(2, shift=first[-1][0] + 600.0))
     assert (played.state.restarts, played.state.lost_iterations_total > 10) == (1, True)
     assert not played.of("mixed_log", quiet=True)
+
+
+def test_two_running_jobs_of_one_run_are_named() -> None:
+    """As Slurm tells them; when the second one has ended, so has the incident."""
+    lines, playing = list(training(1)), Playing()
+    third = len(lines) // 3
+    playing.feed(lines[:third])
+    state = playing.player.run.state
+    state.job, state.beside = Job(id="12", state="RUNNING"), "13"
+    playing.feed(lines[third : 2 * third])
+    playing.player.run.state.beside = ""
+    playing.feed(lines[2 * third :])
+    played = playing.end(0.0)
+    assert [one.status for one in played.of("mixed_log")] == ["firing", "resolved"]
+    assert played.firing("mixed_log").summary.startswith("jobs 12 and 13 both run and write into one log")

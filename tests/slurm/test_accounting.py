@@ -181,7 +181,7 @@ def test_what_slurm_does_by_itself(site: Site) -> None:
     urgent = site.train("urgent", "urgent", "--partition=urgent", "--nodelist=node-05", "--exclusive", user=BOB)
     site.slurm.run("scontrol", "requeue", jobs["requeued"])
     for name, kinds in (
-        ("node_failure", ["node_failure"]), ("preempted", ["preempted"]), ("requeued", ["preempted", "stopped"])
+        ("node_failure", ["node_failure"]), ("preempted", ["preempted"]), ("requeued", ["requeued", "stopped"])
     ):  # fmt: skip
         wait(lambda name=name, kinds=kinds: any(  # type: ignore[misc]
             kind in str(site.run(address, runs[name])) for kind in kinds), 40.0, name)  # fmt: skip

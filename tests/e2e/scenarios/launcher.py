@@ -26,7 +26,7 @@ from typing import Any
 from megatron_monitor import daemon, live, saving, store
 from megatron_monitor.cli import main as command
 from megatron_monitor.commands import run  # noqa: F401 - what is imported here is not imported by each fork
-from megatron_monitor.follow import directory_watches, follower
+from megatron_monitor.follow import follower, waker
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.settings import FollowSettings
@@ -178,13 +178,13 @@ def main() -> None:
     live.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     saving._SHARE = 400  # a slow machine's saves are not a minute apart
     if CONTROL.get("deaf"):
-        directory_watches._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
+        waker.Waker.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
 
         def refuse(*_: Any) -> None:
             raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-        directory_watches.Observer = refuse  # type: ignore[assignment]
+        waker.Observer = refuse  # type: ignore[assignment]
     if CONTROL.get("kill_at"):
         store.os = DyingOs(CONTROL.get("kill_at"))  # type: ignore[assignment]
     if CONTROL.get("state_error"):

@@ -1,9 +1,11 @@
 """A run that is a Slurm job: what Slurm is asked, what is believed, and what it decides that the log cannot."""
 
+import pytest
+
 from megatron_monitor.notifiers.words import facts
 from megatron_monitor.slurm import JobAnswered
 from megatron_monitor.slurm.replies import read_account, read_show
-from tests.lines import line
+from tests.lines import dump, line
 from tests.monitor.extended import slurm
 from tests.monitor.slurm.site import NOW, PATH, Site, shown
 from tests.plain import decode, encode
@@ -91,6 +93,59 @@ def test_a_job_that_waits_in_the_queue_again_is_no_hang() -> None:
     site.wait(400)
     assert site.fired("hang") == []
     assert "requeued 1 time" in site.fired("crash")[0].summary
+
+
+ENDS = "1234|1234|{state}|0:0|{began}|{began}|{at}|1000|ada|{nodes}|1440|main|tr11\n"
+WAITS = "1234|1234|PENDING|0:0|{at}|Unknown|Unknown|1000|ada|None assigned|1440|main|tr11\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "failure", "severity"),
+    [
+        ("NODE_FAIL", "n-01", "node_failure", "critical"),
+        ("NODE_FAIL", "n-[01-02]", "node_failure", "critical"),
+        ("PREEMPTED", "n-01", "preempted", "info"),
+        ("REQUEUED", "n-01", "requeued", "info"),
+        ("", "", "requeued", "info"),  # there is no accounting
+    ],
+)
+def test_why_a_job_waits_in_the_queue_again(state: str, nodes: str, failure: str, severity: str) -> None:
+    """The node died, and the log says nothing: scontrol shows a job that waits, the accounting how it ended."""
+    site = Site(PATH, 1000, 5, "slurm.interval=30s")
+    site.answer(shown())
+    site.wait(35)
+    waits = shown(state="PENDING", Reason="BeginTime", Restarts=1, SubmitTime=int(site.now), NodeList="")
+    site.answer(waits)
+    site.wait(6)
+    question = site.ask()
+    assert question.account
+    began, at = int(site.now) - 3600, int(site.now)
+    text = (ENDS.format(state=state, nodes=nodes, began=began, at=at) if state else "") + WAITS.format(at=at)
+    slurm(site.core).answered(JobAnswered(question, read_account(text, "1234")), site.now)
+    site.wait(31)
+    site.answer(waits)  # what the accounting told is known on
+    site.wait(300)
+    (crash,) = site.fired("crash")
+    assert (crash.evidence["failure"], crash.severity) == (failure, severity)
+    assert crash.evidence.get("node") == (nodes if state == "NODE_FAIL" and "[" not in nodes else None)
+    assert (f"after {state}" if state else "the accounting does not tell") in crash.evidence["slurm"]
+
+
+def test_what_slurm_said_of_an_attempt_does_not_end_the_next() -> None:
+    """The job runs again before the end of its last attempt was folded: it ended once."""
+    site = Site(PATH, 1000, 5, "slurm.interval=30s")
+    site.answer(shown())
+    site.wait(35)
+    site.say("slurmstepd: error: *** JOB 1234 ON n-01 CANCELLED AT 2023-11-14T22:13:20 DUE TO JOB REQUEUE ***\n")
+    site.answer(shown(state="PENDING", Reason="BeginTime", Restarts=1, SubmitTime=int(site.now), NodeList=""))
+    site.wait(10)
+    site.say(dump(num_layers=32, hidden_size=4096, world_size=16))
+    for number in range(4, 10):
+        site.say(line(number, seconds=10.0))
+        site.wait(10)
+    assert len(site.fired("crash")) <= 1
+    assert site.page["state"] == "training"
+    assert site.page["restarts"] == 1
 
 
 def test_a_requeue_that_is_not_counted_yet_is_no_other_job() -> None:

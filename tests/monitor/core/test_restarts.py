@@ -350,7 +350,7 @@ def test_two_running_jobs_that_write_one_log_are_told() -> None:
             for number in range(first, first + 9):
                 site.say(line(number, seconds=10.0, loss=job / 1000))
                 site.wait(10)
-        assert len(site.fired("configuration")) == told, state
+        assert len(site.fired("mixed_log")) == told, state
         assert site.core.runs["r"].state.beside == ("1300" if told else "")
 
 

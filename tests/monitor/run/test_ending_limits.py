@@ -175,10 +175,10 @@ def cause(*rows: Evidence) -> Evidence:
 SAYS = [
     ["ecc", "disk_full", "host_oom", "cuda_oom", "node_failure"],
     ["cuda_error", "bus_error"],
-    ["time_limit", "preempted", "python_exception", "nccl", "segfault", "killed", "stopped"],
+    ["time_limit", "preempted", "requeued", "python_exception", "nccl", "segfault", "killed", "stopped"],
     ["unknown"],
 ]
-BEHIND = {"time_limit", "preempted", "segfault"}
+BEHIND = {"time_limit", "preempted", "requeued", "segfault"}
 """What says most, then what leads to the others; what may stand behind a process that was killed or stopped."""
 
 

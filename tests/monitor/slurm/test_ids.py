@@ -25,6 +25,9 @@ def asked(path: str, printed: str | None = None, job_from: str | None = None) ->
         ("/l/train.o7712", "7712"),
         ("/l/job_1234_7.log", "1234_7"),
         ("/l/train-1234-node03.out", "1234"),
+        ("/l/train-1234-nid006149.out", "1234"),  # --output=%x-%j-%N.out
+        ("/l/train-1234-jpbo-034-01.out", "1234"),
+        ("/l/gpt-1300-v100-5678.out", "5678"),
         ("/l/main_log.txt", None),
         ("/l/1234/main_log.txt", None),
         ("/l/gpt-20b.log", None),
