@@ -176,16 +176,6 @@ def test_a_storm_grows_critical_and_ends() -> None:
     assert len(log.resolved("overflow_storm")) == 1
 
 
-def test_skipped_steps_of_a_line_a_hundred() -> None:
-    """Megatron-LM with a log interval of 100: five skipped of a hundred are health, fifty are a storm."""
-    log = TrainingLog()
-    for iteration in range(100, 3000, 100):
-        log.feed(fp16(iteration, 3.0, 65536.0, log.around(1.5, 0.1), skipped=5 if iteration % 1000 == 0 else 0))
-    assert log.incidents == set()
-    log.feed(fp16(3000, 3.0, 65536.0, 1.6, skipped=50))
-    assert log.incidents == {"overflow_storm"}
-
-
 def test_a_scale_of_minus_one_is_none() -> None:
     """DeepSpeed's pipeline owns the scale, and Megatron prints -1.0."""
     log = TrainingLog()

@@ -3,7 +3,7 @@
 import pytest
 
 from megatron_monitor.parsers.reader import SourceReader
-from tests.monitor.detectors.training_log import TrainingLog, bloom, fp16, saved, trainer
+from tests.monitor.detectors.training_log import TrainingLog, bloom, fp16, trainer
 
 
 def test_the_field_is_gone() -> None:
@@ -22,48 +22,6 @@ def test_the_field_is_gone() -> None:
     assert told[0].evidence["form"] == "gone"
     assert told[0].evidence["last_finite_iteration"] == 9026
     assert not log.fired("loss_spike")
-
-
-def test_in_bf16_the_first_line_is_critical() -> None:
-    """Nothing skips the step: the weights are NaN. Resolved by a restart that prints a loss again."""
-    log = TrainingLog()
-    log.feed(saved(20))
-    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(21, 60))
-    said = log.feed(bloom(60, None, "nan"))
-    assert [(item.incident, item.severity) for item in said] == [("nan_loss", "critical")]
-    assert said[0].evidence["rollback_iteration"] == 20
-    assert "iteration 20" in said[0].summary
-    log.feed("[after megatron is initialized] datetime: 2022-04-12 10:10:00 \n")
-    log.feed(bloom(21, 2.5))
-    assert len(log.resolved("nan_loss")) == 1
-
-
-@pytest.mark.parametrize(("printed", "form"), [("NAN", "nan"), ("INF", "inf"), ("-INF", "inf")])
-def test_printed_as_such(printed: str, form: str) -> None:
-    """Some programs print it: INF always."""
-    log = TrainingLog()
-    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
-    log.feed(bloom(30, 2.5).replace("2.500000E+00", printed))
-    assert [item.evidence["form"] for item in log.fired("nan_loss")] == [form]
-    log.feed(bloom(31, 2.5))
-    assert len(log.resolved("nan_loss")) == 1
-
-
-def test_counted_by_the_loop() -> None:
-    """Megatron-LM counts NaN steps that were skipped beside the mean of the others."""
-    log = TrainingLog()
-    log.lines(fp16(iteration, 3.0, 32768.0, 1.5) for iteration in range(10, 300, 10))
-    log.feed(fp16(300, 3.0, 32768.0, 1.5, skipped=1).replace("nan iterations:   0", "nan iterations:   1"))
-    assert [item.evidence["form"] for item in log.fired("nan_loss")] == ["counted"]
-    assert log.first("nan_loss")[1] == "warning"
-
-
-def test_nan_from_the_first_line() -> None:
-    """A real log: iteration 1 without a loss, `grad norm: nan`, and no NaN counted."""
-    log = TrainingLog()
-    log.feed(bloom(1, None, "nan"))
-    assert log.first("nan_loss") == (1, "critical")
-    assert log.fired("nan_loss")[0].evidence["form"] == "grad_norm"
 
 
 @pytest.mark.parametrize(
