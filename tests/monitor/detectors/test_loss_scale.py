@@ -31,7 +31,7 @@ def test_the_104b_with_embedding_norm() -> None:
     assert found["loss_scale_collapse"] == 3
     log.feed(fp16(17068, None, 32768.0, 464441.887))
     assert log.first("nan_loss")[0] == 17068
-    assert log.fired("overflow_storm")[0].onset_iteration == 17061
+    assert log.firings("overflow_storm")[0].onset_iteration == 17061
 
 
 def test_the_same_without_overflow_lines() -> None:
@@ -51,7 +51,7 @@ def test_a_frozen_norm_that_nothing_explains() -> None:
     assert log.incidents == set()
     log.feed(fp16(17063, 2.68, 1048576.0, 464441.887))
     assert log.first("overflow_storm") == (17063, "warning")
-    assert log.fired("overflow_storm")[0].evidence["witness"] == "frozen grad norm"
+    assert log.firings("overflow_storm")[0].evidence["witness"] == "frozen grad norm"
 
 
 @pytest.mark.parametrize("norm", ["0.000", "-1.000", "1.000", "0.139"])
@@ -126,7 +126,7 @@ def test_a_slow_decline() -> None:
     for iteration in range(4700, 7000):
         log.feed(fp16(iteration, 3.0, 32768.0 / 2 ** ((iteration - 4700) // 380), log.around(5e4, 0.1)))
     assert log.incidents == {"loss_scale_collapse"}
-    told = log.fired("loss_scale_collapse")[0]
+    told = log.firings("loss_scale_collapse")[0]
     assert told.evidence["reason"] == "declining"
     assert (told.iteration or 0) < 7000
 
@@ -141,8 +141,8 @@ def test_gradients_grow_only_where_their_norm_does(growth: float, words: str) ->
         )
         log.feed(line)
         silent.feed(re.sub(r"grad norm: \S+ \| ", "", line))
-    assert words in log.fired("loss_scale_collapse")[0].summary
-    assert "if gradients grow" in silent.fired("loss_scale_collapse")[0].summary
+    assert words in log.firings("loss_scale_collapse")[0].summary
+    assert "if gradients grow" in silent.firings("loss_scale_collapse")[0].summary
 
 
 def test_at_the_minimum_it_is_critical_at_once() -> None:
@@ -150,9 +150,9 @@ def test_at_the_minimum_it_is_critical_at_once() -> None:
     log = steady(100, 300, scale=64.0)
     for iteration, scale in ((300, 64.0), (340, 32.0), (380, 16.0), (420, 8.0), (460, 4.0)):
         log.feed(fp16(iteration, 2.67, scale, 1000.0 + iteration))
-    assert all(item.severity == "warning" for item in log.fired("loss_scale_collapse"))
+    assert all(item.severity == "warning" for item in log.firings("loss_scale_collapse"))
     log.feed(fp16(500, 2.67, 2.0, 1500.0))
-    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
+    assert log.firings("loss_scale_collapse")[-1].severity == "critical"
     bf16 = TrainingLog()
     bf16.lines(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)) for iteration in range(1, 100))
     assert bf16.incidents == set()
@@ -162,8 +162,8 @@ def test_the_program_gives_up() -> None:
     """L11: DeepSpeed's last word."""
     log = steady(100, 200)
     log.feed("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
-    assert log.fired("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
+    assert log.firings("loss_scale_collapse")[-1].severity == "critical"
+    assert log.firings("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
 
 
 def test_a_storm_grows_critical_and_ends() -> None:
@@ -171,7 +171,7 @@ def test_a_storm_grows_critical_and_ends() -> None:
     log = steady(100, 200)
     for iteration in range(200, 215):
         log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
-    assert [item.severity for item in log.fired("overflow_storm")] == ["warning", "critical"]
+    assert [item.severity for item in log.firings("overflow_storm")] == ["warning", "critical"]
     log.lines(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)) for iteration in range(215, 240))
     assert len(log.resolved("overflow_storm")) == 1
 
