@@ -14,7 +14,7 @@ from megatron_monitor.replay import Replay
 from megatron_monitor.source_clock import Placed
 from megatron_monitor.statistics.levels import printed_unit
 from tests.lines import dump
-from tests.monitor.playing import Played, fault, play
+from tests.monitor.playing import Played, play
 
 ARGUMENTS = {"seq_length": 2048, "world_size": 8, "global_batch_size": 64}
 
@@ -88,17 +88,6 @@ def test_a_step_beyond_two_decimals_is_found(factor: float) -> None:
 def test_constant_times_of_few_digits_are_no_coarse_print() -> None:
     """0.1 s and then 0.11 s, always: one printed unit, but the printed value never flickered."""
     assert told(play(log([0.1] * 1300 + [0.11] * 800))) == ["firing"]
-
-
-def test_a_log_without_timers_of_an_iteration_says_how_to_get_them() -> None:
-    """None at all, or of its saves alone: no cause is named, and none is searched in what no timer measures."""
-    bare = play(log([*noisy(5.0, 400), *noisy(5.5, 60, seed=2)]))
-    saves_alone = fault("slowdown", 300, iterations=400, seconds_per_iteration=5.0, factor=1.1)
-    for played in (bare, saves_alone):
-        firing = played.firing("slowdown")
-        assert "prints no timers" in firing.summary
-        assert "at the next restart" in firing.summary
-        assert "breakdown_before" not in firing.evidence
 
 
 # --- what is lawful in a launch's first minutes, and behind an evaluation ---------------------------------------------

@@ -1,4 +1,4 @@
-"""Two real spikes under the loss detectors: found at once. test_real_logs_audit.py has the healthy logs."""
+"""Two real spikes under the loss detectors: found at once."""
 
 import pytest
 
