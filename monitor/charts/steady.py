@@ -64,7 +64,8 @@ class Steady:
     def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
         """A steady iteration; `tflops` only where it was printed for this very time."""
         sizes, key = self.sizes, batch_size or 0
-        at = sizes[key] = sizes.pop(key, None) or AtSize()  # the newest stands last
+        at = sizes.pop(key) if key in sizes else AtSize()
+        sizes[key] = at  # the newest stands last
         while len(sizes) > _SIZES:
             del sizes[next(iter(sizes))]
         at.seconds.add(seconds)
