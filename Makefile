@@ -13,7 +13,7 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm mutants soak check lint types layers golden corpus readme docs image licences versions \
+.PHONY: all install dev demo run test test-live test-slurm mutants nightly soak check lint types layers golden corpus readme docs image licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -72,6 +72,9 @@ $(VENV)-mutants/.installed: pyproject.toml
 
 mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices (docs/mutants.md); make mutants ARGS=outbox
 	$(VENV)-mutants/bin/python -m benchmarks.mutants $(ARGS)
+
+nightly: dev  ## what takes minutes: the rarer plays of alerts
+	$(BIN)/python -m pytest -m nightly $(ARGS)
 
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
