@@ -137,7 +137,7 @@ class Play:
         settings = {
             "detectors.hang.minimum": "3s", "detectors.hang.exiting": "1s",
             "detectors.crash.wait": "300ms", "detectors.overflow_storm.calm": "5",
-            "notifiers.0": json.dumps(notifier) if self.stage.posts else "",
+            "notifiers": json.dumps([notifier]) if self.stage.posts else "",
         }  # fmt: skip
         chosen = [word for key, value in settings.items() if value for word in ("--set", f"{key}={value}")]
         self.daemon = self._start(*chosen, *more, str(self.directory / "logs"), listen=self.address)
