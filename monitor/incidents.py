@@ -28,9 +28,8 @@ _HISTORY = 100
 _SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
 _MOMENT = 1.0  # seconds for which what a finished run leaves open is shown before it ends
 _FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
-_LINGERS = (
-    300.0  # seconds: a level that is back sooner has not ended; who is told of an incident has had the time to be
-)
+# Seconds: a level that is back sooner has not ended, and what has just begun is told to people.
+_LINGERS = 300.0
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
