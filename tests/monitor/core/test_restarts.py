@@ -200,7 +200,7 @@ class Killed(Handy):
             self.job = {"state": "CANCELLED", "EndTime": int(self.now)}
         outcome = "submitted job 1240" if order.action == "resubmit" else ""
         if not self.instant():
-            remediation(self.core).hands.settle(StepDone(order.course, order.step, True, outcome), self.now)
+            remediation(self.core).settle(StepDone(order.course, order.step, True, outcome), self.now)
             self.instant()
 
 
@@ -264,7 +264,7 @@ SETUP = "SLURM_JOB_ID=1234\n"
 def test_a_healthy_job_is_left_alone_whatever_stops_beside_it(path: str, setup: str, policy: str) -> None:
     """D1: the job's own log grows all the time."""
     site = Healthy(policy)
-    remediation(site.core).proof.own_job = "1234" if path == "/l/plain.log" else ""
+    remediation(site.core).own_job = "1234" if path == "/l/plain.log" else ""
     site.write(path, setup)
     for number in range(1, 8):
         site.write(path, line(number, seconds=10.0, loss=9.0))
