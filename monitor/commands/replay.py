@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from megatron_monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
-from megatron_monitor.commands.progress import progress
+from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import RANK, duration
 from megatron_monitor.incidents import Transition
@@ -45,19 +45,18 @@ def replay(
     seen = failed = False
     untold = ""
     runs, worst = by_run(paths, config), RANK.get(fail_on or "", math.inf)
-    with progress(file for files in runs.values() for file in files):
-        for name, files in runs.items():
-            sources = {path: _entries(path, config) for path in files}
-            for player, transition in played(judge, name, sources, after, written_at(files)):
-                if transition is not None:
-                    if everything or not transition.quiet:
-                        _say(player, transition, as_json)
-                    failed |= not transition.quiet and RANK[transition.severity] >= worst
-                elif player.run.state.proven:
-                    seen = True
-                    _sum_up(player, as_json)
-                elif failure := player.run.state.launch.failure:
-                    untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+    for name, files in tracked(runs.items(), len(runs)):
+        sources = {path: _entries(path, config) for path in files}
+        for player, transition in played(judge, name, sources, after, written_at(files)):
+            if transition is not None:
+                if everything or not transition.quiet:
+                    _say(player, transition, as_json)
+                failed |= not transition.quiet and RANK[transition.severity] >= worst
+            elif player.run.state.proven:
+                seen = True
+                _sum_up(player, as_json)
+            elif failure := player.run.state.launch.failure:
+                untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
         fail(f"no training line in {', '.join(paths)}{untold}")
     if failed:

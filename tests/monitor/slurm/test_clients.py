@@ -7,11 +7,11 @@ import pytest
 from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.executor import Executor
 from megatron_monitor.hands.record import Order
-from megatron_monitor.simulate.slurm import install, read, write
 from megatron_monitor.slurm import JobQuestion
 from megatron_monitor.slurm.client import look_up
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
+from tests.monitor.slurm.played import install, read, write
 from tests.monitor.slurm.site import shown
 
 CLOCK = SystemClock()

@@ -1,7 +1,7 @@
-"""A Slurm without a Slurm: stand-ins for its clients that know one job, for demo and tests.
+"""A Slurm without a Slurm: stand-ins for its clients that know one job, for tests.
 
 `install` writes them into a directory (`slurm.directory` of the configuration) beside `job.json`, the job's state. They
-print what Slurm 22.05 prints. A requeue or a cancellation changes the state; whoever plays the training looks at it.
+print what Slurm 22.05 prints. A requeue or a cancellation changes the state; a test looks at it.
 """
 
 import json
