@@ -1,17 +1,17 @@
 """What a rule is, and which rules may want which line. Literal first, regular expression after.
 
-A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. `search.py` finds
-them all in one pass, and only lines that hold one are decoded and read.
+A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. All are found
+in one pass, and only lines that hold one are decoded and read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ahocorasick_rs import BytesAhoCorasick
 from msgspec import Struct
 
 from megatron_monitor.parsers.engine.prefixes import Prefix
-from megatron_monitor.parsers.engine.search import Search, best
 from megatron_monitor.parsers.engine.templates import SHAPE
 from megatron_monitor.parsers.events import Event
 
@@ -79,7 +79,7 @@ class Scanner:
     holds for all lines of its shape. A rule that is asked in vain answers nothing.
     """
 
-    def __init__(self, rules: Sequence[Rule], engine: Callable[[Sequence[bytes]], Search] = best) -> None:
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         wanted: dict[bytes, list[int]] = {}
         for index, rule in enumerate(self.rules):
@@ -88,11 +88,11 @@ class Scanner:
                 if index not in wanting:
                     wanting.append(index)
         self._wanted = tuple(wanted.values())
-        self._search = engine(tuple(wanted))
+        self._search = BytesAhoCorasick(list(wanted))
 
     def rules_of(self, shapes: Sequence[bytes]) -> list[tuple[int, ...]]:
         """For each shape the indices of the rules that may want its lines, in order; most want none."""
-        hits = self._search(b"\n".join(shapes))
+        hits = self._search.find_matches_as_indexes(b"\n".join(shapes), overlapping=True)  # by where they end
         if not hits:
             return [()] * len(shapes)
         found: list[tuple[int, ...]] = []
@@ -100,8 +100,8 @@ class Scanner:
         for shape in shapes:
             end += len(shape) + 1
             rules: set[int] = set()
-            while at < len(hits) and hits[at][0] < end:
-                rules.update(self._wanted[hits[at][1]])
+            while at < len(hits) and hits[at][2] <= end:
+                rules.update(self._wanted[hits[at][0]])
                 at += 1
             found.append(tuple(sorted(rules)))
         return found

@@ -3,29 +3,21 @@
 import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.engine import search
 from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
+from megatron_monitor.parsers.engine.templates import SHAPE
 from megatron_monitor.parsers.events import ANSI, Event, Malformed
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import RULES
 
-
-def compiled(literals: Sequence[bytes]) -> search.Search:
-    """Hyperscan from the first byte on, where it is here."""
-    return search.compiled(literals) or search.plain(literals)
-
-
-ENGINES = {"plain": search.plain, "compiled": compiled}
 Found = list[tuple[int, str, str]]
 """(line, rule, the event written out: 1 is not 1.0 there, and NaN is NaN)"""
 
@@ -82,7 +74,7 @@ def read(data: bytes, memo: Memo, size: int = 1 << 20) -> Found:
     return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
 
 
-SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
+SCANNER = Scanner(RULES)
 
 # `#` is a digit to be drawn. Formats of the real programs; names and numbers are ours.
 PLANNED = [
@@ -164,17 +156,16 @@ def logs(draw: st.DrawFn) -> bytes:
     return "".join(lines).encode() + draw(st.binary(max_size=8))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @given(data=logs(), size=st.sampled_from([7, 300, 1 << 20]))
 @settings(max_examples=75, deadline=None)
-def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: bytes, size: int) -> None:
+def test_every_path_gives_what_looking_at_every_line_gives(data: bytes, size: int) -> None:
     """Whatever finds the lines and whatever reads them, the events are the same, also with templates kept."""
-    check_paths(engine, data, size)
+    check_paths(data, size)
 
 
-def check_paths(engine: str, data: bytes, size: int) -> None:
+def check_paths(data: bytes, size: int) -> None:
     """The law itself, for `make fuzz` too, which plays it for as long as it has."""
-    expected, memo = naive(data), Memo(SCANNERS[engine])
+    expected, memo = naive(data), Memo(SCANNER)
     for _ in range(3):
         assert read(data, memo) == expected
     assert read(data, memo, size) == expected
@@ -189,7 +180,7 @@ def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Ra
 
 def check_one_by_one(data: bytes, chance: random.Random) -> None:
     """The law itself, as above."""
-    expected, memo = naive(data), Memo(SCANNERS["compiled"])
+    expected, memo = naive(data), Memo(SCANNER)
     for held_back in (0.1, 0.7):
         alone, whole = (SourceReader(memo=memo) for _ in range(2))
         held, entries = b"", []
@@ -214,7 +205,7 @@ def test_templates_are_used(form: str) -> None:
     lines = [form.replace("#", digit).encode() for digit in "123456789"]
     asked: list[str] = []
     rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    memo = Memo(Scanner(rules, search.plain))
+    memo = Memo(Scanner(rules))
     reader = SourceReader(memo=memo)
     for line in lines[:2]:
         assert reader.feed(line + b"\n")
@@ -236,7 +227,7 @@ def test_a_layout_that_has_proved_itself_reads_other_widths() -> None:
     """Lines whose numbers grow are read by template at once."""
     asked: list[str] = []
     rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    reader = SourceReader(memo=Memo(Scanner(rules, search.plain)))
+    reader = SourceReader(memo=Memo(Scanner(rules)))
     line = " iteration %8d/ 500000 | consumed samples: %12d | lm loss: 2.5E+00 |\n"
     for power in range(5):
         for _ in range(2):
@@ -253,7 +244,7 @@ def test_lines_of_ever_new_layouts_are_not_learned() -> None:
     asked: list[str] = []
     rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
     data = "".join(f"time (ms) | {name}: 1.5\n" for name in names for _ in range(3)).encode()
-    memo = Memo(Scanner(rules, search.plain))
+    memo = Memo(Scanner(rules))
     assert read(data, memo) == naive(data)
     assert len(asked) < 10 * len(names)
 
@@ -263,26 +254,16 @@ def test_numbers_that_are_too_wide_are_none(width: int) -> None:
     """A counter beyond 64 bits is absent, by template as by its rule."""
     line = " iteration   10/  500 | consumed samples: {} | lm loss: 2.5E+00 |\n"
     data = "".join(line.format(digit * n) for n in (3, 4, 5, 6, 7, width) for digit in "123").encode()
-    assert read(data, Memo(SCANNERS["plain"])) == naive(data)
+    assert read(data, Memo(SCANNER)) == naive(data)
 
 
-literals = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
+words = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
 
 
-@given(words=literals, data=st.lists(st.sampled_from([b"a", b"b", b"1", b".", b" ", b"\n"]), max_size=80).map(b"".join))
-def test_engines_agree(words: Sequence[bytes], data: bytes) -> None:
-    """The same places of the same literals, overlapping ones too, in the order of the text."""
-    expected = search.plain(words)(data)
-    for engine in (search.plain, compiled, search.best):
-        searching = engine(words)
-        assert searching(data) == expected
-        assert searching(data) == expected, "a second time, from memory"
-
-
-def test_threads_share_an_engine() -> None:
-    """A search that another thread is in gives the same all the same, and so does the one that begins with them."""
-    words, data = [b"iteration", b"error"], b"no iteration, no error\n" * 20_000
-    engine = search.best(words)
-    expected = search.plain(words)(data)
-    with ThreadPoolExecutor(4) as pool:
-        assert all(found == expected for found in pool.map(engine, [data] * 12))
+@given(words=words, lines=st.lists(st.text("ab1. ", max_size=12).map(str.encode), max_size=8))
+def test_a_line_is_for_the_rules_of_which_an_anchor_stands_in_it(words: list[bytes], lines: list[bytes]) -> None:
+    """Anchors that overlap, too; digits as zeros."""
+    rules = [Rule(str(at), (word,), lambda _line: ()) for at, word in enumerate(words)]
+    shapes = [line.translate(SHAPE) for line in lines]
+    expected = [tuple(at for at, word in enumerate(words) if word.translate(SHAPE) in shape) for shape in shapes]
+    assert Scanner(rules).rules_of(shapes) == expected
