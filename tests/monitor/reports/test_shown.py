@@ -3,7 +3,6 @@
 import io
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
