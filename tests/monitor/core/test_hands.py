@@ -162,20 +162,6 @@ def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
     assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
 
 
-def test_the_broken_node_is_drained_and_nothing_else_is_done() -> None:
-    """By a policy of its own; the job is neither ended nor started anew."""
-    policy = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: drain}]}"
-    site = Handy(policy)
-    site.blame("n-02")
-    site.wait(60)
-    assert site.done().commands == (
-        ("scontrol", "update", "NodeName=n-02", "State=DRAIN", "Reason=megatron-monitor: crash of job 1234"),
-    )
-    site.wait(600)
-    assert site.orders == []
-    assert "drain done (done)" in site.said[-1].transition.summary
-
-
 def test_what_recovers_is_left_alone() -> None:
     """The run goes on before the time is over, or while the step waits to be saved."""
     site = Handy()

@@ -15,8 +15,7 @@ from megatron_monitor.config.policies import (
     Resubmit,
     Signal,
 )
-from megatron_monitor.config.slurm import SlurmSettings
-from megatron_monitor.hands.permission import Facts, is_fresh
+from megatron_monitor.hands.permission import Facts
 from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
 from megatron_monitor.hands.record import Course, Record, Step
 from megatron_monitor.incidents import Incident
@@ -142,29 +141,6 @@ def test_a_plan_is_due_when_the_trouble_was_watched_for_so_long(
     assert planned(policy(lasting=lasting), since=since, watched=watched).at == at
 
 
-@pytest.mark.parametrize(
-    ("asked_at", "fresh"),
-    [
-        (NOW, True),
-        (NOW - 140.0, True),  # twice the interval of a minute, and a call of 20 s
-        (NOW - 141.0, False),
-        (NOW - 300.0, False),
-    ],
-)
-def test_an_answer_of_slurm_is_fresh_for_two_intervals_and_a_call(asked_at: float, fresh: bool) -> None:
-    """What was said before is not acted on, though the trouble is older."""
-    settings = SlurmSettings(interval=60.0, timeout=20.0)
-    assert is_fresh(run(asked_at=asked_at), NOW - 600.0, NOW, settings) is fresh
-
-
-def test_an_answer_from_before_the_trouble_is_not_fresh() -> None:
-    """Nor is none at all."""
-    settings = SlurmSettings()
-    assert is_fresh(run(asked_at=NOW - 30.0), NOW - 30.0, NOW, settings)
-    assert not is_fresh(run(asked_at=NOW - 30.0), NOW - 29.0, NOW, settings)
-    assert not is_fresh(RunState("r"), 0.0, NOW, settings)
-
-
 # --- why nothing is done --------------------------------------------------------------------------------------------
 
 
@@ -253,20 +229,6 @@ def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[st
     assert (made.why_not == "policy q has dealt with job 12") is why_not
 
 
-@pytest.mark.parametrize(
-    ("state", "why_not"),
-    [("RUNNING", ""), ("FAILED", ""), ("COMPLETING", "job 12 is COMPLETING"), ("SUSPENDED", "job 12 is SUSPENDED")],
-)
-def test_a_job_runs_or_is_over_before_anything_is_done_to_it(state: str, why_not: str) -> None:
-    """What is in between is Slurm's business."""
-    assert planned(state=run(state)).why_not == why_not
-
-
-def test_a_job_of_several_components_is_left_alone() -> None:
-    """Its commands would be for one of them."""
-    assert planned(state=run(components=True)).why_not == "the job is one of several that run as one"
-
-
 def test_who_only_notifies_needs_no_job() -> None:
     """One other action, and the job must be known."""
     notify = Notify(to=("boss",))
@@ -342,11 +304,6 @@ def test_what_needs_a_running_job_is_skipped_behind_its_end(action: Action) -> N
     assert done.commands
 
 
-def test_a_job_that_is_over_is_requeued() -> None:
-    """Slurm takes that for as long as it knows the job."""
-    assert commands(planned(state=run("NODE_FAIL"))) == ["scontrol requeue 12"]
-
-
 @pytest.mark.parametrize("job", [{"batch": False}, {"requeue": False}])
 def test_a_job_that_cannot_be_requeued_is_left_alone(job: dict[str, Any]) -> None:
     """Either is enough."""
@@ -360,12 +317,6 @@ def test_a_job_that_cannot_be_requeued_is_left_alone(job: dict[str, Any]) -> Non
 def test_stacks_need_the_nodes(job: dict[str, Any], why_not: str) -> None:
     """It is said to srun how many there are."""
     assert why_not in planned(policy(DumpStacks(command=("/opt/d",))), run(**job)).why_not
-
-
-def test_one_node_is_enough_for_stacks() -> None:
-    """A task for it."""
-    (command,) = commands(planned(policy(DumpStacks(command=("/opt/d",))), run(nodes="n-01")))
-    assert "--nodes=1 --ntasks=1 " in command
 
 
 def test_resubmit_of_a_running_job_needs_a_cancel() -> None:
@@ -461,12 +412,6 @@ def test_a_dry_run_enters_the_record_as_one(dry_run: bool, status: str) -> None:
     made = course_of(planned(of), run(), 7, NOW)
     assert [step.status for step in made.steps] == [status]
     assert (made.open, made.dry_run) == (not dry_run, dry_run)
-
-
-def test_what_a_dry_run_would_skip_stays_skipped() -> None:
-    """The job has ended."""
-    made = course_of(planned(policy(Cancel(), dry_run=True), run("FAILED")), run("FAILED"), 7, NOW)
-    assert [step.status for step in made.steps] == ["skipped"]
 
 
 @pytest.mark.parametrize(
