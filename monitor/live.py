@@ -68,7 +68,7 @@ class LiveCore:
         """Raises ConfigError."""
         self.clock = clock or SystemClock()
         self.core = Core(config)
-        self.core.rest_seconds = FollowSettings().old_seconds
+        self.core.dormant_seconds = FollowSettings().old_seconds
         self._instants = Instants(self.core, self.clock)
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None

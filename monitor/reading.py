@@ -9,7 +9,7 @@ from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Rule, Scanner
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
 from megatron_monitor.parsers.formats.custom import CustomReader
-from megatron_monitor.parsers.reader import Bookmark, SourceReader, passed_over
+from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
 from megatron_monitor.run.fold import UNREAD, used
 from megatron_monitor.scalars import compiled
@@ -42,13 +42,6 @@ def full_reader(own: Own) -> SourceReader:
 def judged_reader(own: Own) -> SourceReader:
     """A reader of what the fold and the detectors have a use for."""
     return SourceReader(own.patterns, memo=_memo(own.rules))
-
-
-def nothing_in(own: Own, data: bytes) -> Bookmark | None:
-    """Where a reader of a file that holds `data` and no more would stand, if no line is of use and none goes on. None:
-    it is to be read.
-    """
-    return None if own.patterns else passed_over(data, _memo(own.rules))
 
 
 _memos: list[tuple[tuple[Rule, ...], Memo]] = []

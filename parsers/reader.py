@@ -59,15 +59,6 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
         return not (self.matched_lines or self.open or self.ordered)
 
 
-def passed_over(data: bytes, memo: Memo) -> Bookmark | None:
-    """As SourceReader.save after a source of `data` alone, if that is plain lines of which no rule wants one. None: it
-    is to be read.
-    """
-    if b"\r" in data or b"\0" in data or _carries(data) or not data.endswith(b"\n") or any(memo.known(data)):
-        return None
-    return Bookmark(len(data), data.count(b"\n") + 1)
-
-
 class SourceReader:
     """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
 

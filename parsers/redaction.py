@@ -41,7 +41,7 @@ _OF: Final = {
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """Of the names of files, of which there may be 100,000, those without it hold no secret."""
-_TIMES: Final = 16  # that a pattern is tried: one secret may have hidden the next
+_TIMES: Final = 16  # that the patterns are tried: one secret may have hidden the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
@@ -76,13 +76,12 @@ def masked(text: str) -> str:
     if not stems:
         return text
     found = text
-    for row in sorted({row for stem in stems for row in _OF[stem]}):
-        words, pattern = _PATTERNS[row]
-        for word in words:
-            if word in lower:
-                for _ in range(_TIMES):
-                    before, found = found, pattern.sub(lambda match: match["head"] + MASK, found)
-                    if found == before:
-                        break
-                break
+    rows = [_PATTERNS[row] for row in sorted({row for stem in stems for row in _OF[stem]})]
+    patterns = [pattern for words, pattern in rows if any(word in lower for word in words)]
+    for _ in range(_TIMES):
+        before = found
+        for pattern in patterns:
+            found = pattern.sub(lambda match: match["head"] + MASK, found)
+        if found == before:
+            break
     return text if found == text else found

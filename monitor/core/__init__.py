@@ -11,7 +11,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     folding.py    events into the run that they belong to, or held until that is known
     watched.py    what these work on: the rooms below, and what happened
 
-    sources.py    the followed files: reader, proof of the place, read to the end or not; those that rest
+    sources.py    the followed files: reader, proof of the place, read to the end or not; the dormant
     runs.py       the runs: begin, archive, lose, expire, make room
     schedule.py   which run is judged when
     counters.py   what the monitor counts of its own reading
@@ -308,10 +308,10 @@ class Core(Watched):
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""
-        if rests := self.sources.at_rest(log):
-            for kept in rests.values():
+        if dormant := self.sources.dormant_of(log):
+            for kept in dormant.values():
                 kept.saved_at = now
-            return OfLog(rests)
+            return OfLog(dormant)
         sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None

@@ -35,10 +35,5 @@ def count_lines(counts: MonitorCounts, source: Source) -> None:
     known_lines, known_matched = source.counted
     if lines != known_lines:
         source.counted = (lines, matched)
-        count_read(counts, lines - known_lines, matched - known_matched)
-
-
-def count_read(counts: MonitorCounts, lines: int, matched: int) -> None:
-    """So many were read, and so many of them gave an event."""
-    counts.add("lines_total", "matched", by=matched)
-    counts.add("lines_total", "other", by=lines - matched)
+        counts.add("lines_total", "matched", by=matched - known_matched)
+        counts.add("lines_total", "other", by=lines - known_lines - (matched - known_matched))

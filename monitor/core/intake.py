@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from megatron_monitor.core.belonging import Belonging
-from megatron_monitor.core.counters import count_bytes, count_lines, count_read
+from megatron_monitor.core.counters import count_bytes, count_lines
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.hearing import Hearing
 from megatron_monitor.core.ordered import HOLD, Ordered
@@ -14,25 +14,20 @@ from megatron_monitor.core.runs import Run, not_listened
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import (
     CaughtUp,
-    Copied,
     Data,
     Fingerprint,
     Gone,
     Message,
     Opened,
-    Position,
     Readable,
     Restarted,
     Scanned,
     Unheard,
     Unreadable,
-    Whole,
 )
 from megatron_monitor.identity import Member
-from megatron_monitor.reading import nothing_in
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
@@ -67,10 +62,6 @@ class Intake:
 
     def _handle(self, message: Message, now: float) -> None:
         match message:
-            case Whole():
-                if not self._rests_at_once(message, now):
-                    for part in message.parts:
-                        self._handle(part, now)
             case Opened():
                 self._opened(message, now)
             case Scanned():
@@ -80,7 +71,7 @@ class Intake:
             case Unheard():
                 self.hearing.unheard(message, now)
             case _:
-                sources = self._watched.sources  # what rests was read to its end
+                sources = self._watched.sources  # what is dormant was read to its end
                 known = sources.get if isinstance(message, CaughtUp) else sources.awake
                 source = known(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
@@ -91,7 +82,7 @@ class Intake:
                         for run in self._watched.runs.of_log(saved.run):
                             self._watched.archive_or_watch(run, now, new=False)
 
-    def _of_source(self, source: Source, message: Data | Restarted | Copied | CaughtUp | Gone, now: float) -> None:
+    def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
         if not isinstance(message, CaughtUp) or not source.resumed:  # a restart on an archive changes none of its parts
             self._watched.touch(source.run)
         match message:
@@ -99,8 +90,6 @@ class Intake:
                 self._data(source, message, now)
             case Restarted():
                 self._restarted(source, message, now)
-            case Copied():
-                source.marker.feed(message)
             case CaughtUp() if source.ordered is not None and source.ordered.lines:
                 source.ordered.settles_at = min(now, source.ordered.lines[-1][3]) + HOLD
             case CaughtUp():
@@ -153,8 +142,9 @@ class Intake:
             self._watched.save_soon |= saved is not None and saved.run != name  # both at once
         read = message.resumed and message.offset >= message.size
         if saved is not None and ordered is None and read and saved.told_nothing:
-            position = replace(saved.position, device=message.device, inode=message.inode)
-            if self._rest(message.source, message, replace(saved, run=name, member=member, position=position), now):
+            place = replace(saved.position, device=message.device, inode=message.inode)
+            dormant = replace(saved, run=name, member=member, position=place, mount=message.mount, owner=message.owner)
+            if self._becomes_dormant(message.source, message.path, dormant, now):
                 return
         opened = self._watched.sources.open(message, name, saved, known, ordered, _left_behind(saved, before))
         opened.new = opened.new or (saved is None and bool(self.scanned))
@@ -300,7 +290,7 @@ class Intake:
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
-        if source.told_nothing and self._rest(source.name, source, source.save(now), now):
+        if source.told_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
             count_lines(self._watched.counts, source)
             self._watched.sources.drop(source)
 
@@ -309,42 +299,14 @@ class Intake:
         if self._untrained <= _NAMED:
             _log.info("source=%s no training line in %d lines", name, lines)
 
-    def _rests_at_once(self, message: Whole, now: float) -> bool:
-        """Does it rest, a file of which no line is of use? As after its three messages, at half their cost: most old
-        files are such. False: nothing was done yet.
-        """
-        opened, data, sources = message.opened, message.data, self._watched.sources
-        name, spool = message.source, self._watched.config.intake.spool.directory
-        if name in self._watched.saved.sources or name in sources or (spool and name.startswith(f"{spool}/")):
-            return False
-        mark = nothing_in(self._watched.rules, data.data)
-        if mark is None:
-            return False
-        member, run = self._belonging.member(opened.path, None)
-        content = Content(opened.device, opened.inode)
-        content.take(0, data.data)
-        proof = content.fingerprint()
-        place = Position(
-            proof.device, proof.inode, proof.head_bytes, proof.head_hash,
-            proof.offset, proof.tail_bytes, proof.tail_hash, (), data.mtime,
-        )  # fmt: skip
-        saved = SavedSource(run, place, mark, now, member=member, new=bool(self.scanned))
-        if not (saved.told_nothing and self._rest(name, opened, saved, now)):
-            return False
-        self._watched.touch(run)
-        count_bytes(self._watched.counts, len(data.data), data.at)
-        count_read(self._watched.counts, mark.line - 1, 0)
-        self._note_untrained(name, mark.line - 1)
-        return True
-
-    def _rest(self, name: str, file: Source | Opened, saved: SavedSource, now: float) -> bool:
-        """Is it kept no further than as `saved` until it moves, an old file that is the only one of its log?"""
-        silent = now + self._watched.wall_offset - file.mtime
-        if silent < self._watched.rest_seconds or name != file.path:
+    def _becomes_dormant(self, name: str, path: str, saved: SavedSource, now: float) -> bool:
+        """Is nothing kept of it but `saved` until it moves, an old file that is the only one of its log?"""
+        silent = now + self._watched.wall_offset - saved.position.written
+        if silent < self._watched.dormant_seconds or name != path:
             return False
         if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
             return False
-        return self._watched.sources.rest(name, saved, file.mtime, file.mount, file.owner)
+        return self._watched.sources.put_dormant(name, saved)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""

@@ -42,6 +42,9 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     """Its run made room for others."""
     new: bool = False
     """It came while we watched."""
+    mount: str = ""
+    owner: int | None = None
+    """The user id of the file."""
 
     @property
     def told_nothing(self) -> bool:
@@ -214,6 +217,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         saved.runs.update(one.runs)
         for source in one.sources.values():  # names are shared: there may be 100,000 sources
             source.run = log if source.run == log else source.run
+            source.mount = intern(source.mount)
             if (member := source.member) is not None:
                 member.base = log if member.base == log else member.base
                 member.why, member.pattern = intern(member.why), intern(member.pattern)

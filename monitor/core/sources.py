@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct, field, msgpack
-from msgspec.structs import astuple
 
 from megatron_monitor.config import Config
 from megatron_monitor.config import Watch as Runs
@@ -13,12 +12,12 @@ from megatron_monitor.core.ordered import Ordered
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.follow.content import ENOUGH_BYTES
 from megatron_monitor.follow.marker import Marker
-from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
+from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarted
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.identity import Member
 from megatron_monitor.identity.naming import experiment_name, watch_of
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.parsers.reader import Bookmark, SourceReader
+from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Own, judged_reader
 from megatron_monitor.run.experiments import Experiments, Known
 from megatron_monitor.run.state import RunState
@@ -130,44 +129,25 @@ class Source(Struct):
             reader.ordered, waits = self.ordered.save(), self.ordered.size
         position, known = self.marker.position(reader.offset + waits), self.experiments.known()
         heard = now if self.heard_until is None else self.heard_until
-        return SavedSource(self.run, position, reader, heard, known, self.member, self.put_out, self.new)
+        return SavedSource(
+            self.run, position, reader, heard, known, self.member, self.put_out, self.new, self.mount, self.owner
+        )
 
 
-class AtRest(Struct, array_like=True):
-    """What is kept of a source that rests, without names of fields: there may be a hundred thousand."""
-
-    place: tuple[int, int, int, str, int, int, str, tuple[Fingerprint, ...], float]
-    """The fields of its Position."""
-    reader: Bookmark
-    saved_at: float
-    run: str
-    member: Member | None
-    put_out: bool
-    new: bool
-    mtime: float
-    mount: str
-    owner: int | None
-
-    @property
-    def saved(self) -> SavedSource:
-        """As the state file has it. It holds no arguments, or it would not rest."""
-        place = Position(*self.place)
-        return SavedSource(self.run, place, self.reader, self.saved_at, None, self.member, self.put_out, self.new)
-
-
-_AT_REST = msgpack.Decoder(AtRest)
+_SAVED = msgpack.Decoder(SavedSource)
 
 
 class Sources(dict[str, Source]):
-    """By name. A run is catching up while one of its sources has not been read to its end. A file that is no training
-    rests until it moves, or another one of its name does: then it goes on as after a restart.
+    """By name. A run is catching up while one of its sources has not been read to its end. An old file that is no
+    training is dormant: what is saved of it is all that is kept, until it moves, or another one of its log does; then
+    it goes on as after a restart.
     """
 
     def __init__(self, rules: Own) -> None:
         super().__init__()
-        self.resting: dict[str, bytes] = {}
-        """Those that rest, by name: AtRest, encoded."""
-        self._rests: dict[str, str] = {}  # run -> its only source, which rests
+        self.dormant: dict[str, bytes] = {}
+        """By name, SavedSource encoded: there may be a hundred thousand."""
+        self._dormant_of: dict[str, str] = {}  # run -> its only source, which is dormant
         self._rules = rules
         self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
         self._unread: dict[str, int] = {}  # run -> its sources that have not been read to their end
@@ -208,44 +188,37 @@ class Sources(dict[str, Source]):
         self._join(source)
         return source
 
-    def rest(self, name: str, saved: SavedSource, mtime: float, mount: str, owner: int | None) -> bool:
-        """Until it moves, keep no more of it than a restart needs: where its first bytes prove that place, and its log
-        has no other source.
-        """
+    def put_dormant(self, name: str, saved: SavedSource) -> bool:
+        """Keep no more of it, where its first bytes prove the place, and its log has no other source."""
         run, position = saved.run, saved.position
-        alone = self._of_run.get(run, name) == name and run not in self._rests
+        alone = self._of_run.get(run, name) == name and run not in self._dormant_of
         if not alone or position.head_bytes < min(ENOUGH_BYTES, position.offset + 1):
             return False
-        kept = AtRest(
-            astuple(position), saved.reader, saved.saved_at, run, saved.member, saved.put_out, saved.new,
-            mtime, mount, owner,
-        )  # fmt: skip
-        self.resting[name], self._rests[run] = msgpack.encode(kept), name
+        self.dormant[name], self._dormant_of[run] = msgpack.encode(saved), name
         return True
 
     def awake(self, name: str) -> Source | None:
-        """The source of that name; one that rests goes on."""
-        if (kept := self.resting.pop(name, None)) is not None:
-            rested = _AT_REST.decode(kept)
-            saved = rested.saved
-            del self._rests[saved.run]
+        """The source of that name; one that is dormant goes on."""
+        if (kept := self.dormant.pop(name, None)) is not None:
+            saved = _SAVED.decode(kept)
             at = saved.position
+            del self._dormant_of[saved.run]
             found = Opened(
-                name, name, at, at.offset, rested.mtime, True, at.offset, at.device, at.inode,
-                owner=rested.owner, mount=rested.mount,
+                name, name, at, at.offset, at.written, True, at.offset, at.device, at.inode,
+                owner=saved.owner, mount=saved.mount,
             )  # fmt: skip
             source = self.open(found, saved.run, saved)
             source.member = saved.member or source.member
             self.finish(source)
         return self.get(name)
 
-    def at_rest(self, run: str) -> dict[str, SavedSource]:
-        """The source of that run, where it rests."""
-        name = self._rests.get(run)
-        return {} if name is None else {name: _AT_REST.decode(self.resting[name]).saved}
+    def dormant_of(self, run: str) -> dict[str, SavedSource]:
+        """The source of that run, where it is dormant."""
+        name = self._dormant_of.get(run)
+        return {} if name is None else {name: _SAVED.decode(self.dormant[name])}
 
     def _join(self, source: Source) -> None:
-        self.awake(self._rests.get(source.run, ""))
+        self.awake(self._dormant_of.get(source.run, ""))
         names = self._of_run.setdefault(source.run, source.name)
         if isinstance(names, set):
             names.add(source.name)
@@ -311,13 +284,13 @@ class Sources(dict[str, Source]):
 
     @property
     def names(self) -> Collection[str]:
-        """Of those that rest, too."""
-        return ChainMap[str, Any](self, self.resting)
+        """Of those that are dormant, too."""
+        return ChainMap[str, Any](self, self.dormant)
 
     @property
     def runs(self) -> Iterable[str]:
         """Those that have sources."""
-        return (*self._of_run, *self._rests)
+        return (*self._of_run, *self._dormant_of)
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""

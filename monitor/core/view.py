@@ -96,7 +96,7 @@ def view_of(
 
 def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str], rules: Sequence[Rule]) -> None:
     """Into `counts`: files by their state, bytes still to be read, patterns of a site that took too long."""
-    states = {"reading": 0, "following": len(sources.resting), "unreadable": len(unreadable - sources.keys())}
+    states = {"reading": 0, "following": len(sources.dormant), "unreadable": len(unreadable - sources.keys())}
     for name, source in sources.items():
         state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
         states[state] += 1

@@ -45,8 +45,8 @@ class Watched:
         self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
-        self.rest_seconds = float("inf")
-        """A file that was written so long ago, and is no training, rests."""
+        self.dormant_seconds = float("inf")
+        """A file that was written so long ago, and is no training, is dormant."""
         self.saved = Waiting(OfLog())
         """What of the state file no source has claimed yet."""
         self.awaited = Counter[str]()

@@ -4,21 +4,19 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from megatron_monitor.follow.content import Content, is_strong
 from megatron_monitor.follow.messages import Fingerprint, Message, Position, SourceId
 from megatron_monitor.follow.os_layer import OpenFile, OsLayer
 from megatron_monitor.follow.settings import FollowSettings
 
-_MOST = 65_536  # of all sources: bounds the memory, to some 30 MB
+_MOST = 65_536  # inodes of files that were left: bounds the memory
 _CANDIDATES = 64  # proofs that are tried at one file
 Identity: TypeAlias = tuple[int, int]
 """Device and inode."""
-_Key: TypeAlias = tuple[int, str, int, str]  # inode, head, offset, tail
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
 
@@ -31,20 +29,15 @@ class Changed(Exception):  # noqa: N818 - a finding
 
 
 class Registry:
-    """Claims on files (device and inode); files to be resumed (by inode); files that were read to their ends and left
-    (by inode and by source). Any thread may ask.
-
-    A file that was renamed is known by its inode. A copy (copytruncate) has another: it is known by its contents, among
-    those of the log whose name its own was made from. The same words under a name of their own are another job that
-    said the same, such as one more launch that fails by the same error.
+    """Claims on files (device and inode); files to be resumed, and files that were read to their ends and left, by
+    inode. Any thread may ask.
     """
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:
         self._lock = threading.Lock()
         self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._source: OrderedDict[_Key, SourceId] = OrderedDict()
-        self._left: dict[int | SourceId, dict[_Key, Fingerprint]] = {}  # by inode, and by source
+        self._left: OrderedDict[int | str, tuple[Fingerprint, ...]] = OrderedDict()
         for source, position in resume.items():
             for one in position.former:
                 self.remember(one, source)
@@ -79,44 +72,30 @@ class Registry:
                 self._reserved = self._reserved or {}  # an emptied table keeps its memory, some MB of 100,000
 
     def remember(self, former: Fingerprint, source: SourceId) -> None:
-        """The source has read the file up to there and left it: what is found of it again, under whatever name, is not
-        read again.
+        """The source has read the file up to there and left it: under another name it is read on, not again. What was
+        cut has no inode any more (0): a copy of it is known by its directory and its first bytes.
         """
-        key = former.inode, former.head_hash, former.offset, former.tail_hash
+        key, same = former.inode or _key(source, former.head_hash), (former.head_hash, former.offset, former.tail_hash)
         with self._lock:
-            self._forget(key)
-            self._source[key] = source
-            for name in (former.inode, source):
-                self._left.setdefault(name, {})[key] = former
-            while len(self._source) > _MOST:
-                self._forget(next(iter(self._source)))
+            kept = self._left.pop(key, ())
+            others = [one for one in kept if (one.head_hash, one.offset, one.tail_hash) != same]
+            self._left[key] = (*others, former)[-_CANDIDATES:]
+            if len(self._left) > _MOST:
+                self._left.popitem(last=False)
 
-    def renamed(self, inode: int, size: int) -> list[Fingerprint]:
-        """What was read of files with that inode. To be verified: inodes are used again."""
+    def left(self, inode: int) -> list[Fingerprint]:
+        """What was read of files with that inode, the longest first. To be verified: inodes are used again."""
         with self._lock:
-            return _likeliest(self._left.get(inode, {}).values(), size)
+            return sorted(self._left.get(inode, ()), key=lambda one: -one.offset)
 
-    def left(self, inode: int, originals: Callable[[], Iterable[SourceId]], size: int) -> list[Fingerprint]:
-        """The same, and what these sources have left, where it proves a file with another inode."""
-        if not self._source:
-            return []  # so it is at most times, and the names take long to make
+    def cut(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
+        """What was read of logs beside the source that began with these bytes, and were cut."""
         with self._lock:
-            found = [one for source in originals() for one in self._left.get(source, {}).values()]
-        return self.renamed(inode, size) + _likeliest((one for one in found if is_strong(one)), size)
-
-    def _forget(self, key: _Key) -> None:
-        source = self._source.pop(key, None)
-        for name in (key[0], source) if source is not None else ():
-            del self._left[name][key]
-            if not self._left[name]:
-                del self._left[name]
+            return self._left.get(_key(source, head_hash), ())
 
 
-def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
-    """Those that were left near this size, for most were read to their ends; first what was read furthest: the size may
-    be old, as clients see it.
-    """
-    return sorted(sorted(found, key=lambda one: abs(one.offset - size))[:_CANDIDATES], key=lambda one: -one.offset)
+def _key(source: SourceId, head_hash: str) -> str:
+    return f"{source.rpartition('/')[0]}/{head_hash}"
 
 
 class OpenFiles:
@@ -162,28 +141,6 @@ class OpenFiles:
         self._open.clear()
 
 
-class Standing(NamedTuple):
-    """How a source stands, for another one whose file may be a copy of its log."""
-
-    settling: bool
-    """It is not yet settled which file the path stands for, and where it is read on."""
-    looked_at: float
-    changed_at: float
-    """When it was looked at, and seen to change. Monotonic seconds."""
-    written: float
-    """When what was read last had been written, by its time stamp. Unix seconds."""
-    content: Content | None
-
-
-class Stands(Protocol):
-    """A source, as far as others have to know it."""
-
-    @property
-    def standing(self) -> Standing | None:
-        """None if there was never a file."""
-        ...
-
-
 class Context(Struct):
     """One a mount, used by its thread only (the registry is shared and locks itself)."""
 
@@ -195,10 +152,6 @@ class Context(Struct):
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
-    sources: Mapping[SourceId, Stands]
-    """Those of this mount."""
-    hasten: Callable[[SourceId, float], None]
-    """Have who follows it look in the next pass, at this monotonic second."""
     told: list[Message] = field(default_factory=list)
     """What the look that is under way has found, for the loop."""
     spread_seconds: float = 0.0
@@ -242,6 +195,18 @@ class Context(Struct):
         if known is not None and (known == self._devices[directory] or not self.os_layer.is_link(path)):
             return self._devices[directory]
         return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
+
+    def directory_removed(self, directory: str, device: int) -> bool:
+        """A directory is not there. On a local disk it was removed, or renamed, where the nearest one above that is
+        there lies on the log's device; a mount that is away shows another. A server may forget a name for a while.
+        """
+        while self.is_local(device) and directory != os.path.dirname(directory):
+            directory = os.path.dirname(directory)
+            try:
+                return self.stat(directory).st_dev == device
+            except FileNotFoundError:
+                pass
+        return False
 
     def next_pass(self, sources: int) -> None:
         """What was asked before is old; every one of so many files can be looked at once within the budget."""

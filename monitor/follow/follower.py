@@ -3,13 +3,12 @@
 The caller's thread never waits for a log's file system: not here, not in `start`, `stop`, `wake` or `status`.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from megatron_monitor.follow.inbox import Inbox
-from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId, Whole
+from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import Watch
@@ -19,16 +18,14 @@ from megatron_monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is
 from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import Clock, SystemClock
 
-_log = logging.getLogger(__name__)
-
 _BATCH = 32  # messages of a pass that are put at once
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
-_COALESCE_SECONDS = 0.4  # the same where events name what changes: to be woken costs as much as to read ten lines
-_COALESCE_PER_FILE = 0.03  # for each file that had grown, at least: of fifty every line comes within two seconds
-_COALESCE_MOST = 1.5  # and never longer
+_EVENT_PASS_SECONDS = 0.4  # the same where events name what changes: to be woken costs as much as to read ten lines
+_PASS_PER_FILE = 0.03  # the same, for each file that had grown: of fifty every line comes within two seconds
+_LONGEST_PASS = 1.5  # and never longer
 _LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
-_DEBOUNCE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
+_SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
 class MountStatus(NamedTuple):
@@ -164,9 +161,8 @@ class ReaderThread(threading.Thread):
         self._clock = clock
         self._stopping = stopping
         self._busy_since: float | None = None
-        self._walked = False
+        self._walked = True
         self._grown = 0
-        self._note = ""
 
     def status(self) -> MountStatus:
         """Safe from any thread."""
@@ -180,28 +176,38 @@ class ReaderThread(threading.Thread):
     def run(self) -> None:
         """Until `stopping` is set."""
         try:
-            self._watch()
             while not self._stopping.is_set():
+                self._observe()
                 began = self._clock.monotonic()
                 changed, everything = self.waker.take()
                 if not self._pass(changed, all_files=everything):
                     return
-                if self._walked:
-                    self._watch()
-                coalesce = max(_COALESCE_SECONDS, min(_COALESCE_PER_FILE * self._grown, _COALESCE_MOST))
-                pause = min(self.pause(began, coalesce), _LONGEST_PAUSE)
+                pause = min(self.pause(began), _LONGEST_PAUSE)
                 self._reader.passed(self._clock.monotonic(), pause)
-                self.waker.wait(pause, coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
+                self.waker.wait(pause, self._least_pause if changed else 0.0, _SETTLE_SECONDS)
         finally:
             self._reader.close()
-            self.waker.watches.close()
+            self.waker.close()
 
-    def pause(self, began: float, coalesce_seconds: float = _COALESCE_SECONDS) -> float:
+    def pause(self, began: float) -> float:
         """Seconds to the next pass, after one that `began` then."""
         if self._reader.hurried:
             return 0.0
-        least = coalesce_seconds if self._reader.mode == "inotify" else _POLL_PASS_SECONDS
-        return max(0.0, began + max(self._reader.wait(began), least) - self._clock.monotonic())
+        return max(0.0, began + max(self._reader.wait(began), self._least_pause) - self._clock.monotonic())
+
+    @property
+    def _least_pause(self) -> float:
+        if self._reader.mode == "poll":
+            return _POLL_PASS_SECONDS
+        return max(_EVENT_PASS_SECONDS, min(_PASS_PER_FILE * self._grown, _LONGEST_PASS))
+
+    def _observe(self) -> None:
+        """After each walk: observe the directories of a mount on which every write is seen by this system."""
+        if self._walked and self._reader.mount.local:
+            now = self._clock.monotonic()
+            observed = self.waker.observe(self._reader.directories(now), now)
+            self._reader.mode = "inotify" if observed else "poll"
+        self._walked = False
 
     def _pass(self, changed: set[str], *, all_files: bool) -> bool:
         """Read what is due and put it into the queue. False: it is to end."""
@@ -211,14 +217,14 @@ class ReaderThread(threading.Thread):
         for message in self._reader.poll(self._clock, changed, all_files=all_files):
             found.append(message)
             self._grown += isinstance(message, Data)
-            small = isinstance(message, Data) and len(message.data) <= SMALL_BYTES
-            if (small or isinstance(message, Whole)) and self._reader.mount.local and len(found) < _BATCH:
+            self._walked = self._walked or isinstance(message, Scanned)
+            small = not isinstance(message, Data) or len(message.data) <= SMALL_BYTES
+            if small and self._reader.mount.local and len(found) < _BATCH:
                 continue  # it goes with others of this pass, but not where the next look may hang
             self._busy_since = None  # waiting for the loop is no sign of a hung mount
             if not self._put(found):
                 return False
             found.clear()
-            self._walked = self._walked or isinstance(message, Scanned)
             self._busy_since = self._clock.monotonic()
         self._busy_since = None
         return self._put(found)
@@ -230,15 +236,3 @@ class ReaderThread(threading.Thread):
                 return False
             done += self._messages.put_all(messages[done:], _PUT_SECONDS)
         return True
-
-    def _watch(self) -> None:
-        """Where every write is seen by this system."""
-        self._walked = False
-        if self._reader.mount.local:
-            now = self._clock.monotonic()
-            watches = self.waker.watches
-            watches.watch(self._reader.directories(now), now)
-            self._reader.mode = "inotify" if watches.working else "poll"
-            if watches.note not in ("", self._note):
-                _log.info("mount=%r is polled, wholly or in part: %s", self._reader.mount.point, watches.note)
-            self._note = watches.note

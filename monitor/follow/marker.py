@@ -7,7 +7,7 @@ an offset: the last 4 KiB, and the tails of the last line ends that lie before t
 from msgspec import structs
 
 from megatron_monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
-from megatron_monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
+from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
@@ -27,22 +27,21 @@ class Marker:
         self._written = 0.0
         self._begin(0, b"", b"", None)
 
-    def feed(self, message: Opened | Data | Restarted | Copied) -> None:
+    def feed(self, message: Opened | Data | Restarted) -> None:
         """Take one message of the source."""
         if isinstance(message, Data):
             self._take(message.offset, message.data)
             self._written = message.mtime
             return
-        if not isinstance(message, Opened) and message.former is not None:
-            self.former = (*self.former, message.former)[-FORMER_FILES:]
-        if isinstance(message, Copied):
-            return
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
+            self._written = message.mtime
             if message.position is not None:
                 self.former, self._written = message.position.former, message.position.written
             self._begin(message.offset, message.head, message.tail, message.position)
         else:
+            if message.former is not None:
+                self.former = (*self.former, message.former)[-FORMER_FILES:]
             self._begin(0, b"", b"", None)
 
     def position(self, offset: int) -> Position:

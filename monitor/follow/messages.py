@@ -1,7 +1,7 @@
 """What crosses from the reader threads to the loop: plain frozen values, nothing else.
 
-Order, per source: Opened, then Data..., CaughtUp (or Whole, for the three); Restarted begins the next content of the
-same path at offset 0. Gone and Unreadable end nothing: the source may go on with any message.
+Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next content of the same path at offset 0.
+Gone and Unreadable end nothing: the source may go on with any message.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,9 @@ class Data(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True):
-    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all read."""
+    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all was read, or
+    what was read of the one that was cut.
+    """
 
     source: SourceId
     reason: RestartReason
@@ -99,41 +101,11 @@ class Restarted(Struct, frozen=True):
     at: float = 0.0
 
 
-class Copied(Struct, frozen=True):
-    """A file beside holds only what this source delivered, and is not read: to be remembered with the source."""
-
-    source: SourceId
-    former: Fingerprint
-    at: float
-
-
 class CaughtUp(Struct, frozen=True):
     """The content was read to its end for the first time."""
 
     source: SourceId
     at: float
-
-
-class Whole(Struct, frozen=True):
-    """A file that nobody has written for long, from its beginning to its end: both, and CaughtUp."""
-
-    opened: Opened
-    data: Data
-
-    @property
-    def source(self) -> SourceId:
-        """Whose it is."""
-        return self.data.source
-
-    @property
-    def at(self) -> float:
-        """When it was read."""
-        return self.data.at
-
-    @property
-    def parts(self) -> tuple[Opened, Data, CaughtUp]:
-        """The messages that it stands for."""
-        return self.opened, self.data, CaughtUp(self.source, self.at)
 
 
 class Unreadable(Struct, frozen=True):
@@ -183,9 +155,7 @@ class Scanned(Struct, frozen=True):
     """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
 
 
-Message: TypeAlias = (
-    Opened | Data | Restarted | Copied | CaughtUp | Whole | Unreadable | Readable | Gone | Unheard | Scanned
-)
+Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
 
 
 def source_id(path: str) -> SourceId:

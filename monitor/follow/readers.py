@@ -15,17 +15,12 @@ from typing import Literal
 from megatron_monitor.follow.context import Context, OpenFiles, Registry
 from megatron_monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
 from megatron_monitor.follow.messages import (
-    SMALL_BYTES,
-    CaughtUp,
-    Data,
     Message,
-    Opened,
     Position,
     Scanned,
     SourceId,
     Unheard,
     Unreadable,
-    Whole,
     is_path,
     source_id,
 )
@@ -65,16 +60,12 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
-            self.sources,
-            lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()
         self._listings: Listings | None = None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
-        self._away: dict[SourceId, Source] = {}  # those that are gone or missing
-        self._moved: dict[str, float] = {}  # directory -> when a file of it moved last
         self._left = 0  # of a slice of the walk; less than nothing: the one before took more
         self._walk_due = self._walked_at = float("-inf")
         self._looked: float | None = None  # when it last did something, or meant to
@@ -128,32 +119,18 @@ class MountReader:
         while self._old and self._walk is None and clock.monotonic() < until:
             waited = self.sources.get(heapq.heappop(self._old)[1])
             if waited is not None and waited.due_at == float("inf") and not waited.failed:  # else it was hastened
-                yield from self._turn(waited, clock, old=True)
+                yield from self._turn(waited, clock)
         self.hurried = self.hurried or bool(self._old)
 
-    def _turn(self, source: Source, clock: Clock, *, old: bool = False) -> Iterator[Message]:
+    def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
-        self._note(source)
         yield from self._unheard(clock)
-        told = self._context.take_told()
-        for message in _in_one(told) if old else told:
+        for message in self._context.take_told():
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
         self._schedule.put(source)
-
-    def _note(self, source: Source) -> None:
-        """For the next walk: who is away, and where something moved."""
-        directory, changed_at = source.directory, source.backoff.changed_at
-        if source.gone_since is not None or source.missing_since is not None:
-            if source.source not in self._away:
-                self._away[source.source] = source
-                self._moved.pop(directory, None)  # it may be gone, too; who is still there puts it back
-            return
-        self._away.pop(source.source, None)
-        if changed_at > self._moved.get(directory, float("-inf")):
-            self._moved[directory] = changed_at
 
     def _put_off(self, source: Source, clock: Clock) -> bool:
         """Those that moved last are read first: is this one old, as far as can be seen?"""
@@ -240,8 +217,13 @@ class MountReader:
                 yield Unreadable(source.source, None, f"is a {source.unsupported}", clock.wall())
 
     def directories(self, now: float) -> dict[str, float]:
-        """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
-        return self._moved | {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
+        """Where a change would be seen first, and when a file changed there last; now, where new logs are awaited."""
+        found = {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
+        for source in self.sources.values():
+            at = source.backoff.changed_at
+            if at > found.get(source.directory, float("-inf")) and not source.away:
+                found[source.directory] = at
+        return found
 
     def close(self) -> None:
         """Hold no file open."""
@@ -279,7 +261,7 @@ class MountReader:
                 continue
             self._left -= 1
             source = self.follow(found.path, literal=found.literal)
-            if source.gone_since is not None or source.missing_since is not None:
+            if source.away:
                 self._found.add(source.source)
 
     def _scanned(self, walk: Walk, clock: Clock) -> Message:
@@ -304,23 +286,16 @@ class MountReader:
     def _forget(self, now: float) -> tuple[SourceId, ...]:
         """Names that only a pattern found and that have been gone for long."""
         forgotten = []
-        for key, source in list(self._away.items()):
+        for key, source in self.sources.items():
             gone = source.gone_since if source.gone_since is not None else source.missing_since
             long_ago = gone is not None and now - gone > self._settings.forget_gone
             if long_ago and not source.literal and key not in self._found:
-                source.leave()
-                source.due_at = float("inf")
-                del self.sources[key], self._away[key]
                 forgotten.append(key)
+        for key in forgotten:
+            source = self.sources.pop(key)
+            source.leave()
+            source.due_at = float("inf")
         return tuple(forgotten)
-
-
-def _in_one(told: Sequence[Message]) -> Sequence[Message]:
-    """What one look has found, as one message where that was a small file from its beginning to its end."""
-    match told:
-        case Opened(offset=0) as opened, Data() as data, CaughtUp() if len(data.data) == opened.size <= SMALL_BYTES:
-            return (Whole(opened, data),)
-    return told
 
 
 class Readers:

@@ -58,9 +58,6 @@ class FollowSettings(Struct, frozen=True):
     """Seconds that a name must be absent: a rotation leaves it absent between its rename and its create."""
     renamed_seconds: float = 300.0
     """Seconds for which a file that was renamed, not deleted, is read on under its old name although it is silent."""
-    copy_seconds: float = 60.0
-    """Seconds since a log grew last for which a new file that only repeats it is taken for a copy, whose log may be cut
-    any moment; and the longest that one waits for a rotation. To copy 10 GB takes as long."""
     hole_seconds: float = 2.0
     """Seconds that a run of NULs ending at a page boundary may take to be filled on a network mount: a client writes
     its dirty pages back in any order."""
@@ -85,7 +82,6 @@ class FollowSettings(Struct, frozen=True):
             gone_grace=0.0,
             confirm_seconds=0.0,
             hole_seconds=0.0,
-            copy_seconds=0.0,
             renamed_seconds=0.0,
             failures_reported=1,
         )

@@ -16,7 +16,6 @@ from megatron_monitor.follow.os_layer import OpenFile, Stamp, stamp
 from megatron_monitor.follow.schedule import Backoff
 
 _FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
-_RECENT_BYTES = 8192  # what a training prints in the moment between copy and truncate, with room; 8 MB for 1,000 logs
 
 
 class Cut(NamedTuple):
@@ -45,10 +44,6 @@ class Tail(Struct, eq=False):
     """Its stamp at its end, if nothing can have happened since that the stamp does not show."""
     suspected_at: float | None = None
     """Since when it seems to be cut."""
-    recent: bytes = b""
-    """The last bytes that were read of a log that somebody writes."""
-    written: float = 0.0
-    """When what was read last had been written, by its time stamp. Unix seconds."""
     read_stamp: Stamp | None = None
     """Its stamp when it was last read to its end."""
 
@@ -80,7 +75,6 @@ class Tail(Struct, eq=False):
         """Other content from now on, from its offset."""
         self.content = content
         self.caught_up = content.offset > 0
-        self.recent = b""
         self.read_stamp = None
         self.more = True
 
@@ -125,7 +119,7 @@ class Tail(Struct, eq=False):
         block = read_block(file, content, count, wait_for_holes=wait_for_holes)
         if block.changed:
             return block
-        content.compared_at, self.written = now, status.st_mtime
+        content.compared_at = now
         content.hole_since = (content.hole_since if content.hole_since is not None else now) if block.hole else None
         self.soon = self.soon or block.hole
         self.more = not block.at_end
@@ -141,9 +135,6 @@ class Tail(Struct, eq=False):
         if not self.announced:
             self.announced = True
             self.context.tell(self._opened(content, status))
-        if self.caught_up:
-            before = (self.recent or content.tail) if block.offset == content.offset else b""
-            self.recent = (before + block.data[-_RECENT_BYTES:])[-_RECENT_BYTES:]
         content.take(block.offset, block.data)
         if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
             self._changed(status, now, at)

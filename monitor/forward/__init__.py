@@ -34,7 +34,6 @@ from megatron_monitor.follow.messages import (
     Position,
     Restarted,
     Scanned,
-    Whole,
 )
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.settings import FollowSettings
@@ -255,9 +254,6 @@ class Forwarder:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Whole():
-                for part in message.parts:
-                    self._take(part)
             case Opened():
                 self._begin(message)
             case Scanned():

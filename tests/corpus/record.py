@@ -103,7 +103,8 @@ def _of_shared(item: tuple[str, list[str]]) -> tuple[str, list[str]]:
             found |= {"L": modes.live(given, folder), "K": modes.live(given, folder, kills=2)}
     for mode, several in found.items():
         for fact in several:
-            facts[fact] = facts.get(fact, "") + mode
+            if " says: message" not in fact:  # words of logs that are not ours
+                facts[fact] = facts.get(fact, "") + mode
     return name, sorted(f"{fact.replace(folder, '')}  [{held}]" for fact, held in facts.items())
 
 

@@ -17,7 +17,7 @@ from tests.conftest import loaded
 from tests.deploy.test_files import only
 from tests.e2e.conftest import Start
 from tests.lines import line
-from tests.programs import MONITOR, TETHERED, answers, free_port
+from tests.programs import MONITOR, TETHERED, answers, free_port, slack
 
 pytestmark = pytest.mark.e2e
 FAILURE = """Traceback (most recent call last):
@@ -85,7 +85,7 @@ def forward(tmp_path: Path) -> Iterator[Forward]:
     yield begin
     for process in running:
         process.kill()
-        process.wait(timeout=5)
+        process.wait(timeout=slack(5))
 
 
 def test_one_run_on_two_nodes_is_told_once(start: Start, forward: Forward, tmp_path: Path) -> None:

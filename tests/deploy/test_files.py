@@ -50,7 +50,7 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     user = ["--user"] if ".user." in name else []
     done = subprocess.run(
         ["systemd-analyze", *user, "verify", "--man=no", str(unit(name, tmp_path))],
-        capture_output=True, text=True, timeout=60, env={**environment(), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=slack(60), env={**environment(), "XDG_RUNTIME_DIR": str(tmp_path)},
     )  # fmt: skip
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -108,7 +108,7 @@ def test_compose_takes_the_file() -> None:
     variables = {**environment(), "LOGS": "/logs", "GRAFANA_PASSWORD": "x"}
     done = subprocess.run(
         ["docker-compose", "-f", str(DEPLOY / "container" / "compose.yaml"), "config", "-q"],
-        capture_output=True, text=True, timeout=60, env=variables,
+        capture_output=True, text=True, timeout=slack(60), env=variables,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -167,7 +167,7 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     def assets(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "megatron_monitor", "assets", str(out), *more]
         variables = {**os.environ, "PYTHONPATH": str(wheel)}
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=slack(60))
 
     assert assets().returncode == 0
     tracked = tool(

@@ -17,7 +17,7 @@ from megatron_monitor.intake.labels import followed
 from megatron_monitor.serve.auth import Auth
 from megatron_monitor.serve.exchange import Reply, Request, text_reply
 from megatron_monitor.system.clock import SystemClock
-from tests.programs import MONITOR, TETHERED, wait
+from tests.programs import MONITOR, TETHERED, slack, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -61,7 +61,7 @@ def forward(tmp_path: Path) -> object:
     yield begin
     for process in running:
         process.kill()
-        process.wait(timeout=5)
+        process.wait(timeout=slack(5))
 
 
 def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -111,7 +111,7 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
     assert receiver.texts("tr11") == [*written, "half and half"]
     assert receiver.door.heard().beating == {"n7"}
     process.terminate()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=slack(10)) == 0
     receiver.door.stop(1.0)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
 from megatron_monitor.config import Config, ConfigError, default_config, host_and_port, load
 from megatron_monitor.detectors import DETECTORS
 from megatron_monitor.units import LONGEST_SECONDS, ratio_of, seconds_of
+from tests.conftest import examples
 
 ROOT = Path(__file__).parents[2]
 BAD = sorted((ROOT / "tests" / "config" / "bad").glob("*.yaml"))
@@ -182,7 +183,7 @@ def test_secret_is_not_repeated() -> None:
     assert "hunter2" not in "".join(found)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.text(alphabet="abrunslit:[]{}&*<>!|-#'\"%@`,.0159 \n\t~=?", max_size=60))
 def test_any_text_gives_a_configuration_or_problems(text: str) -> None:
     """Whatever the text, nothing but ConfigError is raised."""
@@ -197,7 +198,7 @@ _YAML = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.dictionaries(st.sampled_from(sorted(keys_of(inspect.type_info(Config)))), _YAML, min_size=1, max_size=3),
 )

@@ -4,7 +4,6 @@ The lines are written here in the programs' formats. What is told must be proved
 """
 
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.reading import dated_events
 from megatron_monitor.source_clock import SourceClock, clocked
 from tests.commands import command
-from tests.conftest import FIELD_LOGS, REAL_LOGS
+from tests.conftest import FIELD_LOGS, real_logs
 from tests.lines import dump
 from tests.lines import line as iteration_line
 
@@ -426,9 +425,8 @@ def test_a_file_of_errors_alone_proves_no_hang() -> None:
 def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
     """Of all logs beside the project one has hung: 2340723."""
     hung = []
-    for path in sorted(REAL_LOGS.rglob("*")):
-        if path.suffix in (".log", ".out", ".err") and os.path.getsize(path) < 30_000_000:
-            result = command("replay", "--json", path, code=None)
-            if '"incident": "hang"' in result.stdout:
-                hung.append(path.stem)
+    for path in real_logs():
+        result = command("replay", "--json", path, code=None)
+        if '"incident": "hang"' in result.stdout:
+            hung.append(path.stem)
     assert set(hung) <= {"2340723"}

@@ -13,6 +13,7 @@ from megatron_monitor.config import ConfigError, load
 from megatron_monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
+from tests.programs import slack
 
 
 def snapshot(iteration: float) -> Snapshot:
@@ -52,7 +53,7 @@ def played(output: Any, ticks: int) -> OutputTimer:
 
     timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
     timer.start()
-    timer.join(10.0)
+    timer.join(slack(10.0))
     return timer
 
 

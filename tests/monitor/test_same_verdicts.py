@@ -17,7 +17,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.replay import replay
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
-from tests.conftest import REAL_LOGS
+from tests.conftest import REAL_LOGS, real_logs
 
 OF_ROLLOUTS = {"hang_rollout", "slow_rollout"}
 """Faults that Megatron's trainings cannot have: test_trainer_scenarios.py plays them."""
@@ -59,9 +59,8 @@ def _struck(scenario: Scenario, kind: str) -> Scenario:
 
 
 def _real() -> Iterator[tuple[str, bytes]]:
-    for path in sorted(REAL_LOGS.rglob("*")):
-        if path.suffix in (".log", ".out", ".err"):
-            yield str(path.relative_to(REAL_LOGS)), path.read_bytes()
+    for path in real_logs():
+        yield str(path.relative_to(REAL_LOGS)), path.read_bytes()
 
 
 def _compare(name: str, logs: Iterator[tuple[str, bytes]], golden: bool) -> None:

@@ -28,6 +28,7 @@ from megatron_monitor.saving import Saver, pause_after
 from megatron_monitor.services import StartError
 from megatron_monitor.store import VERSION, StateInUseError, Store
 from tests.plain import Disk
+from tests.programs import slack
 
 
 def sample() -> dict[str, bytes | None]:
@@ -384,7 +385,7 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
     refusals = iter([OSError(errno.ENOSPC, "full")])
 
     def fsync(descriptor: int) -> None:
-        gate.wait(10)
+        gate.wait(slack(10))
         if (refused := next(refusals, None)) is not None:
             raise refused
         real(descriptor)
@@ -396,9 +397,9 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
         assert saver.busy
     assert not saver.wait(0.05)
     gate.set()
-    assert saver.wait(10)
+    assert saver.wait(slack(10))
     saver.offer({"more": b""})
-    assert saver.wait(10)
+    assert saver.wait(slack(10))
     parts, _ = Store(tmp_path).load()
     assert parts is not None
     assert parts.keys() == {"last", "more", *(f"part {number}" for number in range(5))}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.parsers.engine.fields import rejected
@@ -17,6 +17,7 @@ from megatron_monitor.parsers.engine.templates import SHAPE
 from megatron_monitor.parsers.events import ANSI, Event, Malformed
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import RULES
+from tests.conftest import examples
 
 Found = list[tuple[int, str, str]]
 """(line, rule, the event written out: 1 is not 1.0 there, and NaN is NaN)"""
@@ -157,14 +158,14 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 @given(data=logs(), size=st.sampled_from([7, 300, 1 << 20]))
-@settings(max_examples=75, deadline=None)
+@examples(75)
 def test_every_path_gives_what_looking_at_every_line_gives(data: bytes, size: int) -> None:
     """Whatever finds the lines and whatever reads them, the events are the same, also with templates kept."""
     check_paths(data, size)
 
 
 def check_paths(data: bytes, size: int) -> None:
-    """The law itself, for `make fuzz` too, which plays it for as long as it has."""
+    """The law itself."""
     expected, memo = naive(data), Memo(SCANNER)
     for _ in range(3):
         assert read(data, memo) == expected
@@ -172,7 +173,7 @@ def check_paths(data: bytes, size: int) -> None:
 
 
 @given(data=logs(), chance=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Random) -> None:
     """As a live run writes them: each alone, some with others, some in parts. So is what a resume needs."""
     check_one_by_one(data, chance)

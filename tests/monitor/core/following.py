@@ -37,7 +37,7 @@ class Following:
 
     def _begun(self) -> Core:
         core = extended(Core(load("", list(self.settings))))
-        core.rest_seconds = float("-inf")  # what is no training rests at once
+        core.dormant_seconds = float("-inf")  # what is no training is dormant at once
         return core
 
     def open(self, path: str, backlog: str = "", age: float = 0.0) -> None:

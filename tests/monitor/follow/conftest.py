@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from megatron_monitor.follow.marker import Marker
-from megatron_monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned, Whole
+from megatron_monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import Watch
@@ -140,8 +140,7 @@ class Rig:
         self.reader.passed(self.clock.monotonic(), 0.0)  # the pause was meant
         new: list[Message] = []
         for _ in range(1000):
-            for message in self.reader.poll(self.clock, all_files=all_files):
-                new.extend(message.parts if isinstance(message, Whole) else (message,))
+            new += self.reader.poll(self.clock, all_files=all_files)
             all_files = False
             if not any(source.more for source in self.reader.sources.values()) and self.reader.wait(0.0) >= 0.0:
                 break
@@ -191,8 +190,6 @@ class Rig:
                 hole = 0
             text.extend(bytes(hole))
             text.extend(message.data)
-            self.markers[message.source].feed(message)
-        elif isinstance(message, Copied):
             self.markers[message.source].feed(message)
 
 

@@ -130,23 +130,6 @@ def test_hard_links_and_overlapping_patterns(make_rig, append, tmp_path):
     assert sources(rig) == ["c.log"]
 
 
-def test_link_is_no_second_source_when_it_is_swapped(make_rig, append, tmp_path):
-    """latest.log beside the runs that it points to is never read twice, however it turns."""
-    (tmp_path / "run1.log").write_text("one\n" * 30)
-    (tmp_path / "latest.log").symlink_to("run1.log")
-    rig = make_rig(tmp_path / "*.log")
-    rig.settle(2)
-    (tmp_path / "run2.log").write_text("two\n" * 30)
-    (tmp_path / "latest.log").unlink()
-    (tmp_path / "latest.log").symlink_to("run2.log")
-    rig.settle(30)
-    append(tmp_path / "run1.log", b"one\n")
-    append(tmp_path / "run2.log", b"two\n")
-    rig.settle(30)
-    delivered = b"".join(part for path in rig.contents for part in rig.texts(path))
-    assert sorted(delivered.split()) == [b"one"] * 31 + [b"two"] * 31
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 def test_numbered_rotation_within_the_pattern(make_rig, append, tmp_path, depth):
     """log, log.1, log.2 all match: each line is delivered once however often they move up."""
@@ -173,20 +156,6 @@ def test_numbered_rotation_within_the_pattern(make_rig, append, tmp_path, depth)
     assert sorted(delivered.splitlines()) == written
 
 
-def test_renamed_log_whose_new_name_matches(make_rig, append, tmp_path):
-    """When the old name is given up, the new one goes on after what was read, as a source of its own."""
-    log = tmp_path / "a.log"
-    log.write_text("text of a log that is long enough\n" * 10)
-    rig = make_rig(tmp_path / "*.log", renamed_seconds=5.0)
-    rig.settle(2)
-    log.rename(tmp_path / "b.log")
-    rig.settle(40)
-    append(tmp_path / "b.log", b"more\n")
-    rig.settle(12)
-    assert rig.texts(log) == [b"text of a log that is long enough\n" * 10]
-    assert rig.texts(tmp_path / "b.log") == [b"more\n"]
-
-
 def test_excludes(make_rig, tmp_path):
     """A name or a path pattern leaves files and whole directories out."""
     for name in ("a.log", "debug.log", "old/b.log", "new/c.log", "new/d.log"):
@@ -195,15 +164,6 @@ def test_excludes(make_rig, tmp_path):
     rig = make_rig(Watch(f"{tmp_path}/**/*.log", exclude=("debug*", "old", f"{tmp_path}/*/d.log")))
     rig.poll()
     assert sources(rig) == ["a.log", "c.log"]
-
-
-def test_name_with_brackets(make_rig, tmp_path):
-    """A file that is called like a pattern is found by its name."""
-    (tmp_path / "run[1].log").write_text("x\n")
-    (tmp_path / "run1.log").write_text("y\n")
-    rig = make_rig(tmp_path / "run[1].log")
-    rig.poll()
-    assert sources(rig) == ["run1.log", "run[1].log"]
 
 
 def test_names_that_are_no_text(make_rig, tmp_path):
@@ -236,22 +196,6 @@ def test_large_directory_does_not_stop_the_tailing(make_rig, append, kinds, tmp_
         seen += new
         passes += 1
     assert passes >= 30
-
-
-def test_where_a_log_is_gone_the_others_are_still_watched(make_rig, tmp_path):
-    """Its directory is where a change of theirs is seen, at each walk; a directory of which all are gone is not."""
-    for directory in ("some", "all"):
-        (tmp_path / directory).mkdir()
-        for name in "ab":
-            (tmp_path / directory / f"{name}.log").write_text("x\n")
-    rig = make_rig(tmp_path / "*/*.log")
-    rig.settle(2)
-    for gone in ("some/a.log", "all/a.log", "all/b.log"):
-        (tmp_path / gone).unlink()
-    (tmp_path / "all").rmdir()
-    rig.settle(60)
-    list(rig.reader.poll(rig.clock, {str(tmp_path / "some/a.log")}))  # it alone is looked at
-    assert {str(tmp_path / "some"), str(tmp_path)} == set(rig.reader.directories(rig.clock.monotonic()))
 
 
 def test_forgotten_after_a_day(make_rig, tmp_path):
@@ -304,24 +248,6 @@ def test_only_what_may_be_a_log_hastens_a_walk(make_rig, tmp_path, name, walks):
         assert any(isinstance(message, Scanned) for message in told) is walks
 
 
-def test_hint_during_a_walk_is_not_lost(make_rig, tmp_path):
-    """A file made in a directory that the walk has left behind is found by the next one, a second later."""
-    for number in range(30):
-        (tmp_path / f"{number}.log").write_text("x\n")
-    rig = make_rig(tmp_path / "*.log", entries_per_slice=10)
-    told = []
-    for _ in range(4):
-        told += rig.reader.poll(rig.clock)
-    (tmp_path / "new.log").write_text("x\n")
-    told += rig.reader.poll(rig.clock, {str(tmp_path / "new.log")})
-    assert not any(isinstance(message, Scanned) for message in told)
-    for _ in range(2):
-        rig.clock.advance(1.0)
-        for _ in range(10):
-            told += rig.reader.poll(rig.clock)
-    assert str(tmp_path / "new.log") in {message.source for message in told if isinstance(message, Opened)}
-
-
 @pytest.fixture
 def quiet_tree(make_rig, tmp_path):
     """Two directories of logs, long unchanged by the reader's clock, walked once; and what a later walk costs."""
@@ -356,17 +282,6 @@ def test_unchanged_directories_are_not_listed_again(quiet_tree, tmp_path):
     assert sources(rig) == ["1.log", "2.log", "3.log", "4.log"]
 
 
-def test_links_are_looked_at_although_their_directory_did_not_change(quiet_tree, tmp_path):
-    """What a link names may appear without a change beside the link."""
-    rig, walk = quiet_tree
-    (tmp_path.parent / f"{tmp_path.name}-target").write_text("x\n")
-    (tmp_path / "target").symlink_to(tmp_path.parent / f"{tmp_path.name}-target")
-    assert walk() == 1  # the link that was made
-    assert walk() == 0
-    (tmp_path / "target").unlink()
-    assert sources(rig) == ["1.log", "2.log", "later.log"]
-
-
 def test_listings_that_are_not_kept(quiet_tree, tmp_path):
     """One of a directory that changed a moment ago, as another change may have the same stamp; and none for ever."""
     rig, walk = quiet_tree
@@ -387,17 +302,6 @@ def test_network_mounts_are_listed_on_each_walk(make_rig, tmp_path):
     for _ in range(3):
         rig.poll(10.0, all_files=False)
     assert rig.os.calls["scandir"] == 3
-
-
-def test_directory_that_went_away_is_listed_when_it_is_back(quiet_tree, tmp_path):
-    """Moved away and back, with more in it."""
-    rig, walk = quiet_tree
-    away = (tmp_path / "a").rename(tmp_path.parent / f"{tmp_path.name}-away")
-    walk()
-    (away / "6.log").write_text("x\n")
-    away.rename(tmp_path / "a")
-    walk()
-    assert sources(rig) == ["1.log", "2.log", "6.log"]
 
 
 def test_a_tree_deeper_than_the_stack():

@@ -35,17 +35,6 @@ def test_ten_minutes_of_errors(begun, append, kinds, log, error, call):
     assert not any(isinstance(message, Restarted) for message in rig.messages)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_one_failure_is_no_news(begun, append, kinds, log, error):
-    """A single lost call is tried again and not told."""
-    rig = begun(4, file_system="nfs")
-    append(log, LINES[4])
-    rig.os.fail(error, "stat")
-    assert rig.poll() == []
-    rig.os.heal()
-    assert kinds(rig.poll(1.0)) == ["Data"]
-
-
 def test_no_entry_for_the_whole_directory(begun, kinds, log):
     """A mount that shows nothing for ten minutes is not a deletion."""
     rig = begun(4, file_system="nfs")
@@ -65,19 +54,6 @@ def test_unmounted_directory_is_empty_and_readable(begun, kinds, log):
     (log.parent.parent / "kept").rename(log)
     rig.os.doctor = None
     assert kinds(rig.settle(1)) == ["Readable"]
-
-
-def test_no_entry_flaps(begun, append, kinds, log):
-    """A name that a server forgets for a moment is neither gone nor read again."""
-    rig = begun(4, file_system="nfs")
-    for number in range(4, 8):
-        rig.os.fail(errno.ENOENT, "stat", path="main.log")
-        rig.poll()
-        append(log, LINES[number])
-        rig.os.heal()
-        rig.poll()
-    assert set(kinds(rig.messages)) == {"Opened", "Data", "CaughtUp", "Scanned"}
-    assert rig.text(log) == text(0, 8)
 
 
 def test_short_reads_are_believed_after_two_opens(begun, kinds, log):
@@ -104,19 +80,6 @@ def test_size_ahead_of_the_data(begun, log):
         file.write(text(4, 7))
     rig.settle(2)
     assert rig.text(log) == text(0, 7)
-
-
-def test_permission_lost_and_regained_during_rotation(begun, append, kinds, log):
-    """A new file that may not be read yet loses nothing of the old one nor of itself."""
-    rig = begun(4)
-    append(log, LINES[4])
-    log.rename(log.with_name("main.log.1"))
-    log.write_bytes(text(10, 12))
-    rig.os.fail(errno.EACCES, "open", path="main.log")
-    assert kinds(rig.settle(20)) == ["Data", "Unreadable"]
-    rig.os.heal()
-    assert kinds(rig.settle(30))[0] == "Restarted"
-    assert rig.texts(log) == [text(0, 5), text(10, 12)]
 
 
 def test_unreadable_from_the_start(make_rig, kinds, log):
@@ -184,33 +147,6 @@ def test_the_process_has_no_descriptors_left(make_rig, append, kinds, tmp_path):
     rig.settle(2)
     assert "Unreadable" not in kinds(rig.messages)
     assert all(rig.texts(path) == [path.read_bytes()] for path in paths)
-
-
-def test_rotation_of_a_file_whose_descriptor_was_given_up(make_rig, append, tmp_path):
-    """The old file is found under its new name by its inode and read to its end."""
-    log, other = tmp_path / "a.log", tmp_path / "b.log"
-    log.write_bytes(text(0, 4))
-    other.write_bytes(text(50, 51))
-    rig = make_rig(tmp_path / "*.log", max_open_files=1)
-    rig.poll()
-    append(log, LINES[4])
-    log.rename(tmp_path / "a.log.1")
-    log.write_bytes(text(10, 12))
-    rig.settle()
-    assert rig.texts(log) == [text(0, 5), text(10, 12)]
-    assert rig.texts(other) == [text(50, 51)]
-
-
-def test_truncation_of_a_file_whose_descriptor_was_given_up(make_rig, tmp_path):
-    """Reopening compares head and tail, so a file made anew under the same inode is found out."""
-    log, other = tmp_path / "a.log", tmp_path / "b.log"
-    log.write_bytes(text(0, 4))
-    other.write_bytes(text(50, 51))
-    rig = make_rig(tmp_path / "*.log", max_open_files=1)
-    rig.poll()
-    log.write_bytes(text(10, 30))
-    rig.settle()
-    assert rig.texts(log) == [text(0, 4), text(10, 30)]
 
 
 def test_errors_are_counted_by_name(make_rig, log):

@@ -2,12 +2,12 @@
 
 import errno
 import os
-import queue
 import threading
 
 import pytest
+from watchdog.events import FileModifiedEvent
+from watchdog.observers.api import BaseObserver
 
-from megatron_monitor.follow import follower as follower_module
 from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.marker import Marker
@@ -17,9 +17,10 @@ from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.readers import read_once
 from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import SystemClock
 
-SECONDS = 10  # that no test needs
+SECONDS = 120  # that no test needs, on a machine that is busy
 
 
 @pytest.fixture
@@ -72,51 +73,47 @@ def test_woken_by_events(start, append, tmp_path):
     assert follower.alive
 
 
-def test_a_directory_that_comes_later_is_watched(start, append, tmp_path):
-    """From the end of the walk on that has found it: what is written there comes long before the next poll."""
-    _, messages = start(tmp_path / "*" / "a.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=0.2)
-    until(messages, Scanned)
-    (tmp_path / "later").mkdir()
-    append(tmp_path / "later" / "a.log", b"one\n")
-    until(messages, CaughtUp)
-    for _ in range(2):  # what follows the first was done before the second
-        until(messages, Scanned)
-    append(tmp_path / "later" / "a.log", b"two\n")
-    assert until(messages, Data).data == b"two\n"
+def test_without_an_observer_the_reader_polls(start, append, tmp_path, monkeypatch):
+    """No inotify watch is left: nothing is said of it, and the next look finds what was written."""
 
+    def schedule(*_, **__):
+        raise OSError(errno.ENOSPC, "inotify watch limit reached")
 
-def test_what_lies_unread_while_events_add_up_is_read_for_who_calls(start, append, tmp_path, monkeypatch):
-    """After a pass events are left to add up for a while: a call ends that."""
-    monkeypatch.setattr(follower_module, "_COALESCE_SECONDS", 1000.0)
-    monkeypatch.setattr(follower_module, "_LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(BaseObserver, "schedule", schedule)
     log = tmp_path / "a.log"
     log.write_text("one\n")
-    follower, messages = start(log, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
+    follower, messages = start(log, poll_interval=0.02)
+    until(messages, Scanned)
     until(messages, CaughtUp)
     append(log, b"two\n")
     assert until(messages, Data).data == b"two\n"
-    append(log, b"three\n")
-    with pytest.raises(queue.Empty):
-        messages.get(timeout=0.3)
-    follower.wake()
-    assert until(messages, Data).data == b"three\n"
+    assert follower.status()[0].mode == "poll"
 
 
-def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_path):
-    """Events of sixty that are written together add up for longer, not for long."""
-    logs = [tmp_path / f"{number:02d}.log" for number in range(60)]
-    for log in logs:
-        log.write_text("one\n")
-    _, messages = start(tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
-    for _ in logs:
-        until(messages, CaughtUp)
-    for log in logs:
-        append(log, b"two\n")
-    for _ in logs:
-        assert until(messages, Data).data == b"two\n"
-    append(logs[7], b"three\n")
-    message = messages.get(timeout=2.0)
-    assert (message.source, message.data) == (str(logs[7]), b"three\n")
+def test_where_much_is_written_nothing_is_observed_for_a_while(tmp_path):
+    """To be told of each change costs more than to look."""
+    waker, directory = Waker(), {str(tmp_path): 0.0}
+    assert waker.observe(directory, 0.0)
+    for _ in range(100):
+        waker.on_any_event(FileModifiedEvent(str(tmp_path / "a.log")))
+    observed = []
+    for now in (10.0, 300.0, 310.0):
+        assert waker.observe(directory, now)
+        observed.append(len(waker._watches))
+    assert observed == [0, 0, 1]
+    waker.close()
+
+
+def test_a_call_ends_a_wait_that_events_do_not(tmp_path):
+    """For a while after a pass events add up."""
+    waker = Waker()
+    waker.on_any_event(FileModifiedEvent(str(tmp_path / "a.log")))
+    caller = threading.Timer(0.1, waker.wake)
+    caller.start()
+    waker.wait(SECONDS, quiet_seconds=SECONDS)
+    assert waker.take() == ({str(tmp_path / "a.log")}, True)
+    assert waker.take() == (set(), False)
+    caller.join()
 
 
 def test_polled_on_a_network_mount(start, append, tmp_path):
@@ -131,17 +128,6 @@ def test_polled_on_a_network_mount(start, append, tmp_path):
     assert until(messages, Data).data == b"two\n"
     assert follower.stop(SECONDS)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("follow")]
-
-
-def test_wake_looks_at_everything(start, append, tmp_path):
-    """`wake` reads what no event told of."""
-    log = tmp_path / "a.log"
-    log.write_text("one\n")
-    follower, messages = start(log, local=False, poll_interval=1000.0, idle_interval=1000.0)
-    until(messages, CaughtUp)
-    append(log, b"two\n")
-    follower.wake()
-    assert until(messages, Data).data == b"two\n"
 
 
 def test_full_queue_holds_the_reader_back(start, tmp_path):
@@ -256,22 +242,3 @@ def test_read_once_tells_what_cannot_be_read(tmp_path):
     watches = [Watch(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
     told = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
     assert told == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}
-
-
-def test_read_once_of_an_unreadable_file(tmp_path):
-    """One failure is enough where nothing is tried again."""
-
-    class Denied(OsLayer):
-        def open(self, path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-
-    (tmp_path / "a").write_text("x")
-    messages = list(read_once([Watch(str(tmp_path))], os_layer=Denied()))
-    assert [message.errno for message in messages if isinstance(message, Unreadable)] == [errno.EACCES]
-
-
-def test_messages_are_plain_values():
-    """Nothing mutable and no handle crosses to the loop."""
-    opened = Opened("s", "/s", None, 0, 0.0, False)
-    with pytest.raises(AttributeError):
-        opened.size = 1

@@ -63,16 +63,6 @@ def test_a_message_ends_the_idle_and_not_the_pause() -> None:
     assert inbox.get_nowait() == message()
 
 
-def test_half_a_queue_ends_the_pause() -> None:
-    """A reader with much to tell is not kept waiting."""
-    inbox = Inbox(8)
-    timer = later(lambda: [inbox.put(block(number)) for number in range(4)])
-    assert seconds(inbox, LONG, LONG) < LONG / 2
-    timer.join()
-    assert seconds(inbox, LONG, LONG) < LONG / 2
-    assert [inbox.get_nowait() for _ in range(4)] == [block(number) for number in range(4)]
-
-
 def test_a_small_message_takes_part_of_a_place() -> None:
     """Lines of a hundred runs are no reason for haste, and the memory is bounded all the same."""
     inbox = Inbox(2)
@@ -82,15 +72,6 @@ def test_a_small_message_takes_part_of_a_place() -> None:
     assert inbox.get_nowait() == message()
     assert inbox.put_all([block(1), block(2)], 0.0) == 1
     assert inbox.put_all([message()], 0.0) == 0
-
-
-def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
-    """All that is taken at once is room for who puts."""
-    inbox = Inbox(1)
-    inbox.put(block(1))
-    timer = later(inbox.get_some)
-    assert inbox.put_all([block(2)], LONG) == 1
-    timer.join()
 
 
 def test_what_is_taken_at_once() -> None:

@@ -5,25 +5,13 @@ import os
 import msgspec
 import pytest
 
-from megatron_monitor.follow.messages import Gone, Opened
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened
 from tests.monitor.follow.conftest import LINES, stored, text
 
 
 def elsewhere(positions):
     """The same, on another device."""
     return {key: msgspec.structs.replace(one, device=one.device + 7) for key, one in positions.items()}
-
-
-def test_grown_while_down(begun, make_rig, append, log):
-    """Only what was written since is delivered."""
-    first = begun(30)
-    append(log, text(30, 33) + b"half")
-    second = make_rig(log, after=first)
-    opened = second.poll()[0]
-    assert isinstance(opened, Opened)
-    assert opened.resumed
-    assert opened.offset == opened.position.offset == len(text(0, 30))
-    assert second.text(log) == text(30, 33) + b"half"
 
 
 @pytest.mark.parametrize("name", [b"token=5ecret9beef77aBcD", b"caf\xe9"])
@@ -82,16 +70,6 @@ def test_truncated_on_a_network_mount_needs_a_second_look(begun, make_rig, kinds
     log.write_bytes(whole + LINES[30])
     second.settle(2)
     assert second.texts(log) == [LINES[30]]
-
-
-def test_renamed_while_down_and_nothing_in_its_place(begun, make_rig, append, kinds, log):
-    """A pattern no longer shows the name, yet its rest is read; then it is gone when it stays away."""
-    first = begun(30, log.parent / "main.*")
-    append(log, text(30, 32))
-    log.rename(log.with_name("final"))
-    second = make_rig(log.parent / "main.*", after=first)
-    assert kinds(second.settle(310)) == ["Opened", "Data", "CaughtUp", "Gone"]
-    assert second.texts(log) == [text(30, 32)]
 
 
 def test_deleted_while_down(begun, make_rig, kinds, log):
@@ -197,14 +175,6 @@ def test_numbered_files_moved_up_while_down(make_rig, append, log):
         assert second.texts(log.with_name("main.log.2")) == []
 
 
-def test_same_tail_other_head(begun, make_rig, log):
-    """The bytes before the offset alone do not prove a position."""
-    first = begun(30)
-    log.write_bytes(b"X" + text(0, 31)[1:])
-    second = make_rig(log, after=first)
-    assert "first" in second.poll()[0].proof
-
-
 def test_inode_of_a_deleted_file_is_used_again(make_rig, tmp_path):
     """A file known to be deleted is not continued under another name, even if the new one begins like it."""
     old, new = tmp_path / "a.log", tmp_path / "b.log"
@@ -235,3 +205,38 @@ def test_unreadable_at_the_start_keeps_its_claim(begun, make_rig, append, log):
     second.settle(40)
     assert second.texts(log) == [LINES[30], text(100, 103)]
     assert second.texts(numbered) == []
+
+
+def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
+    """A log that was rotated meanwhile: the end of the old file is no proof that nothing was written since."""
+    log = tmp_path / "main.log"
+    log.write_bytes(b"a line of the log, with text enough to prove it, and more than that\n" * 3)
+    rig = make_rig(log)
+    rig.settle()
+    rig.reader.close()
+    log.rename(tmp_path / "main.log.1")
+    log.write_bytes(b"what was written while nobody looked, and what is read at last\n")
+    rig = make_rig(log, after=rig)
+    rig.settle()
+    kinds = [type(one) for one in rig.messages if isinstance(one, Data | CaughtUp)]
+    assert kinds == [Data, CaughtUp]
+
+
+@pytest.mark.parametrize("unread", [0, 3])
+def test_the_copy_of_a_log_that_was_cut_is_not_read_again(begun, make_rig, append, log, unread):
+    """Whatever it is called, over a restart too; what is added to it later is read, as is the cut log."""
+    pattern, copy = log.parent / "*", log.with_name("main.1.log")
+    rig = begun(30, pattern)
+    copy.write_bytes(text(0, 30 + unread))
+    log.write_bytes(text(50, 60))
+    for _ in range(2):
+        rig.settle(30)
+        assert rig.texts(copy) == []
+        rig.reader.close()
+        rig = make_rig(pattern, after=rig)
+    rig.settle(12)
+    append(copy, LINES[70])
+    append(log, LINES[60])
+    rig.settle(12)
+    assert rig.texts(copy) == [LINES[70]]
+    assert rig.texts(log) == [LINES[60]]

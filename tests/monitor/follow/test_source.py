@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from megatron_monitor.follow import content
-from megatron_monitor.follow.messages import Data, Gone, Opened, Restarted
+from megatron_monitor.follow.messages import Data, Gone, Restarted
 from tests.monitor.follow.conftest import LINES, text
 
 
@@ -102,20 +102,6 @@ def test_rename_rotation_with_late_writes(begun, append, log, file_system):
     assert not any(isinstance(message, Gone) for message in rig.messages)
 
 
-def test_five_renames_within_one_poll(begun, append, log):
-    """The file that was open is read to its end, then those in between, which nobody saw under its name."""
-    rig = begun(2)
-    append(log, LINES[2])
-    rig.poll()
-    append(log, LINES[3])
-    for number in range(5):
-        log.rename(log.with_name(f"main.log.{5 - number}"))
-        log.write_bytes(LINES[10 + number])
-        os.utime(log, (log.stat().st_mtime + number, log.stat().st_mtime + number))
-    rig.settle(10)
-    assert rig.texts(log) == [text(0, 4), *LINES[10:15]]
-
-
 @pytest.mark.parametrize("keep", [3, 10, 40], ids=["smaller", "same size", "larger"])
 def test_copytruncate(begun, log, file_system, keep):
     """A file cut and filled again is read anew whatever its size is now, and what was delivered is not repeated."""
@@ -145,16 +131,6 @@ def test_truncated_to_nothing_then_silent(begun, kinds, log):
     rig = begun(4)
     os.truncate(log, 0)
     assert kinds(rig.poll()) == ["Restarted", "CaughtUp"]
-
-
-def test_delete(begun, append, kinds, log, file_system):
-    """What was written before the deletion is read, then the source is gone, told once, its descriptor given back."""
-    rig = begun(2, file_system=file_system)
-    append(log, LINES[2])
-    log.unlink()
-    assert kinds(rig.settle(10)) == ["Data", "Gone"]
-    assert rig.text(log) == text(0, 3)
-    assert not rig.os.paths
 
 
 def test_recreated_with_the_same_inode_after_it_was_gone(begun, kinds, log):
@@ -228,28 +204,6 @@ def test_atomic_replace_by_a_longer_copy(begun, log, file_system):
         assert rig.texts(log) == [text(0, end)]
 
 
-def test_atomic_replace_by_other_text_with_the_same_head(make_rig, log):
-    """The same banner is not the same log."""
-    banner = text(0, 40)
-    log.write_bytes(banner + text(50, 60))
-    rig = make_rig(log)
-    rig.poll()
-    copy = log.with_name("new")
-    copy.write_bytes(banner + text(70, 90))
-    copy.rename(log)
-    rig.settle()
-    assert rig.texts(log) == [banner + text(50, 60), banner + text(70, 90)]
-
-
-def test_rename_rotation_to_a_file_with_the_same_banner(begun, log):
-    """The old file still has a name, so the new one is new although it begins with all that the old one holds."""
-    rig = begun(40)
-    log.rename(log.with_name("main.log.1"))
-    log.write_bytes(text(0, 41))
-    rig.settle()
-    assert rig.texts(log) == [text(0, 40), text(0, 41)]
-
-
 def test_parent_directory_renamed(begun, append, kinds, log):
     """A directory that is not there says nothing about its files; when it is back the log goes on."""
     rig = begun(2)
@@ -292,13 +246,6 @@ def test_parent_directory_renamed_within_the_pattern(make_rig, append, tmp_path,
     assert sorted(delivered.splitlines()) == sorted(expected.splitlines())
 
 
-def test_requeued_job_appends(begun, append, kinds, log):
-    """The same banner again in the same file is more text, no truncation."""
-    rig = begun(10)
-    append(log, text(0, 10))
-    assert kinds(rig.settle(2)) == ["Data"]
-
-
 @pytest.mark.parametrize("skew", [-1e6, 1e6])
 def test_clock_skew(make_rig, append, log, skew):
     """Time stamps of another host's clock delay nothing once the file grows."""
@@ -311,24 +258,3 @@ def test_clock_skew(make_rig, append, log, skew):
     rig.poll()
     rig.poll(10.0, all_files=False)
     assert rig.text(log) == text(0, 2)
-
-
-def test_remount_with_another_device_number(begun, append, kinds, log):
-    """A device number that changes (an NFS remount) brings nothing twice."""
-    rig = begun(4, file_system="nfs")
-    rig.os.doctor = lambda found: os.stat_result((*found[:2], found[2] + 1, *found[3:]))
-    append(log, LINES[4])
-    rig.settle(6)
-    assert rig.texts(log) == [text(0, 5)]
-    assert "Restarted" not in kinds(rig.messages)
-
-
-def test_opened_names_the_identity_for_the_marker(make_rig, log):
-    """Opened and Restarted carry what a position needs."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log)
-    opened = rig.poll()[0]
-    assert isinstance(opened, Opened)
-    assert (opened.device, opened.inode) == (log.stat().st_dev, log.stat().st_ino)
-    assert opened.path == str(log)
-    assert not opened.resumed

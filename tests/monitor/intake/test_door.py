@@ -21,6 +21,7 @@ from megatron_monitor.serve.auth import Auth
 from megatron_monitor.snapshot import MonitorCounts
 from tests.clock import ManualClock
 from tests.monitor.intake.senders import otlp_push, push_request, snapped
+from tests.programs import slack
 
 NS = 1_777_000_000_000_000_000
 LABELS = {"run": "gpt", "pod": "gpt-0"}
@@ -48,7 +49,7 @@ class Running:
         self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes, Any]:
         """(status, body, headers) of the answer."""
-        connection = HTTPConnection(*self.door.server.address, timeout=10)
+        connection = HTTPConnection(*self.door.server.address, timeout=slack(10))
         connection.request("GET" if body is None else "POST", path, body, headers or JSON)
         answer = connection.getresponse()
         found = answer.status, answer.read(), dict(answer.headers)
@@ -219,7 +220,7 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
     """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks; one that stops halfway is no push."""
     one = running()
     body = loki("a")
-    with socket.create_connection(one.door.server.address, timeout=5) as client:
+    with socket.create_connection(one.door.server.address, timeout=slack(5)) as client:
         head = f"POST {LOKI} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         client.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         assert client.recv(1000).startswith(b"HTTP/1.1 100")
