@@ -52,8 +52,9 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
             daemon.start()
         except StartError as error:
             fail(error)
+        address = daemon.services.address
         click.echo(
-            f"page     http://{daemon.address}/\nmetrics  http://{daemon.address}/metrics\nlog      {log}\n"
+            f"page     http://{address}/\nmetrics  http://{address}/metrics\nlog      {log}\n"
             f"A simulated training runs now; {fault} comes half way. Ctrl-C ends it."
         )
         threading.Thread(target=_play, args=(scenario, log), name="training", daemon=True).start()

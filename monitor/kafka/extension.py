@@ -33,7 +33,7 @@ class Topic(Service):
         try:
             from megatron_monitor.kafka.member import Member
 
-            address = daemon.page_url or f"http://{daemon.address}/"
+            address = daemon.services.page_url or f"http://{daemon.services.address}/"
             self._member = Member(daemon.followed, daemon.clock, daemon.live.wake, daemon.links, address)
         except ImportError as error:
             raise StartError(f"kafka: {error}; install megatron-monitor[kafka]") from error
