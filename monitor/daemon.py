@@ -177,7 +177,9 @@ class Daemon:
         self._desk.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._was_ready and 0.0 < self._found_by <= began:
-            self._tell_unmatched()
+            self._found_by = 0.0
+            for pattern in unmatched(self._core.config, self._core.sources.names):
+                _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
         if self._latest.wanted:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -189,11 +191,6 @@ class Daemon:
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
             self._status_at = self._turned_at
             self._manager.status(self._status())
-
-    def _tell_unmatched(self) -> None:
-        self._found_by = 0.0
-        for pattern in unmatched(self._core.config, self._core.sources.names):
-            _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
 
     def _cores(self, now: float) -> list[tuple[Core, float]]:
         """That of what is followed here, and those of optional parts; each with its instant."""

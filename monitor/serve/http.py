@@ -154,7 +154,10 @@ class App:
             self.scrapes.answered(request, asked_at)
             return reply
         if request.path == "/-/healthy":
-            return self._healthy()
+            idle = self._clock.monotonic() - self._turned()
+            if idle < _HEALTHY_WITHIN:
+                return text_reply(200, "healthy\n")
+            return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
         if request.path == "/-/ready":
             self._ready = self._ready or self._snapshot(NOTHING).ready
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
@@ -165,12 +168,6 @@ class App:
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
         return _packed(page, request)
-
-    def _healthy(self) -> Reply:
-        idle = self._clock.monotonic() - self._turned()
-        if idle < _HEALTHY_WITHIN:
-            return text_reply(200, "healthy\n")
-        return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
 
 
 def _packed(reply: Reply, request: Request) -> Reply:
