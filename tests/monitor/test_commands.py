@@ -172,12 +172,6 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
         invoke("run", "--once", *paths, code=1)
 
 
-def test_run_once_twice_is_the_same(tmp_path: Path) -> None:
-    """A replay of a finished log is byte-identical."""
-    (tmp_path / "train.log").write_text(LINE + "\n")
-    assert invoke("run", "--once", tmp_path).stdout == invoke("run", "--once", tmp_path).stdout
-
-
 def test_simulate_writes_a_log(tmp_path: Path) -> None:
     """A fault by name, half way or at an iteration; an unknown one is wrong usage."""
     log = tmp_path / "x.log"
