@@ -24,7 +24,7 @@ from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched, watches
 from megatron_monitor.desk import Desk
-from megatron_monitor.dumps import DumpReader
+from megatron_monitor.dumps import dump_reader
 from megatron_monitor.extensions import services
 from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
@@ -75,7 +75,7 @@ class Daemon:
         self._latest = Latest(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
         self._desk = Desk(self._core, config, self.clock, self.live.wake, self.links)
-        self._dumps = DumpReader(self.clock)
+        self._dumps = dump_reader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._found_by = self._began_at + _FOUND
