@@ -354,52 +354,32 @@ def test_a_new_job_runs_in_the_directory_and_without_the_nodes(
         ({"nodes": ["n-01", "n-03"]}, {}, "n-[01,03]"),
         ({"nodes": ["n-01"], "node": "n-03"}, {}, "n-[01,03]"),
         ({"nodes": "n-01"}, {}, ""),
-        ({"nodes": ["n-01", "n-02", "n-03"]}, {}, ""),
+        ({"nodes": ["n-01", "n-02", "n-03"]}, {}, ""),  # where everything is blamed, nothing is the cause
         ({"nodes": ["n-01", "n-02", "n-03"]}, {"most_excluded": 3}, "n-[01-03]"),
         ({"node": "n-02"}, {"most_excluded": 1}, "n-02"),
         ({"node": "n-02"}, {"most_excluded": 0}, ""),
+        ({"node": "n-02"}, {"actions": (Requeue(exclude=False),)}, ""),
         ({"node": "n-77"}, {}, ""),
         ({"node": "n-02.cluster"}, {}, "n-02"),
+        ({"node": "a.x"}, {"nodes": "a.x,b.x"}, "a.x"),  # the name as it stands goes first
         ({"node": 2}, {}, ""),
         ({"node": "n-02;reboot"}, {}, ""),
+        ({}, {"excluded": "n-09"}, ""),  # no node is new
+        ({"node": "n-02"}, {"nodes": "n-[01"}, ""),  # lists that are not understood
+        ({"node": "n-02"}, {"excluded": "n-[01"}, ""),
     ],
 )
 def test_nodes_are_left_out_that_the_evidence_names_and_the_job_has(
     evidence: dict[str, Any], more: dict[str, Any], left_out: str
 ) -> None:
-    """No more than `most_excluded`: where everything is blamed, nothing is the cause."""
-    made = commands(planned(policy(**more), None, hang(evidence=evidence)))
+    """No more than `most_excluded`. Without one the job is requeued as it is."""
+    job = {name: more.pop(name) for name in ("nodes", "excluded") if name in more}
+    made = commands(planned(policy(*more.pop("actions", ()), **more), run(**job), hang(evidence=evidence)))
     if left_out:
         assert made == ["scontrol requeuehold 12", f"scontrol update JobId=12 ExcNodeList={left_out}",
                         "scontrol release 12"]  # fmt: skip
     else:
         assert made == ["scontrol requeue 12"]
-
-
-def test_what_the_job_leaves_out_already_is_no_reason_to_hold_it() -> None:
-    """Without a node that is new it is requeued as it is."""
-    assert commands(planned(state=run(excluded="n-09"))) == ["scontrol requeue 12"]
-
-
-def test_a_job_whose_nodes_have_domains_is_read_with_them() -> None:
-    """The name as it stands goes first."""
-    made = planned(None, run(nodes="a.x,b.x"), hang(evidence={"node": "a.x"}))
-    assert "ExcNodeList=a.x" in commands(made)[1]
-
-
-@pytest.mark.parametrize("job", [{"nodes": "n-[01"}, {"excluded": "n-[01"}])
-def test_a_node_list_that_is_not_understood_leaves_nothing_out(job: dict[str, Any]) -> None:
-    """The job is requeued as it is."""
-    made = planned(None, run(**job), hang(evidence={"node": "n-02"}))
-    assert commands(made) == ["scontrol requeue 12"]
-
-
-def test_without_exclude_nothing_is_left_out() -> None:
-    """The policy says so, of a requeue and of a new job."""
-    blamed = hang(evidence={"node": "n-02"})
-    assert commands(planned(policy(Requeue(exclude=False)), None, blamed)) == ["scontrol requeue 12"]
-    of = policy(Resubmit(command=("x",), exclude=False))
-    assert "--exclude" not in commands(planned(of, run("FAILED"), blamed))[0]
 
 
 # --- the record and what is said ------------------------------------------------------------------------------------
