@@ -155,11 +155,12 @@ def test_trouble_from_before_the_record_is_left_alone(began_at: float | None, wh
 
 @pytest.mark.parametrize("trouble", [{"lost": True}, {"unreadable": {"/l/a": "Input/output error"}}])
 def test_a_run_of_which_a_file_cannot_be_read_is_left_alone(trouble: dict[str, Any]) -> None:
-    """It may go on unseen: either word is enough."""
+    """It may go on unseen: either word is enough, nobody is notified either."""
     state = run()
     for name, value in trouble.items():
         setattr(state, name, value)
-    assert planned(state=state).why_not == "a file of the run cannot be read"
+    for of in (policy(), policy(Notify(to=("chat",)))):
+        assert planned(of, state).why_not == "a file of the run cannot be read"
 
 
 def test_only_one_policy_is_at_work_on_a_run() -> None:
@@ -478,14 +479,6 @@ def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str]
     assert [" ".join(one) for one in made.steps[0].tests] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
         :tests
     ]
-
-
-@pytest.mark.parametrize(("lost", "unreadable"), [(True, {}), (False, {"/l/a": "EACCES"})])
-def test_nobody_is_notified_of_a_run_that_cannot_be_read(lost: bool, unreadable: dict[str, str]) -> None:
-    """Neither by a policy that does nothing else."""
-    state = run()
-    state.lost, state.unreadable = lost, unreadable
-    assert planned(policy(Notify(to=("chat",))), state).why_not == "a file of the run cannot be read"
 
 
 @pytest.mark.parametrize(("dry_run", "earlier_dry", "gave_up"), [
