@@ -7,7 +7,7 @@ from typing import IO, NamedTuple
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Rule, Scanner
-from megatron_monitor.parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
+from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.parsers.formats.custom import CustomReader
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
@@ -72,14 +72,7 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
-
-
-_UNDATED: dict[type[Event], frozenset[str]] = {
-    **UNREAD,
-    TrainerProgressed: UNREAD[TrainerProgressed] - {"elapsed_seconds"},
-}
-"""What the log's own clock has no use for either: a bar tells how long it has run."""
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, UNREAD)
 
 
 def _used_or_dated(event: Event) -> bool:

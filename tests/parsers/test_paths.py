@@ -1,22 +1,23 @@
 """Every fast path gives what a naive reader gives: one that looks at each line and asks each rule."""
 
-import itertools
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from megatron_monitor.parsers.engine.templates import SHAPE
 from megatron_monitor.parsers.events import ANSI, Event, Malformed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.parsers.registry import RULES
+from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
+from tests import test_forms
 from tests.conftest import examples
 
 Found = list[tuple[int, str, str]]
@@ -24,7 +25,7 @@ Found = list[tuple[int, str, str]]
 
 
 def naive(data: bytes) -> Found:
-    """No blocks, no search, no templates."""
+    """No blocks, no search, no spans."""
     found: Found = []
     open_gatherers: list[tuple[str, Gatherer]] = []
     data = data.replace(b"\0", b"")
@@ -54,7 +55,7 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
     for rule in RULES:
         if any(anchor in raw for anchor in rule.anchors):
             before = rejected()
-            items = list(rule.read(line))
+            items = list(rule.items(line))
             malformed = malformed or (rule.name if rejected() != before else "")
             for item in items:
                 if isinstance(item, Event):
@@ -109,7 +110,7 @@ REPORTS = [
     "[Rank #] (after ## iterations) memory (MB) | allocated: ###.## | max allocated: ####.# | reserved: ###.# | max "
     "reserved: ####.###",
 ]
-"""Lines of other events that have templates: between iteration lines some come in thousands."""
+"""Lines of other events that are read by spans: between iteration lines some come in thousands."""
 FORMS = [
     *PLANNED,
     *REPORTS,
@@ -141,7 +142,7 @@ FORMS = [
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Few forms, many lines: the second line of a shape makes its template and the third uses it."""
+    """Few forms, many lines: the first line of a shape tells how the others are read."""
     forms = draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=6))
     chance = draw(st.randoms(use_true_random=False))
     ends = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"]))
@@ -160,7 +161,7 @@ def logs(draw: st.DrawFn) -> bytes:
 @given(data=logs(), size=st.sampled_from([7, 300, 1 << 20]))
 @examples(75)
 def test_every_path_gives_what_looking_at_every_line_gives(data: bytes, size: int) -> None:
-    """Whatever finds the lines and whatever reads them, the events are the same, also with templates kept."""
+    """Whatever finds the lines and whatever reads them, the events are the same, also with shapes kept."""
     check_paths(data, size)
 
 
@@ -201,70 +202,58 @@ def check_one_by_one(data: bytes, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("form", [*PLANNED, *REPORTS])
-def test_templates_are_used(form: str) -> None:
-    """Lines of one shape are read by their template from the third on: else the law above would prove nothing."""
+def test_spans_are_used(form: str) -> None:
+    """Lines of one shape are read by their spans from the second on: else the law above would prove nothing."""
     lines = [form.replace("#", digit).encode() for digit in "123456789"]
     asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
+    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.by_shape) for rule in RULES]
     memo = Memo(Scanner(rules))
     reader = SourceReader(memo=memo)
-    for line in lines[:2]:
+    for line in lines[:1]:
         assert reader.feed(line + b"\n")
     asked.clear()
-    found = [entry for line in lines[2:] for entry in reader.feed(line + b"\n")]
-    assert len(found) == len(lines) - 2
+    found = [entry for line in lines[1:] for entry in reader.feed(line + b"\n")]
+    assert len(found) == len(lines) - 1
     assert asked == []
 
 
-def _noting(rule: Rule, asked: list[str]) -> Callable[[Line], list[Event | Gatherer]]:
-    def reading(line: Line) -> list[Event | Gatherer]:
+def _noting(rule: Rule, asked: list[str]) -> Callable[[Line], list[Any]]:
+    def reading(line: Line) -> list[Any]:
         asked.append(rule.name)
         return list(rule.read(line))
 
     return reading
 
 
-def test_a_layout_that_has_proved_itself_reads_other_widths() -> None:
-    """Lines whose numbers grow are read by template at once."""
-    asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    reader = SourceReader(memo=Memo(Scanner(rules)))
-    line = " iteration %8d/ 500000 | consumed samples: %12d | lm loss: 2.5E+00 |\n"
-    for power in range(5):
-        for _ in range(2):
-            reader.feed((line % (10**power, 10**power)).encode())
-    asked.clear()
-    entry = reader.feed((line % (123_456, 98_765_432)).encode())[0]
-    assert (entry.event.iteration, entry.event.consumed_samples) == (123_456, 98_765_432)
-    assert asked == []
-
-
-def test_lines_of_ever_new_layouts_are_not_learned() -> None:
-    """Templates that are hardly ever used would cost more than they save."""
-    names = ["".join(letters) for letters in itertools.product("abcdef", repeat=4)]
-    asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    data = "".join(f"time (ms) | {name}: 1.5\n" for name in names for _ in range(3)).encode()
-    memo = Memo(Scanner(rules))
-    assert read(data, memo) == naive(data)
-    assert len(asked) < 10 * len(names)
-
-
 @pytest.mark.parametrize("width", [15, 16, 18, 19, 23])
 def test_numbers_that_are_too_wide_are_none(width: int) -> None:
-    """A counter beyond 64 bits is absent, by template as by its rule."""
+    """A counter beyond 64 bits is absent, by its span as by its rule."""
     line = " iteration   10/  500 | consumed samples: {} | lm loss: 2.5E+00 |\n"
     data = "".join(line.format(digit * n) for n in (3, 4, 5, 6, 7, width) for digit in "123").encode()
     assert read(data, Memo(SCANNER)) == naive(data)
 
 
-words = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
+SAMPLES = [
+    *(form.replace("#", "7") for form in FORMS),
+    *(sample.line for dialect in built_in() for sample in dialect.samples if "\n" not in sample.line),
+    *(line for _, form in test_forms.FORMS for line in form["samples"]),
+]
+"""A line of every kind that is known."""
 
 
-@given(words=words, lines=st.lists(st.text("ab1. ", max_size=12).map(str.encode), max_size=8))
-def test_a_line_is_for_the_rules_of_which_an_anchor_stands_in_it(words: list[bytes], lines: list[bytes]) -> None:
-    """Anchors that overlap, too; digits as zeros."""
-    rules = [Rule(str(at), (word,), lambda _line: ()) for at, word in enumerate(words)]
-    shapes = [line.translate(SHAPE) for line in lines]
-    expected = [tuple(at for at, word in enumerate(words) if word.translate(SHAPE) in shape) for shape in shapes]
-    assert Scanner(rules).rules_of(shapes) == expected
+def test_what_a_shape_says_depends_on_no_digit() -> None:
+    """What was learned of a line gives what the rules give for other digits in its place. So no rule that is `by_shape`
+    decides by a number, and each span is the one that its value was read from. Digits of a name stay: `bf16_mfu`.
+    """
+    chance, memo = random.Random(1), Memo(Scanner(CLOCK_RULES))
+    for sample in SAMPLES:
+        raw = sample.encode()
+        SourceReader(memo=memo).feed(raw + b"\n")
+        for _ in range(4):
+            other = re.sub(rb"(?<![A-Za-z\d])\d+", lambda match: _digits(chance, len(match[0])), raw) + b"\n"
+            learned, read_anew = (SourceReader(memo=one).feed(other) for one in (memo, Memo(memo.scanner)))
+            assert list(map(repr, learned)) == list(map(repr, read_anew))
+
+
+def _digits(chance: random.Random, count: int) -> bytes:
+    return bytes(chance.choice(b"123456789") for _ in range(count))
