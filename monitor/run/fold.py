@@ -210,15 +210,13 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 def _on_memory(state: RunState, event: events.MemoryReported, _told: Told) -> bool:
     memory = state.launch.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
-        memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
+        memory.host_used_ratio = event.host_used_ratio
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
     if all(value is None for value in reported):
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
-        state.launch.memory = memory = Memory(
-            host_used=memory.host_used, host_used_ratio=memory.host_used_ratio, report=report
-        )
+        state.launch.memory = memory = Memory(host_used_ratio=memory.host_used_ratio, report=report)
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)

@@ -165,7 +165,6 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     failed_at = attempt.ending.since if failure is not None else None
     cause = "hang" if attempt.hung else told.failure or "unknown"
     planned = finished or cause in PLANNED or attempt.mixed  # of two trainings in one log none may have ended
-    state.lost_to = cause
     state.unplanned_ends += not planned
     _keep_record(state, "finished" if finished else cause, planned=planned)
     named = suspects(state) if failure is not None else []
@@ -283,7 +282,7 @@ def _count_lost(state: RunState, iteration: int) -> None:
     lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
     if lost > 0:
         seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
-        cause = state.lost_to
+        cause = state.ends[-1].failure
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

@@ -306,8 +306,6 @@ class RunState:
     """What the last arguments say that tells experiments apart (experiments.py)."""
     arguments: dict[str, str] = field(default_factory=dict)
     """Of the last launch that told its own."""
-    lost_to: str = "unknown"
-    """What the last launch ended by: its lost work is counted under this name."""
     after_finish: bool = False
     """The last launch that computed something had done what was asked, though it may have failed on its way out."""
 
