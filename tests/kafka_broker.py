@@ -33,7 +33,7 @@ def broker(**topics: int) -> Iterator[str]:
 
 
 def loki(labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> bytes:
-    """A record as our forwarder writes it: lines of (Unix nanoseconds, text)."""
+    """A record in the form of Loki's push: lines of (Unix nanoseconds, text)."""
     values = [[str(at), text] for at, text in lines]
     return json.dumps({"streams": [{"stream": dict(labels), "values": values}]}).encode()
 

@@ -119,7 +119,6 @@ def test_what_it_refuses() -> None:
     """A label without a value, an address that is none, a password without a user: exit 2 and a sentence."""
     for arguments, said in (
         (["--to", "http://x", "--label", "run", "a"], "--label run: expected NAME=VALUE"),
-        (["--to", "kafka://x/logs", "--kafka", "linger.ms", "a"], "--kafka linger.ms: expected NAME=VALUE"),
         (["--to", "x:1", "a"], "expected an http"),
         (["--to", "http://x", "--user", "u", "a"], "belong together"),
         (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "one of them"),

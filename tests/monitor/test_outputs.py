@@ -195,6 +195,6 @@ def test_outputs_are_configured(tmp_path: Path) -> None:
     assert one.path == str(tmp_path / "a.prom")
     assert isinstance(two, Pushgateway)
     assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
-    (three,) = load("", ["outputs.0={type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}"]).outputs
+    (three,) = load("", ["outputs=[{type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}]"]).outputs
     assert isinstance(three, Textfile)
     assert three.labels == {"slurm_job": "7"}
