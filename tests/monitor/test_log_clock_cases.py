@@ -17,7 +17,6 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.reading import dated_events
 from megatron_monitor.source_clock import SourceClock, clocked
 from tests.commands import command
-from tests.conftest import FIELD_LOGS, real_logs
 from tests.lines import dump
 from tests.lines import line as iteration_line
 
@@ -382,51 +381,3 @@ def test_a_log_without_stamps_is_judged_by_its_mtime() -> None:
     """Only its set-up is dated, three days ago: its iterations may be of this minute."""
     text = setup() + "".join(line(n) for n in range(1, 61))
     assert after_a_day(text, BEGIN.timestamp() + 3 * 86400.0) == ["hang firing"]
-
-
-# --- logs that others wrote -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [
-        ("microsoft_polaris_10143687.output", 2),
-        ("all_ranks_interval_100.log", 1000),
-        ("lumi_175b_32_nodes.out", 8),
-    ],
-)
-def test_healthy_field_logs_hang_nowhere(name: str, last: int) -> None:
-    """First iterations of 2,234 s and 248 s, a line every 9,750 s: all of it is proved to be work."""
-    found = records(FIELD_LOGS / name)
-    assert not [item for item in found if item.get("incident") in ("hang", "crash")]
-    assert found[-1]["summary"]["last_iteration"] == last
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-def test_the_field_hang_is_found_between_two_files() -> None:
-    """gpt-neox 3982836: the last iteration at 08:38:43, the watchdogs of the other file at 08:49:59 without a year."""
-    found = records(FIELD_LOGS / "neox_3982836.out", FIELD_LOGS / "neox_3982836.err")
-    hang = next(item for item in found if item.get("incident") == "hang" and item["status"] == "firing")
-    assert hang["iteration"] == 4500
-    assert "2025-01-07T08:40" < hang["time"] < "2025-01-07T08:50"
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-def test_a_file_of_errors_alone_proves_no_hang() -> None:
-    """The same `.err` by itself: 16 hours between two warnings in which it had nothing to say."""
-    assert said(FIELD_LOGS / "neox_3982836.err") == ["crash firing"]
-
-
-@pytest.mark.real_logs
-def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
-    """Of all logs beside the project one has hung: 2340723."""
-    hung = []
-    for path in real_logs():
-        result = command("replay", "--json", path, code=None)
-        if '"incident": "hang"' in result.stdout:
-            hung.append(path.stem)
-    assert set(hung) <= {"2340723"}
