@@ -377,7 +377,7 @@ class Belonging:
         self._watched.sources.move(source, run)
         left = self._watched.runs.get(before)
         if left is not None and not left.book.open and not self._watched.sources.of_run(before):
-            del self._watched.runs[before]
+            self._watched.runs.drop(left)
         self._watched.save_soon = True
         for log in (before, run):
             self._watched.touch(log)

@@ -70,7 +70,7 @@ class Hearing:
         heard = [one for one in since if one is not None]
         before = state.deaf_since if state.blind_since is None else state.blind_since
         blind = max(heard) if heard and len(heard) == len(since) else None
-        others = (self._watched.sources[name] for name in self._watched.sources.of_run(run.log))
+        others = self._watched.sources.of_run(run.log)
         deaf = blind is not None and all(self._since(source) is not None for source in others)
         state.deaf_since, state.blind_since = (blind, None) if deaf else (None, blind)
         state.no_heartbeat = bool(telling) and all(

@@ -54,4 +54,4 @@ class Proof:
 
 
 def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
-    return [followed[name] for run in runs for name in followed.of_run(run)]
+    return [source for run in runs for source in followed.of_run(run)]

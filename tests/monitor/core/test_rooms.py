@@ -45,7 +45,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     assert sources.ready
     first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
     other = sources.open(opened("/b.log"), "b")
-    assert sources.of_run("a") == {"/a.out", "/a.err"}
+    assert sources.of_run("a") == [first, second]
     sources.finish(first)
     sources.finish(first)  # twice counts once
     sources.finish(other)
@@ -53,7 +53,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     sources.drop(second)
     assert (sources.catching_up("a"), sources.ready) == (False, True)
     sources.drop(first)
-    assert sources.of_run("a") == set()
+    assert sources.of_run("a") == []
     assert sources.get("/a.out") is None
 
 
@@ -128,10 +128,10 @@ def test_what_is_over_expires_and_what_is_open_stays() -> None:
 def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
     """One that can be read is enough."""
     runs = Runs(config(), charts=True)
-    run = runs.begin("a", NOW)
+    run, both = runs.begin("a", NOW), [Sources(Own()).open(opened(name), "a") for name in ("/1", "/2")]
     for unreadable, followed, lost in (
-        ({}, set(), False), ({"/1": "EIO"}, {"/1", "/2"}, False), ({"/1": "EIO", "/2": "EIO"}, {"/1", "/2"}, True),
-        ({"/never-opened": "EACCES"}, set(), True),
+        ({}, [], False), ({"/1": "EIO"}, both, False), ({"/1": "EIO", "/2": "EIO"}, both, True),
+        ({"/never-opened": "EACCES"}, [], True),
     ):  # fmt: skip
         run.state.unreadable = dict(unreadable)
         runs.note_lost(run, followed, NOW)
@@ -219,7 +219,7 @@ def test_claims_do_not_walk_all_runs() -> None:
     assert len(own) == 2
     assert "new-7" in own
     for name in own:
-        del runs[name]
+        runs.drop(runs[name])
     assert runs.of_log("new-7") == []
     runs.claim(Waiting(OfLog(runs={"7": Judged(RunState("7"))})), "7", "7")
     assert [run.state.name for run in runs.of_log("7")] == ["7"], "another state file's"
