@@ -4,7 +4,6 @@ The lines are written here in the programs' formats. What is told must be proved
 """
 
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +17,6 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.reading import dated_events
 from megatron_monitor.source_clock import SourceClock, clocked
 from tests.commands import command
-from tests.conftest import FIELD_LOGS, REAL_LOGS
 from tests.lines import dump
 from tests.lines import line as iteration_line
 
@@ -280,15 +278,6 @@ def test_the_end_of_summer_time(told: Tell, tmp_path: Path) -> None:
     assert "hang at iteration 100" in reported(tmp_path / "run.log")
 
 
-def test_the_begin_of_summer_time(told: Tell) -> None:
-    """Stamps go on by an hour on a Sunday of spring at two in the morning, and the iteration says 2 s."""
-    night = datetime(2026, 3, 29, 1, 58, 0, tzinfo=UTC)
-    log = setup(begin=night) + training(1, 59, 0, begin=night)
-    assert told(log + training(60, 120, 118 + 3600, begin=night)) == []
-    day = setup() + training(1, 59, 0)
-    assert told(day + training(60, 120, 118 + 3600)) == ["hang firing", "hang resolved"]  # at 8: an hour of silence
-
-
 def test_a_scheduler_in_another_zone(told: Tell) -> None:
     """The container's clock is UTC, the scheduler's two hours ahead: the job was cancelled, it had not hung."""
     log = setup() + training(1, 60, 0)
@@ -383,52 +372,3 @@ def test_a_log_without_stamps_is_judged_by_its_mtime() -> None:
     """Only its set-up is dated, three days ago: its iterations may be of this minute."""
     text = setup() + "".join(line(n) for n in range(1, 61))
     assert after_a_day(text, BEGIN.timestamp() + 3 * 86400.0) == ["hang firing"]
-
-
-# --- logs that others wrote -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [
-        ("microsoft_polaris_10143687.output", 2),
-        ("all_ranks_interval_100.log", 1000),
-        ("lumi_175b_32_nodes.out", 8),
-    ],
-)
-def test_healthy_field_logs_hang_nowhere(name: str, last: int) -> None:
-    """First iterations of 2,234 s and 248 s, a line every 9,750 s: all of it is proved to be work."""
-    found = records(FIELD_LOGS / name)
-    assert not [item for item in found if item.get("incident") in ("hang", "crash")]
-    assert found[-1]["summary"]["last_iteration"] == last
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-def test_the_field_hang_is_found_between_two_files() -> None:
-    """gpt-neox 3982836: the last iteration at 08:38:43, the watchdogs of the other file at 08:49:59 without a year."""
-    found = records(FIELD_LOGS / "neox_3982836.out", FIELD_LOGS / "neox_3982836.err")
-    hang = next(item for item in found if item.get("incident") == "hang" and item["status"] == "firing")
-    assert hang["iteration"] == 4500
-    assert "2025-01-07T08:40" < hang["time"] < "2025-01-07T08:50"
-
-
-@pytest.mark.field_logs
-@pytest.mark.real_logs
-def test_a_file_of_errors_alone_proves_no_hang() -> None:
-    """The same `.err` by itself: 16 hours between two warnings in which it had nothing to say."""
-    assert said(FIELD_LOGS / "neox_3982836.err") == ["crash firing"]
-
-
-@pytest.mark.real_logs
-def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
-    """Of all logs beside the project one has hung: 2340723."""
-    hung = []
-    for path in sorted(REAL_LOGS.rglob("*")):
-        if path.suffix in (".log", ".out", ".err") and os.path.getsize(path) < 30_000_000:
-            result = command("replay", "--json", path, code=None)
-            if '"incident": "hang"' in result.stdout:
-                hung.append(path.stem)
-    assert set(hung) <= {"2340723"}
