@@ -70,7 +70,7 @@ WAITING = (
     "test_outputs.py", "test_scenarios.py", "test_kafka.py", "test_queries.py", "test_rules.py", "test_files.py",
 )  # fmt: skip
 """Files that wait for real programs for longer than others."""
-COMPUTING = ("test_corpus.py", "test_bounded_numbers.py", "test_redos.py", "test_same_verdicts.py", "test_launches.py")
+COMPUTING = ("test_corpus.py", "test_bounded_numbers.py", "test_redos.py", "test_launches.py")
 """Files that take the processor for longer than others."""
 
 
