@@ -13,9 +13,12 @@ PIP := install --quiet --disable-pip-version-check
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
-.PHONY: all install dev demo run test test-live test-slurm mutants soak check lint types layers golden corpus readme docs image licences versions \
-	lock sbom dist fuzz clean
+.PHONY: all help install dev demo run test nightly slow fuzz test-live test-slurm mutants soak check lint types layers golden corpus readme docs image \
+	licences versions lock sbom dist clean
 all: check
+
+help:  ## the targets
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | awk -F '\t' '{printf "%-12s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml locks/run.txt locks/build.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,34 +30,45 @@ $(VENV)/.dev: $(VENV)/.installed locks/dev.txt
 	$(INSTALL) --require-hashes -r locks/dev.txt
 	touch $@
 
-install: $(VENV)/.installed
-dev: $(VENV)/.dev
+install: $(VENV)/.installed  ## the program, in .venv, from locks/ alone
+dev: $(VENV)/.dev  ## the same with what tests and checks need
 
 demo: install  ## a simulated run with a fault half way, the daemon on it, and the page to open
 	$(BIN)/megatron-monitor demo $(ARGS)
 
-run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
-	@test -n "$(LOGS)" || { echo "say which logs: make run LOGS='/logs/**/*.out'" >&2; exit 2; }
-	$(BIN)/megatron-monitor run $(ARGS) '$(LOGS)'
+# `set -f`: the program expands the patterns, again and again; the shell would do it once.
+run: export PATTERNS = $(LOGS)
+run: install  ## follow real logs: make run LOGS='/logs/**/*.out /more/*.log'
+	@test -n "$$PATTERNS" || { echo "say which logs: make run LOGS='/logs/**/*.out /more/*.log'" >&2; exit 2; }
+	@set -f; exec $(BIN)/megatron-monitor run $(ARGS) $$PATTERNS
 
-# A file is one worker's; what waits and what computes is begun at once, what takes longest first (tests/conftest.py).
-test: dev
+# A file is one worker's, so that its servers are started once; in the order of the names, so what waits comes first.
+test: dev  ## all tests but the nightly ones: make test ARGS='tests/parsers -x'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+nightly: slow fuzz test-slurm soak mutants  ## what takes longer; `make -k nightly` goes on behind what fails
+	$(BIN)/python -m benchmarks.kafka
+
+slow: dev  ## the worst lines of every regular expression, and whatever else carries the marker nightly
+	$(BIN)/python -m pytest -n $(WORKERS) -m nightly $(ARGS)
+
+fuzz: dev  ## every property of hypothesis with twenty times the examples, other ones each time
+	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
 test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
 	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py $(ARGS)
 
-lint: dev
+lint: dev  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: dev
+types: dev  ## mypy --strict
 	$(BIN)/mypy
 
-layers: dev
+layers: dev  ## the import rules
 	$(BIN)/lint-imports
 
-check: lint types layers test
+check: lint types layers test  ## everything that must hold
 
 $(VENV)-live/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-live
@@ -70,14 +84,20 @@ $(VENV)-mutants/.installed: pyproject.toml
 	$(VENV)-mutants/bin/pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7,<9' -e '.[dev]'
 	touch $@
 
-mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices (docs/mutants.md); make mutants ARGS=outbox
-	$(VENV)-mutants/bin/python -m benchmarks.mutants $(ARGS)
+# cosmic-ray changes the files themselves, so it works in a clone; of all changes it tries so many, by chance.
+MUTANTS ?= 60
+mutants: $(VENV)-mutants/.installed  ## which changes of the code (cosmic-ray.toml) the corpus does not notice: make mutants MUTANTS=200
+	rm -rf build/mutants && git clone --quiet . build/mutants && ln -sfn $(abspath ../shared) build/shared
+	ln -sfn $(abspath $(VENV)-mutants) build/mutants/.venv
+	cd build/mutants && .venv/bin/cosmic-ray init cosmic-ray.toml session.sqlite && .venv/bin/python -c "import sqlite3; \
+		db = sqlite3.connect('session.sqlite'); keep = 'SELECT job_id FROM mutation_specs ORDER BY random() LIMIT $(MUTANTS)'; \
+		db.execute('CREATE TABLE kept AS ' + keep); \
+		[db.execute(f'DELETE FROM {table} WHERE job_id NOT IN (SELECT job_id FROM kept)') for table in ('mutation_specs', 'work_items')]; \
+		db.commit()"
+	cd build/mutants && .venv/bin/cosmic-ray exec cosmic-ray.toml session.sqlite && .venv/bin/cr-report session.sqlite --surviving-only
 
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
-
-fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
-	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
@@ -122,12 +142,12 @@ $(VENV)-docs/.installed:
 docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a network: build/docs/site/index.html
 	rm -rf build/docs
 	mkdir -p build/docs/pages
-	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana benchmarks/speed \
+	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana \
 		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
 
 versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
 	.ci/versions
 
-clean:
+clean:  ## remove what was made
 	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

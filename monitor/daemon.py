@@ -62,7 +62,7 @@ class Daemon:
     def __init__(
         self, config: Config, clock: Clock | None = None, configure: Callable[[], Config] | None = None
     ) -> None:
-        """`configure` reads the configuration again for a reload. Raises ConfigError."""
+        """`configure` reads the configuration again for a reload. Raises StartError, ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
         self._parts = services(self)

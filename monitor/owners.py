@@ -13,8 +13,6 @@ from typing import Final, Literal, NamedTuple
 from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.patterns import lazy
 
-UNSURE: Final = "unsure"
-"""The label by which a forwarder says that a pod's name does not tell its owner, and that nothing else does."""
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
 _LONGEST: Final = 63  # characters of a pod's name; longer ones are cut
 _ODD: Final = lazy(r"\W", re.ASCII)
@@ -26,7 +24,7 @@ _PATHS: Final = (
 )
 
 
-_PUSHED: Final = lazy(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)(?P<unsure>~?)\.log$")
+_PUSHED: Final = lazy(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)\.log$")
 
 
 class PodLog(NamedTuple):
@@ -74,11 +72,9 @@ def plain(label: str) -> str:
     return _ODD.sub("_", label)
 
 
-def owner(
-    labels: Mapping[str, str], namespace: str, pod: str, container: str, *, complete: bool = False
-) -> Owner | None:
+def owner(labels: Mapping[str, str], namespace: str, pod: str, container: str) -> Owner | None:
     """Of a container with these labels and annotations, by their plain names; None where nothing tells, not even the
-    pod's name. `complete`: the pod has no others, so that one without an owner's is its own.
+    pod's name.
     """
     told = {**labels, "pod": pod}
     for row, form in _table():
@@ -90,8 +86,6 @@ def owner(
             name = _KEY.sub(lambda key: told.get(plain(key[1]), ""), row.owner or "")
             name = form.sub("", name) if form is not None else name
             why = f"the labels of {row.operator}"
-        elif complete and pod:
-            return Owner(f"{namespace}/{pod}", "yes", "a pod without a label of an owner")
         else:
             found = form.fullmatch(pod) if form is not None and pod else None
             if found is None:
@@ -133,23 +127,16 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
 
 
 def unsure_pod(path: str) -> str:
-    """The pod whose output a file, or a stream in the spool, is, if its name does not tell its owner."""
-    if (log := pod_at(path)) is not None:
-        found = owner({}, log.space, log.pod, log.container)
-        return log.pod if found is not None and found.sure == "no" else ""
-    match = _PUSHED.search(path)
-    return match["pod"] if match is not None and match["unsure"] else ""
+    """The pod whose output a file is, if its name does not tell its owner."""
+    if (log := pod_at(path)) is None:
+        return ""
+    found = owner({}, log.space, log.pod, log.container)
+    return log.pod if found is not None and found.sure == "no" else ""
 
 
-def in_spool(pod: str, unsure: bool) -> str:
+def in_spool(pod: str) -> str:
     """What the name of a stream's file in the spool says of its pod."""
-    return f"~{pod[:64]}{'~' * unsure}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
-
-
-def unsure_at(path: str) -> Owner | None:
-    """What is known of such a pod."""
-    pod = unsure_pod(path)
-    return owner({}, "", pod, "") if pod else None
+    return f"~{pod[:64]}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
 
 
 def pod_of(path: str) -> str | None:

@@ -1,20 +1,18 @@
 """How the monitor reads logs: the rules of every format, and the dialects and patterns of the configuration."""
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import IO, NamedTuple
 
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Rule, Scanner
-from megatron_monitor.parsers.engine.search import best
-from megatron_monitor.parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
+from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.parsers.formats.custom import CustomReader
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
 from megatron_monitor.run.fold import UNREAD, used
 from megatron_monitor.scalars import compiled
-from megatron_monitor.system.cache_files import CacheFiles
 
 _CHUNK = 1 << 20
 
@@ -54,12 +52,8 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     for known, memo in _memos:
         if known is rules:
             return memo
-    _memos[:] = [*_memos[-1:], (rules, Memo(_scanner(rules), used, UNREAD))]
+    _memos[:] = [*_memos[-1:], (rules, Memo(Scanner(rules), used, UNREAD))]
     return _memos[-1][1]
-
-
-def _scanner(rules: tuple[Rule, ...]) -> Scanner:
-    return Scanner(rules, partial(best, kept=CacheFiles()))
 
 
 def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
@@ -78,14 +72,7 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(_scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
-
-
-_UNDATED: dict[type[Event], frozenset[str]] = {
-    **UNREAD,
-    TrainerProgressed: UNREAD[TrainerProgressed] - {"elapsed_seconds"},
-}
-"""What the log's own clock has no use for either: a bar tells how long it has run."""
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, UNREAD)
 
 
 def _used_or_dated(event: Event) -> bool:

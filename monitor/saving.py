@@ -159,8 +159,6 @@ class Saving:
         if self._saver is None:
             return
         self._core.outbox.changed = False
-        if self._store is not None:
-            self._store.closing = True
         self._saver.offer(self._core.parts(now))
         if not self._saver.wait(_LAST):
             _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)

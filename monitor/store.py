@@ -1,11 +1,10 @@
 """The state file: parts by name, each a value of its own; a cache, never the only copy of what is in a log.
 
-A header line in JSON (format, version), then frames of MessagePack: {part: its value, or None where it is no more}. A
-save appends the parts that have changed, at once and synced; the newest value of a part holds. When the file has
-doubled it is written anew beside itself and renamed, and the generation before is kept. Each frame has a checksum, so
-that the file stands for the moment of its last whole save, whatever was cut off or damaged behind that. What cannot be
-read is reported and rebuilt from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it
-runs.
+A header line in JSON (format, version), then a frame of MessagePack a save: {part: its value, or None where it is no
+more}. A save appends the parts that have changed, at once and synced; the newest value of a part holds. When the file
+has doubled it is written anew beside itself and renamed. Each frame has checksums, so that the file stands for the
+moment of its last whole save, whatever was cut off or damaged behind that. What cannot be read is reported and rebuilt
+from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it runs.
 
 Not SQLite: its WAL and its locks are not for NFS, its journals follow links that somebody lays in their way, its pages
 have no checksum, and a damaged one stands for no moment. An append and a rename work wherever a file does.
@@ -24,7 +23,7 @@ import logging
 import os
 import stat
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import BinaryIO, TypeAlias
@@ -32,11 +31,10 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 7
+VERSION = 8
 _NAME = "state"
-_HEAD = Struct(">Q?")  # bytes of the body, whether more frames belong to the same save
-_SUMS = Struct(">I16s")  # checksums of the head and of the body
-_FRAME_BYTES = 1 << 20  # of values in one frame, about
+_SIZE = Struct(">Q")  # bytes of the body of a frame
+_SUMS = Struct(">I16s")  # checksums of the size and of the body
 _SLACK = 4 << 20  # bytes that a file has grown by before it is written anew
 _NOTES = 1 << 20  # bytes of notes, of which those since the last save matter: then they begin anew
 _log = logging.getLogger(__name__)
@@ -61,7 +59,7 @@ _HEADER = json.dumps({"format": _FORMAT, "version": VERSION}).encode() + b"\n"
 
 def encoded(parts: Mapping[str, bytes | None]) -> bytes:
     """A whole file of these, in one piece: where a state is a record."""
-    return b"".join([_HEADER, *_frames(parts)])
+    return b"".join([_HEADER, *_frame(parts)])
 
 
 def decoded(data: bytes) -> tuple[dict[str, bytes], str]:
@@ -78,8 +76,6 @@ class Store:
         self.path = directory / _NAME
         self._locks: list[int] = []
         self.failures = 0
-        self.closing = False
-        """The program ends: what has doubled is written anew at the next start."""
         self._end = 0
         """Where the next frame goes; 0: the file is to be written anew, from `_loaded` on."""
         self._whole = 0  # bytes of what holds, when that was last counted
@@ -122,29 +118,24 @@ class Store:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
-        """(the parts of the newest state that can be read, what was wrong with what could not). A file of an earlier
-        version is not read: the next save writes a new one and keeps it as `state.previous`. Raises StateNewerError.
+        """(the parts that can be read, what was wrong with those that cannot). A file of an earlier version is not
+        read: the next save writes a new one. Raises StateNewerError.
         """
-        problems: list[str] = []
-        self._end = 0
-        for path in (self.path, self.path.with_suffix(".previous")):
-            try:
-                with _opened(path) as stream:
-                    found, end, problem = _read(stream)
-            except FileNotFoundError:
-                continue
-            except StateNewerError as error:
-                raise StateNewerError(f"{path}: {error}") from error
-            except (StateUnreadableError, OSError) as error:
-                problems.append(f"{path}: {error}")
-                continue
-            if problem:
-                problems.append(f"{path}: {problem}")
-            elif path == self.path:
-                self._end, self._whole = end, sum(map(len, found.values()))
-            self._loaded = dict(found) if not self._end else {}
-            return found, problems
-        return None, problems
+        self._end, self._loaded = 0, {}
+        try:
+            with _opened(self.path) as stream:
+                found, end, problem = _read(stream)
+        except FileNotFoundError:
+            return None, []
+        except StateNewerError as error:
+            raise StateNewerError(f"{self.path}: {error}") from error
+        except (StateUnreadableError, OSError) as error:
+            return None, [f"{self.path}: {error}"]
+        if problem:
+            self._loaded = dict(found)
+            return found, [f"{self.path}: {problem}"]
+        self._end, self._whole = end, sum(map(len, found.values()))
+        return found, []
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -154,7 +145,7 @@ class Store:
             if self._end:
                 self._append(parts)
             else:
-                self._write_anew([{**self._loaded, **parts}])
+                self._write_anew({**self._loaded, **parts})
                 self._loaded = {}
         except OSError as error:
             self.failures += 1
@@ -162,14 +153,9 @@ class Store:
                 _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
             return False
         self.failures = 0
-        if self._end > 2 * self._whole + _SLACK and not self.closing:
-            try:
-                with contextlib.closing(self._compacted()) as several:
-                    self._write_anew(several)
-            except OSError as error:
-                self._whole = self._end  # when it has doubled again
-                _log.warning("state=%s not written anew: %s; it grows on", self.path, error)
-        return True
+        if self._end > 2 * self._whole + _SLACK:
+            self._compact()
+        return self._end > 0
 
     @property
     def wants_all(self) -> bool:
@@ -187,43 +173,40 @@ class Store:
             if os.fstat(descriptor).st_size < self._end:
                 self._end = 0
                 raise OSError(errno.ESTALE, "somebody has cut it")
-            end = _written(descriptor, _frames(parts), self._end)  # over what an attempt that failed has left
+            end = _written(descriptor, _frame(parts), self._end)  # over what an attempt that failed has left
             os.ftruncate(descriptor, end)
             os.fsync(descriptor)
             self._end = end
         finally:
             os.close(descriptor)
 
-    def _compacted(self) -> Generator[Parts, None, None]:
-        """What of the present file holds, in its order, frame by frame: it may be larger than the memory."""
-        last: dict[str, int] = {}
-        with _opened(self.path) as stream:
-            stream.readline()
-            for number, (parts, _, _) in enumerate(_frames_of(stream)):
-                last |= dict.fromkeys(parts, number)
-            stream.seek(0)
-            stream.readline()
-            for number, (parts, _, _) in enumerate(_frames_of(stream)):
-                yield {name: value for name, value in parts.items() if last[name] == number and value is not None}
+    def _compact(self) -> None:
+        """Write anew what of the file holds."""
+        try:
+            with _opened(self.path) as stream:
+                found, _, problem = _read(stream)
+            if problem:
+                raise StateUnreadableError(problem)
+            self._write_anew(found)
+        except StateUnreadableError as error:  # somebody has spoilt it
+            self._end = 0
+            _log.warning("state=%s: %s; all of it is saved anew", self.path, error)
+        except OSError as error:
+            self._whole = self._end  # when it has doubled again
+            _log.warning("state=%s not written anew: %s; it grows on", self.path, error)
 
-    def _write_anew(self, several: Iterable[Parts]) -> None:
-        temporary, previous = self.path.with_suffix(".new"), self.path.with_suffix(".previous")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(temporary, flags, 0o600)
-        except FileExistsError:  # left by a crash, or laid there
+    def _write_anew(self, parts: Mapping[str, bytes | None]) -> None:
+        temporary = self.path.with_suffix(".new")
+        with contextlib.suppress(FileNotFoundError):  # left by a crash, or laid there
             os.unlink(temporary)
-            descriptor = os.open(temporary, flags, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o600)
         try:
-            end = _written(descriptor, [_HEADER], 0)
-            for parts in several:
-                end = _written(descriptor, _frames(parts, more=True), end)
-            end = _written(descriptor, _frames({}), end)
+            whole = {name: value for name, value in parts.items() if value is not None}
+            end = _written(descriptor, [_HEADER, *_frame(whole)], 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        with contextlib.suppress(FileNotFoundError):  # the first generation, or a crash came between these two
-            os.replace(self.path, previous)
         os.replace(temporary, self.path)
         self._end = self._whole = end
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -256,7 +239,7 @@ class Store:
 def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
     """(the parts, where the next frame goes, what is damaged behind these)."""
     try:
-        header = json.loads(stream.readline(_FRAME_BYTES))
+        header = json.loads(stream.readline(1 << 20))
     except (ValueError, RecursionError) as error:
         raise StateUnreadableError("its header is no JSON") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
@@ -267,14 +250,11 @@ def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
     if version != VERSION:
         raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
     found: Parts = {}
-    saved: Parts = {}
     end, problem = 0, ""
     try:
-        for parts, more, after in _frames_of(stream):
-            saved.update(parts)
-            if not more:
-                found.update(saved)
-                saved, end = {}, after
+        for parts, after in _frames_of(stream):
+            found.update(parts)
+            end = after
     except StateUnreadableError as error:
         problem = f"{error}; what was saved behind that is read from the logs again"
     if not end:
@@ -282,37 +262,27 @@ def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
     return {name: value for name, value in found.items() if value is not None}, end, problem
 
 
-def _frames(parts: Mapping[str, bytes | None], *, more: bool = False) -> Iterator[bytes]:
-    """Of one save, or, with `more`, of the beginning of one."""
-    several: list[Parts] = [{}]
-    size = 0
-    for name, value in parts.items():
-        if size > _FRAME_BYTES:
-            several.append({})
-            size = 0
-        several[-1][name] = value
-        size += len(value or b"")
-    for number, one in enumerate(several, 1):
-        body = msgspec.msgpack.encode(one)
-        head = _HEAD.pack(len(body), more or number < len(several))
-        yield head + _SUMS.pack(zlib.crc32(head), _digest(body)) + body
+def _frame(parts: Mapping[str, bytes | None]) -> tuple[bytes, bytes]:
+    """Of one save: its head and its body."""
+    body = msgspec.msgpack.encode(parts)
+    size = _SIZE.pack(len(body))
+    return size + _SUMS.pack(zlib.crc32(size), _digest(body)), body
 
 
-def _frames_of(stream: BinaryIO) -> Iterator[tuple[Parts, bool, int]]:
-    """(parts, whether more belong to the same save, where the frame ends), to the end, or to what a save was killed at.
-    Raises StateUnreadableError where one is damaged.
+def _frames_of(stream: BinaryIO) -> Iterator[tuple[Parts, int]]:
+    """(parts, where the frame ends), to the end, or to what a save was killed at. StateUnreadableError where one is
+    damaged.
     """
-    while len(head := stream.read(_HEAD.size + _SUMS.size)) == _HEAD.size + _SUMS.size:
-        size, more = _HEAD.unpack_from(head)
-        crc, digest = _SUMS.unpack_from(head, _HEAD.size)
-        if crc != zlib.crc32(head[: _HEAD.size]):
+    while len(head := stream.read(_SIZE.size + _SUMS.size)) == _SIZE.size + _SUMS.size:
+        (size,), (crc, digest) = _SIZE.unpack_from(head), _SUMS.unpack_from(head, _SIZE.size)
+        if crc != zlib.crc32(head[: _SIZE.size]):
             raise StateUnreadableError(f"it is damaged at byte {stream.tell() - len(head)}")
         body = stream.read(size)
         if len(body) < size:
             return
         if digest != _digest(body):
             raise StateUnreadableError(f"it is damaged between the bytes {stream.tell() - size} and {stream.tell()}")
-        yield msgspec.msgpack.decode(body, type=Parts), more, stream.tell()
+        yield msgspec.msgpack.decode(body, type=Parts), stream.tell()
 
 
 def _digest(body: bytes) -> bytes:

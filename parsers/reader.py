@@ -4,23 +4,23 @@ Law: any bytes in any chunking give the same events and never raise. `save()` an
 over a restart; it goes with the offset `consumed_bytes`, the end of the last complete line.
 
 A block of whole lines is cut; of each line it is known by its shape (engine/memo.py) whether it is noise, which rules
-to ask, or how to read it by template. Rules are the reference: what a template gives, they would have given.
+to ask, or how to read it by slices (engine/spans.py). Rules are the reference: what these give, they would have given.
 """
 
 import contextlib
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
-from megatron_monitor.parsers.engine.memo import Memo, Shape
+from megatron_monitor.parsers.engine.memo import Known, Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from megatron_monitor.parsers.engine.templates import Answer
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
@@ -29,6 +29,8 @@ from megatron_monitor.parsers.wrappers import CUT, Unwrapper
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
 _SHORT = 1000  # bytes of a line that is remembered
+_Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
+"""A rule and what it gave."""
 
 
 @cache
@@ -74,7 +76,7 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
-        self._redrawn = b""
+        self._redrawn = b"\n"  # no line
         self._unwrapper = Unwrapper()
         self._key_lines = 0  # that a private key which has begun may still have
 
@@ -192,8 +194,7 @@ class SourceReader:
         place, count = 0, len(lines)
         while place < count:
             if self._open or self._extra:  # every line is asked for
-                entry = known[place]
-                self._read_line(lines[place], numbers[place], entry.rules if entry else (), out)
+                self._read_line(lines[place], numbers[place], known[place], out, learns=False)
                 place += 1
                 continue
             for index in range(place, count):
@@ -201,25 +202,24 @@ class SourceReader:
                 if entry is None:
                     continue
                 raw = lines[index]
-                template = entry.template
-                if template is None and entry.new:
-                    template = self._memo.template(entry, raw)
-                if template is not None:
-                    if template.redrawn:
-                        if raw == self._redrawn:
-                            continue
-                        self._redrawn = raw
-                    answer = template.read(raw)
-                    if answer:
+                if raw == self._redrawn:
+                    continue
+                layout = entry.layout
+                if layout is None and entry.answer is not None:
+                    layout = self._memo.layout(entry)
+                if layout is not None:
+                    answer = layout.read(raw)
+                    if answer is not None:
                         line = numbers[index]
-                        for rule, event in zip(template.rules, answer):  # noqa: B905  as many: this is each line's way
+                        if layout.redrawn:
+                            self._redrawn = raw
+                        for rule, event in answer:
                             out.append(LogEvent(line, rule, event, raw))
-                        if line != self._last_matched:
+                        if answer and line != self._last_matched:
                             self.matched_lines += 1
                             self._last_matched = line
-                    if answer is not None:
                         continue
-                self._read_line(raw, numbers[index], entry.rules, out, entry)
+                self._read_line(raw, numbers[index], entry, out)
                 if self._open:
                     break
             place = index + 1
@@ -235,37 +235,32 @@ class SourceReader:
             places += [number] * (len(found) - len(places))
         return found, places
 
-    def _read_line(
-        self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent], shape: Shape | None = None
-    ) -> None:
-        """The reference reading: each part of the line goes to the open gatherers and then to the rules.
-
-        `shape`: what the memo holds of such lines, where it may learn from this one.
+    def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent], *, learns: bool = True) -> None:
+        """Each part of the line goes to the open gatherers and then to the rules. `learns`: so that further lines of
+        the shape need none of that.
         """
         if self._key_lines or b"PRIVATE KEY" in raw:
-            raw = self._without_key(raw)
-        before = len(out)
-        parts = 0
-        for segment, line in _segments(raw):
-            parts += 1
-            for rule, event, shown in self._ask(line, rules):
-                out.append(LogEvent(number, rule, event, shown or segment or raw))
-        found = out[before:]
-        learns = shape is not None and parts == 1 and not self._open and shape.template is None
-        if not found:
-            if shape is not None and learns:
-                self._memo.rule_out(shape, raw, lambda other: self._alone(other, rules))
-            return
+            raw, learns = self._without_key(raw), False
+        found: list[LogEvent] = []
+        rules = shape.rules if shape else ()
+        parts = _segments(raw)
+        for segment, line in parts:
+            shown = segment or raw
+            if self._offered(line, number, shown, found):
+                continue
+            items, asked = self._read_by_rules(line, rules)
+            if shape and learns and len(parts) == 1 and not self._open and (not items or shown is raw):
+                self._memo.learn(shape, raw, asked, items)
+            self._take(items, line, number, shown, found)
         used = self._memo.used
         if used is not None:
-            out[before:] = [entry for entry in found if used(entry.event)]
-        if number != self._last_matched:
+            found = [entry for entry in found if used(entry.event)]
+            if found and all(entry.event.redrawn for entry in found):
+                self._redrawn = raw
+        if found and number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
-        if shape is not None and learns and found[0].raw is raw:
-            answer = [(entry.rule, entry.event) for entry in found]
-            if all(self._memo.templated[rule] for rule, _ in answer):
-                self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))
+        out += found
 
     def _without_key(self, raw: bytes) -> bytes:
         """A line of a private key, or one between its lines, without what is secret of it."""
@@ -275,52 +270,60 @@ class SourceReader:
             self._key_lines = 0 if b"-----END " in raw else _KEY_LINES
         return in_key(raw) if inner else raw
 
-    def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
-        """What a line says by itself. Changes nothing."""
-        return [
-            (name, item)
-            for _, line in _segments(raw)
-            for name, item in self._read_by_rules(line, rules)
-            if isinstance(item, Event)
-        ]
-
-    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event | Gatherer]]:
-        """What the first rule that answers says. A number in it that is none (fields.py) makes it malformed too."""
-        malformed = ""
-        for index in rules:
+    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> tuple[list[_Said], int]:
+        """What the first rule that answers says, and how many were asked. A number in it that is none (fields.py) makes
+        it malformed too.
+        """
+        malformed, asked = "", 0
+        items: list[_Said] = []
+        for asked, index in enumerate(rules, 1):  # noqa: B007
             rule = self._rules[index]
             before = rejected()
-            items: list[tuple[str, Event | Gatherer]] = [(rule.name, item) for item in rule.read(line)]
+            items = [(rule.name, self._reduced(item)) for item in rule.read(line)]
             if rejected() != before:
                 malformed = malformed or rule.name
             if items:
                 break
-        else:
-            items = []
         if malformed:
             items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
-        return items
+        return items, asked
 
-    def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event, str]]:
-        """(rule, event, the line that tells it where that is an earlier one)."""
-        found: list[tuple[str, Event, str]] = []
+    def _reduced(self, item: Event | Spanned | Gatherer) -> Event | Spanned | Gatherer:
+        """Without the fields that nobody reads."""
+        if isinstance(item, Spanned):
+            for name in self._memo.unread.get(item.make, ()):
+                item.values.pop(name, None)
+        return item
+
+    def _offered(self, line: Line, number: int, shown: bytes | str, out: list[LogEvent]) -> bool:
+        """Offer the line to what is open; whether it was taken."""
         for place in reversed(range(len(self._open))):  # the one that was opened last is nearest
             name, gatherer = self._open[place]
             events, taken, done = gatherer.offer(line)
-            if events:
-                found += [(name, event, gatherer.shown) for event in events]
+            out.extend(LogEvent(number, name, event, gatherer.shown or shown) for event in events)
             if done:
                 del self._open[place]
             if taken:
-                return found
-        for name, item in self._read_by_rules(line, rules) if rules else ():
-            if isinstance(item, Event):
-                found.append((name, item, ""))
-            else:
+                return True
+        return False
+
+    def _take(
+        self,
+        items: Sequence[_Said],
+        line: Line,
+        number: int,
+        shown: bytes | str,
+        out: list[LogEvent],
+    ) -> None:
+        """What the rules gave: events into `out`, gatherers are opened. Then the site's own rules are asked."""
+        for name, item in items:
+            if isinstance(item, Gatherer):
                 self._open.append((name, item))
+            else:
+                events = item.events() if isinstance(item, Spanned) else [item]
+                out.extend(LogEvent(number, name, event, shown) for event in events)
         for rule in self._extra:
-            found.extend((rule.name, item, "") for item in rule.read(line) if isinstance(item, Event))
-        return found
+            out.extend(LogEvent(number, rule.name, item, shown) for item in rule.items(line) if isinstance(item, Event))
 
 
 def _carries(data: bytes) -> bool:
@@ -346,4 +349,7 @@ def _short_segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
     parts = segments(kept)
     as_it_stands = len(parts) == 1 and kept is text
     stripped = ((segment, *strip_prefixes(segment)) for segment in parts)
-    return tuple(("" if as_it_stands else segment, Line(rest, prefix)) for segment, prefix, rest in stripped)
+    return tuple(
+        ("" if as_it_stands else segment, Line(rest, prefix, len(segment) - len(rest)))
+        for segment, prefix, rest in stripped
+    )

@@ -15,6 +15,8 @@ from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
+from ahocorasick_rs import BytesAhoCorasick
+
 from megatron_monitor.parsers.patterns import patterned
 from megatron_monitor.parsers.tables import table_in
 
@@ -25,23 +27,20 @@ _PATTERNS: Final = tuple(
     (tuple(row["words"]), pattern)
     for row, pattern in patterned(table_in("megatron_monitor.parsers", "secrets.toml"), "secrets")
 )
-"""Words of which a line in lower case holds one, else the pattern is not tried; what stays is the group `head`."""
-_TOKEN: Final = next(words for words, _ in _PATTERNS if words[0] == "token ")  # no tokens per second
-_STEMS: Final = (
-    "key", "secret", "pass", "credential", "bearer", "auth", "wandb", "comet", "://", "pwd", "curl", "cookie", "mysql",
-    "mariadb", "redis-cli", ":aa", "sig=", "hooks", "hf_", "akia", "asia", "gh", "gl", "xox", "xapp-", "sk-", "sk_",
-    "k_live_", "k_test_", "whsec_", "sg.", "aiza", "ya29.", "gocspx-", "npm_", "pypi-", "pat", "hvs.", "r8_", "api",
-    "_v1_", "pplx-", "local-", "eyj", "token_",
-)  # fmt: skip
-"""Each word of a pattern holds one of them: of a line the patterns of its stems are tried."""
-_OF: Final = {
-    stem: [row for row, (words, _) in enumerate(_PATTERNS) if any(stem in word for word in words)]
-    for stem in (*_STEMS, "token")
-}
+"""Words of which a line holds one, as it stands or in lower case, else the pattern is not tried; what
+stays is the group `head`.
+"""
+_ROWS: Final[dict[bytes, list[int]]] = {}
+"""Word -> the patterns of which it is one."""
+for _row, (_words, _) in enumerate(_PATTERNS):
+    for _word in _words:
+        _ROWS.setdefault(_word.encode(), []).append(_row)
+_ROWS_OF: Final = tuple(_ROWS.values())
+_WORDS: Final = BytesAhoCorasick(list(_ROWS))
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """Of the names of files, of which there may be 100,000, those without it hold no secret."""
-_TIMES: Final = 16  # that a pattern is tried: one secret may have hidden the next
+_TIMES: Final = 16  # that the patterns are tried: one secret may have hidden the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
@@ -69,20 +68,13 @@ def _masked_name(name: str) -> str:
 
 def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
-    lower = text.lower()
-    stems = [stem for stem in _STEMS if stem in lower]  # in one pass: most lines that are read go through here
-    if "token" in lower and any(word in lower for word in _TOKEN):
-        stems.append("token")
-    if not stems:
-        return text
+    hits = _WORDS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
-    for row in sorted({row for stem in stems for row in _OF[stem]}):
-        words, pattern = _PATTERNS[row]
-        for word in words:
-            if word in lower:
-                for _ in range(_TIMES):
-                    before, found = found, pattern.sub(lambda match: match["head"] + MASK, found)
-                    if found == before:
-                        break
-                break
+    patterns = [_PATTERNS[row][1] for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]})]
+    for _ in range(_TIMES):
+        before = found
+        for pattern in patterns:
+            found = pattern.sub(lambda match: match["head"] + MASK, found)
+        if found == before:
+            break
     return text if found == text else found

@@ -38,7 +38,7 @@ def claims(dialects: Sequence[Dialect]) -> Iterator[str]:
             readers = [
                 rule.name.partition(".")[0]
                 for rule in rules
-                if any(anchor in raw for anchor in rule.anchors) and list(rule.read(line))
+                if any(anchor in raw for anchor in rule.anchors) and list(rule.items(line))
             ]
             first = next(iter(readers), dialect.name)
             for other in dict.fromkeys([*readers, dialect.name]):

@@ -1,7 +1,5 @@
 """What all tests share: hypothesis profiles, where real logs may be, and whether end-to-end tests are required."""
 
-import functools
-import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,16 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
-from msgspec import inspect
-from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
 
-from megatron_monitor.cli import GARBAGE
 from megatron_monitor.core.aside import Aside
 from tests import simulated as simulated  # further forms of timers, for all tests
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared"
+SHARED = Path(os.environ.get("MEGATRON_MONITOR_SHARED", ROOT.parent / "shared"))
 REAL_LOGS = SHARED / "logs"
 FIELD_LOGS = SHARED / "field-logs"
 """Logs that others wrote, beside the project; tests that read them are marked `real_logs` and `field_logs`."""
@@ -39,25 +33,17 @@ TOOLS = {
 
 # Derandomised, so that red means red; no deadline, so that a busy machine is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fuzz", deadline=None, max_examples=2000, suppress_health_check=list(HealthCheck))
 settings.load_profile("default")
 
 
-# Seven thousand tests are objects that stay: while they are made nothing is garbage, and afterwards no collection looks
-# at them.
-gc.disable()
-# What a configuration is made of takes 5 ms to find out. The program reads one in its life, the tests read thousands.
-inspect.type_info = functools.cache(inspect.type_info)
+def examples(count: int) -> settings:
+    """For a property that takes so many examples by default, and twenty times as many with the profile `fuzz`."""
+    return settings(max_examples=count * settings().max_examples // 100)
+
+
 # Prometheus's tools and the like live for seconds, of which a fifth went into Go's collector.
 os.environ.setdefault("GOGC", "400")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """The tests are there: from now on what they leave is collected, as often as the program does it."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
-    gc.enable()
 
 
 def loaded(text: str) -> Any:
@@ -65,43 +51,13 @@ def loaded(text: str) -> Any:
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
-WAITING = (
-    "test_alert_path.py", "test_slurm.py", "test_page.py", "test_nobody_looks.py", "test_daemon.py", "test_demo.py",
-    "test_outputs.py", "test_scenarios.py", "test_kafka.py", "test_queries.py", "test_rules.py", "test_files.py",
-)  # fmt: skip
-"""Files that wait for real programs for longer than others."""
-COMPUTING = ("test_corpus.py", "test_bounded_numbers.py", "test_redos.py", "test_launches.py")
-"""Files that take the processor for longer than others."""
+KNOWN_LOGS = (ROOT / "tests" / "golden" / "real_logs.txt").read_text().split()
 
 
-def _place(item: pytest.Item) -> tuple[int, int]:
-    """The place of its file in the order: what waits first, what computes last, what takes longest at both ends."""
-    name = item.path.name
-    if name in COMPUTING:
-        return 2, COMPUTING.index(name)
-    waits = item.path.relative_to(ROOT).parts[1] in ("deploy", "e2e", "grafana", "slurm")
-    return 0 if waits else 1, WAITING.index(name) if waits and name in WAITING else len(WAITING)
-
-
-class BothEnds(LoadFileScheduling):
-    """A file is one worker's, so that its servers are started once. Every third worker takes files from the end of the
-    order: it computes while the others wait.
-    """
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        if int(node.gateway.id.removeprefix("gw")) % 3 == 1:
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
-        super()._assign_work_unit(node)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """As `make test` asks for it; any other distribution is pytest-xdist's own."""
-    return BothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-SUMMARY: pytest.StashKey[list[str]] = pytest.StashKey()
-"""Lines that a test wants to see at the end of the session."""
+def real_logs(*, known: bool = True) -> list[Path]:
+    """The logs below `REAL_LOGS` of which the tests know what is true, or those that were added since."""
+    found = [path for path in sorted(REAL_LOGS.rglob("*")) if path.suffix in (".log", ".out", ".err")]
+    return [path for path in found if (str(path.relative_to(REAL_LOGS)) in KNOWN_LOGS) is known]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -124,27 +80,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         raise failed[0]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is said yet."""
-    config.stash[SUMMARY] = []
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker hands its lines over."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["summary"] = session.config.stash[SUMMARY]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A worker's lines; one that crashed has none."""
-    node.config.stash[SUMMARY] += getattr(node, "workeroutput", {}).get("summary", [])
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """All lines, before pytest's own last one."""
-    for row in config.stash[SUMMARY]:
-        terminalreporter.write_line(row)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The logs that no test knows."""
+    for path in real_logs(known=False):
+        terminalreporter.write_line(f"no test knows this log: {path} (tests/golden/real_logs.txt)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -153,8 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that read real logs skip where there are none; the end-to-end tools may be required. In order of time."""
-    items.sort(key=_place)
+    """Tests that read real logs skip where there are none; the end-to-end tools may be required."""
     absent = {name for name, place in (("real_logs", REAL_LOGS), ("field_logs", FIELD_LOGS)) if not place.is_dir()}
     required = os.environ.get("MEGATRON_MONITOR_REQUIRE_E2E") == "1"
     lacking = {marker: [tool for tool in tools if not shutil.which(tool)] for marker, tools in TOOLS.items()}

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.programs import TETHERED, free_port, wait
+from tests.programs import TETHERED, free_port, slack, wait
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def broker(**topics: int) -> Iterator[str]:
         wait(lambda: bool(admin.list_topics(timeout=5).brokers), 20.0, "the broker answers")
         wanted = [NewTopic(name, num_partitions=count) for name, count in topics.items()]
         for made in admin.create_topics(wanted, request_timeout=20).values() if wanted else ():
-            made.result(20)
+            made.result(slack(20))
         yield address
     finally:
         process.kill()
@@ -33,7 +33,7 @@ def broker(**topics: int) -> Iterator[str]:
 
 
 def loki(labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> bytes:
-    """A record as our forwarder writes it: lines of (Unix nanoseconds, text)."""
+    """A record in the form of Loki's push: lines of (Unix nanoseconds, text)."""
     values = [[str(at), text] for at, text in lines]
     return json.dumps({"streams": [{"stream": dict(labels), "values": values}]}).encode()
 

@@ -80,7 +80,7 @@ def serving(server: Server) -> Iterator[Server]:
             yield server
         finally:
             server.shutdown()
-            thread.join(10.0)
+            thread.join(slack(10.0))
 
 
 def listening(pid: int) -> int | None:
@@ -114,7 +114,7 @@ def running(directory: Path, *command: str | Path, listen: str, ready: str) -> I
         yield address
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=slack(10))
 
 
 class Prometheus:
@@ -130,7 +130,7 @@ class Prometheus:
         try:
             with urllib.request.urlopen(
                 f"http://{self.address}/api/v1/{path}{'' if posted else f'?{text}'}",
-                text.encode() if posted else None, timeout=60,
+                text.encode() if posted else None, timeout=slack(60),
             ) as answer:  # fmt: skip
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
@@ -173,7 +173,7 @@ def prometheus_on_blocks(directory: Path, history: Path) -> Iterator[Prometheus]
     """A Prometheus whose store promtool made from an OpenMetrics file; nothing is too old for it."""
     made = subprocess.run(
         ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(history), str(directory / "data")],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=slack(120),
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     with prometheus(directory, "{}", "--storage.tsdb.retention.time=100y") as server:

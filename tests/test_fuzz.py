@@ -9,7 +9,7 @@ import json
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import msgpack
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -26,6 +26,7 @@ from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.http import App
 from tests.clock import ManualClock
+from tests.conftest import examples
 from tests.monitor.core.test_jump import line
 from tests.plain import decode, encode
 
@@ -142,7 +143,7 @@ def check_state(core: Core, now: float) -> None:
 @given(LOGS, st.booleans())
 @example(b"\x01\x1b[2J" + line(0), True)
 @example(b"\x7f\xc2\x9b2J" + line(0), True)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_log(data: bytes, live: bool) -> None:
     """Lines made of anchors, real lines, hostile texts and bytes: nothing raises, and every way out stays sound."""
     core = core_of()
@@ -158,7 +159,7 @@ def test_any_log(data: bytes, live: bool) -> None:
 
 
 @given(st.binary(max_size=3000), st.lists(st.integers(0, 3000), max_size=5))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_bytes(data: bytes, cuts: list[int]) -> None:
     """The reader takes any bytes in any chunks and never raises."""
     reader = SourceReader()

@@ -13,6 +13,7 @@ import pytest
 from megatron_monitor.commands.arguments import Given
 from megatron_monitor.once import metrics_page
 from megatron_monitor.simulate import Fault, Scenario, write
+from tests.programs import slack
 
 GOLDEN = Path(__file__).parent / "golden" / "metrics.txt"
 SCENARIO = Scenario(
@@ -61,5 +62,5 @@ def test_promtool_finds_nothing(page: str) -> None:
     """Prometheus's own linter has no word to say."""
     promtool = shutil.which("promtool")
     assert promtool is not None
-    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=slack(30))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

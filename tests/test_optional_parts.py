@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lines import line
-from tests.programs import TETHERED, free_port, get, wait
+from tests.programs import TETHERED, free_port, get, slack, wait
 
 ROOT = Path(__file__).parents[1]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -35,12 +35,14 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_their_commands_are_not_there(without: dict[str, str]) -> None:
     """`--help` lists what works, and each of these commands can be loaded."""
     command = [sys.executable, "-m", "megatron_monitor"]
-    done = subprocess.run([*command, "--help"], env=without, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--help"], env=without, capture_output=True, text=True, timeout=slack(60))
     listed = set(re.findall(r"^  (\S+)", done.stdout.partition("Commands:")[2], re.MULTILINE))
     assert {"run", "replay", "check-config"} <= listed
     assert listed.isdisjoint({"report", "simulate", "nodes", "forward", "backfill"})
     for name in listed:
-        done = subprocess.run([*command, name, "--help"], env=without, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [*command, name, "--help"], env=without, capture_output=True, text=True, timeout=slack(60)
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -59,7 +61,7 @@ def test_it_watches_a_log(without: dict[str, str], tmp_path: Path) -> None:
             get(f"http://{address}/")
         finally:
             daemon.terminate()
-            daemon.wait(timeout=60)
+            daemon.wait(timeout=slack(60))
     assert "Traceback" not in errors.read_text()
 
 

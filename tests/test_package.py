@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import PYTHON
+from tests.programs import PYTHON, slack
 
 FOREIGN = ("monitor", "parsers")
 IMPORTING = """
@@ -35,5 +35,7 @@ def test_a_training_keeps_its_own_packages(tmp_path: Path, first: bool, named: s
     if named == "PYTHONPATH":
         environment["PYTHONPATH"] = str(tmp_path)
     cwd = tmp_path if named == "current directory" else tmp_path / "monitor"
-    done = subprocess.run([PYTHON, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [PYTHON, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=slack(60)
+    )
     assert done.returncode == 0, done.stderr

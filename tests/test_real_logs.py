@@ -13,7 +13,7 @@ from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
 from megatron_monitor.system.clock import SystemClock
 from tests.clock import ManualClock
-from tests.conftest import REAL_LOGS
+from tests.conftest import REAL_LOGS, real_logs
 
 pytestmark = pytest.mark.real_logs
 
@@ -24,9 +24,7 @@ def core() -> Core:
     later = ManualClock(
         wall=SystemClock().wall() + 86400
     )  # a fresh copy's files are of today: nothing may depend on it
-    found, _ = read_all(
-        Given().configured([f"{REAL_LOGS}/*/*.out", f"{REAL_LOGS}/*/*.log", f"{REAL_LOGS}/*/*.err"]), later
-    )
+    found, _ = read_all(Given().configured([f"{REAL_LOGS}/*/{path.name}" for path in real_logs()]), later)
     return found
 
 

@@ -24,6 +24,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import RULES
 from tests.test_forms import FORMS
 
+pytestmark = pytest.mark.nightly
 SIZE = 64 * 1024
 LIMIT = 0.05
 PART = SIZE // 16
@@ -53,7 +54,7 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
                 yield from held(item, depth + 1)
 
     found: dict[str, list[re.Pattern[str]]] = {}
-    for module in pkgutil.walk_packages(parsers.__path__, "parsers."):
+    for module in pkgutil.walk_packages(parsers.__path__, "megatron_monitor.parsers."):
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
     for name, form in FORMS:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.simulate import Scenario, write
-from tests.programs import INSTALLED, PYTHON
+from tests.programs import INSTALLED, PYTHON, slack
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,7 +30,7 @@ def loaded(*arguments: str) -> set[str]:
         "main()\n"
     )
     done = subprocess.run(
-        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=slack(60)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())

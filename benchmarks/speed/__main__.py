@@ -1,7 +1,6 @@
-"""Measure speed and scale: `python -m benchmarks.speed [part ...]` (all: 12 minutes, 12 GB of scratch space).
+"""Measure speed and scale: `python -m benchmarks.speed [part ...] [--share 0.1] [--write]`; all parts take ten minutes.
 
-Parts: real replay generated start growth live idle latency scrape resume restart files runs.
-Needs mtail (Debian: apt-get install mtail).
+Parts: real (needs mtail: apt-get install mtail), replay, start, files, runs.
 """
 
 import argparse
@@ -9,74 +8,79 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.speed import generated, real, scale, steady
-from benchmarks.speed.measure import QUICK, SCRATCH, Row, Sizes, machine, table, version
+from benchmarks.speed import daemon, real
+from benchmarks.speed.logs import HEAD, iterations, written
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, machine, run, table
 
-_PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "docs" / "measured.md")
-_PARTS: dict[str, Callable[[Sizes], list[Row]]] = {
-    "generated": lambda sizes: [*generated.replaying(sizes), *generated.start_up(sizes)],
-    "start": generated.starting,
-    "growth": generated.growth,
-    "live": steady.live,
-    "idle": steady.idle,
-    "latency": steady.latency,
-    "scrape": steady.scrape,
-    "resume": steady.resume,
-    "restart": scale.restart,
-    "files": scale.files,
-    "runs": scale.runs,
-}
+_PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
+_REPLAY_GOAL = 25.0  # seconds for a million iterations
+_START_GOAL = 0.12  # seconds of processor
 
 
-def measured(parts: list[str], sizes: Sizes, folder: Path) -> tuple[str, list[Row]]:
-    """(the report, its rows)."""
-    head = f"{machine()}; {version(['mtail', '--version'])}."
-    rows: list[Row] = []
-    by_log = ""
+def replay(share: float) -> list[Row]:
+    """A million generated iterations judged by all detectors on the log's own clock."""
+    count = int(1_000_000 * share)
+    short = run((*MONITOR, "replay", str(written(SCRATCH / "short.log", iterations(count // 100)))))
+    long = run((*MONITOR, "replay", str(written(SCRATCH / "long.log", iterations(count)))))
+    what, goal = f"`replay` of {count:,} iteration lines (generated log)", _REPLAY_GOAL * count / 1e6
+    spent = f"{long.cpu:.1f} s of processor, {long.wall:.1f} s wall"
+    peaks = f"{short.peak:.0f} MB and {long.peak:.0f} MB"
+    return [
+        Row(what, spent, f"{goal:.1f} s", long.wall <= goal),
+        Row(f"... peak memory, {count // 100:,} and {count:,}", peaks, "within 10 %", long.peak <= 1.1 * short.peak),
+    ]
+
+
+def start(_share: float) -> list[Row]:
+    """What a start takes, before the first line is read: the least of several, for others only make it longer."""
+    tiny = str(written(SCRATCH / "empty.log", [HEAD]))
+    rows = []
+    for what, command in (("`--help`", ("--help",)), ("`run --once` of some lines", ("run", "--once", tiny))):
+        least = min(run((*MONITOR, *command)).cpu for _ in range(7))
+        rows.append(Row(f"start, {what}", f"{least:.2f} s of processor", f"{_START_GOAL:.2f} s", least <= _START_GOAL))
+    return rows
+
+
+_PARTS: dict[str, Callable[[float], list[Row]]] = {
+    "replay": replay, "start": start, "files": daemon.files, "runs": daemon.runs,
+}  # fmt: skip
+
+
+def measured(parts: list[str], share: float, folder: Path) -> str:
+    """The report: the machine, the rows, the table by log."""
+    rows, by_log = list[Row](), ""
     for part in parts:
         began = time.perf_counter()
         if part == "real":
-            found, by_log = real.against_mtail(sizes, folder)
+            found, by_log = real.against_mtail(share, folder)
             rows += found
-        elif part == "replay":
-            rows += real.replaying(sizes, folder)
         else:
-            rows += _PARTS[part](sizes)
+            rows += _PARTS[part](share)
         print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return f"{head}\n\n{table(rows)}\n{by_log and chr(10)}{by_log and by_log + chr(10)}", rows
-
-
-def write(page: Path, text: str) -> None:
-    """Between the page's marks."""
-    marks = re.compile(r"(<!-- speed -->\n).*?(<!-- /speed -->)", re.DOTALL)
-    page.write_text(marks.sub(lambda match: match[1] + text + match[2], page.read_text()))
+    return "\n\n".join(filter(None, (machine(), table(rows), by_log))) + "\n"
 
 
 def main() -> None:
-    """Print the report; with --write put it into README.md here and docs/measured.md."""
-    every = ["real", "replay", *_PARTS]
+    """Print the report; with --write put it into docs/measured.md."""
+    every = ["real", *_PARTS]
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="part")
-    options.add_argument("--quick", action="store_true", help="small sizes: does it run?")
-    options.add_argument("--share", type=float, help="of the files of `restart` and `files`; 1")
+    options.add_argument("--share", type=float, default=1.0, help="of the sizes: less shows only that it runs")
     options.add_argument("--real-logs", type=Path, default=real.FOLDER, help="folder with real logs (%(default)s)")
-    options.add_argument("--write", action="store_true", help="into benchmarks/speed/README.md and docs/measured.md")
+    options.add_argument("--write", action="store_true", help="into docs/measured.md")
     given = options.parse_args()
     if unknown := set(given.parts) - set(every):
         options.error(f"no such part: {', '.join(sorted(unknown))} (parts: {' '.join(every)})")
-    if given.write and (given.parts or given.quick):
+    if given.write and (given.parts or given.share != 1.0):
         options.error("--write takes all parts at full size: they replace the tables")
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    sizes = QUICK if given.quick else Sizes()
-    sizes = replace(sizes, share=given.share or sizes.share)
-    report, rows = measured(given.parts or every, sizes, given.real_logs)
+    report = measured(given.parts or every, given.share, given.real_logs)
     print(report)
     if given.write:
-        write(_PAGES[0], report)
-        write(_PAGES[1], table([row for row in rows if row.goal]) + "\n")
+        marks = re.compile(r"(<!-- speed -->\n).*?(<!-- /speed -->)", re.DOTALL)
+        _PAGE.write_text(marks.sub(lambda match: match[1] + report + match[2], _PAGE.read_text()))
 
 
 if __name__ == "__main__":

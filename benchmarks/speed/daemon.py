@@ -1,7 +1,9 @@
-"""The daemon as a process: started, ready, scraped, stopped."""
+"""The daemon as a process, on generated logs that are written meanwhile: 100,000 idle files, live runs, latency."""
 
 import contextlib
 import http.client
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,15 +11,40 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
-from benchmarks.speed.measure import MONITOR, SCRATCH, cpu_of, environment, rss_of
+from benchmarks.speed.logs import HEAD, written
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, cpu_of, environment, percentile, rss_of
 
-_POLLED = """
-from megatron_monitor.cli import main
-from megatron_monitor.follow.waker import Waker
-assert callable(Waker.observe)
-Waker.observe = lambda *_: False
-main(prog_name="megatron-monitor")
+_WRITER = """
+import sys, time
+from datetime import datetime, timezone
+from pathlib import Path
+from random import Random
+from benchmarks.speed.logs import deepspeed_step
+names = Path(sys.argv[1])
+logs = [open(name, "ab", buffering=0) for name in names.read_text().splitlines()]
+crash = names.with_name("crash")
+number, began, chance = 20, time.perf_counter(), Random(1)
+while True:
+    number += 1
+    text = "".join(deepspeed_step(number, 100_000, datetime.now(timezone.utc), chance)).encode()
+    if crash.exists():
+        logs.pop().write(crash.read_bytes())
+        crash.unlink()
+    for index, log in enumerate(logs):
+        log.write(text)
+        if index % 10 == 9:
+            due = began + number - 21 + index / len(logs)
+            time.sleep(max(0.0, due - time.perf_counter()))
+    time.sleep(max(0.0, began + number - 20 - time.perf_counter()))
+"""
+_LAST_WORDS = """\
+Traceback (most recent call last):
+  File "pretrain_gpt.py", line 1, in <module>
+    main()
+torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)
+srun: error: n1: task 0: Exited with exit code 1
 """
 
 
@@ -35,45 +62,32 @@ class Daemon:
         connection.close()
         return answer.status, body
 
-    def value(self, series: str) -> float | None:
-        """The value of a series by its whole name with labels."""
-        found = re.search(rb"^" + re.escape(series.encode()) + rb" (\S+)$", self.get("/metrics")[1], re.MULTILINE)
-        return float(found[1]) if found else None
-
-    def until_ready(self, files: int, limit: float = 600.0) -> float:
+    def until_ready(self, files: int) -> float:
         """Seconds from the start of the process until it is ready and so many files are read to their ends."""
-        series = 'megatron_monitor_sources{state="following"}'
-        while time.perf_counter() - self.began < limit:
+        while time.perf_counter() - self.began < 600.0:
             with contextlib.suppress(OSError):
-                if self.get("/-/ready")[0] == 200 and (self.value(series) or 0) >= files:
+                found = re.search(rb'monitor_sources{state="following"} (\S+)', self.get("/metrics")[1])
+                if self.get("/-/ready")[0] == 200 and found and float(found[1]) >= files:
                     return time.perf_counter() - self.began
             time.sleep(0.02 if files < 1000 else 0.5)  # to be asked costs the daemon, too
-        raise RuntimeError(f"the daemon was not ready after {limit:.0f} s")
-
-    def rate(self, seconds: float) -> tuple[float, float]:
-        """(percent of one processor, megabytes resident) over the next seconds."""
-        cpu, began = cpu_of(self.process.pid), time.perf_counter()
-        time.sleep(seconds)
-        return 100 * (cpu_of(self.process.pid) - cpu) / (time.perf_counter() - began), rss_of(self.process.pid)
+        raise RuntimeError("the daemon was not ready after 600 s")
 
 
 @contextlib.contextmanager
-def daemon(*arguments: str, keep_state: bool = False, polled: bool = False) -> Iterator[Daemon]:
-    """`run` with these arguments on a free port; `polled`: no directory is watched, as on a network mount."""
+def daemon(*arguments: str, keep_state: bool = False) -> Iterator[Daemon]:
+    """`run` with these arguments on a free port."""
     if not keep_state:
         shutil.rmtree(SCRATCH / "state", ignore_errors=True)
-    log = SCRATCH / "daemon.log"
-    program = (sys.executable, "-c", _POLLED) if polled else MONITOR
-    began = time.perf_counter()
+    log, began = SCRATCH / "daemon.log", time.perf_counter()
+    command = (*MONITOR, "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={SCRATCH / 'state'}", *arguments)
     with log.open("wb") as stream:
-        process = subprocess.Popen(
-            (*program, "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={SCRATCH / 'state'}", *arguments),
-            stdout=stream,
-            stderr=stream,
-            env=environment(),
-        )
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment())
     try:
-        yield Daemon(process, _address(process, log), began)
+        while not (found := re.search(r"listening on http://([^/\s]+)/", log.read_text())):
+            if process.poll() is not None:
+                raise RuntimeError(f"the daemon does not listen: {log.read_text()}")
+            time.sleep(0.01)
+        yield Daemon(process, found[1], began)
     finally:
         process.terminate()
         try:
@@ -83,12 +97,86 @@ def daemon(*arguments: str, keep_state: bool = False, polled: bool = False) -> I
             process.wait()
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    for _ in range(3000):
-        found = re.search(r"listening on http://([^/\s]+)/", log.read_text())
-        if found:
-            return found[1]
-        if process.poll() is not None:
+def files(share: float) -> list[Row]:
+    """100,000 old files that are no trainings, of three lines each: the first start, and the next."""
+    count = int(100_000 * share)
+    folder = SCRATCH / f"files-{count}"
+    day_ago = time.time() - 86_400.0
+    for number in range(0 if (folder / "whole").exists() else count):
+        path = folder / f"{number // 200:03d}" / f"job{number:06d}.out"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"service {number} NCCL INFO nothing to see {line}\n" for line in range(3)))
+        os.utime(path, (day_ago, day_ago))
+    (folder / "whole").touch()
+    rows = []
+    for what, keep in (("first", False), ("again", True)):
+        with daemon(str(folder / "**" / "*.out"), keep_state=keep) as one:
+            ready = one.until_ready(count)
+            used, memory = cpu_of(one.process.pid), rss_of(one.process.pid)
+        figure = f"{ready:.1f} s, {used:.1f} s of processor, {memory:.0f} MB"
+        met = used <= 20 and memory <= 300
+        rows.append(Row(f"{count:,} files that are no trainings, {what}", figure, "20 s of processor, 300 MB", met))
+    return rows
+
+
+def runs(share: float) -> list[Row]:
+    """What each live run costs, how old what is shown is, how long a scrape takes, when a crash is notified."""
+    return [_live(*one, 30.0 * share) for one in ((50, 1.2), (500, 10.0), (1000, 20.0), (2000, 40.0))]
+
+
+@contextlib.contextmanager
+def _written(logs: list[Path], folder: Path) -> Iterator[None]:
+    """A process writes an iteration a second to each, with timers and engine steps, spread over the second. What is
+    put into a file `crash` becomes the last words of the last of them.
+    """
+    names = folder / "names"
+    names.write_text("\n".join(map(str, logs)))
+    process = subprocess.Popen((sys.executable, "-c", _WRITER, str(names)), env=environment())
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _live(count: int, goal: float, seconds: float) -> Row:
+    folder = SCRATCH / f"live-{count}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    logs = [written(folder / f"run{number:04d}.log", [HEAD]) for number in range(count)]
+    with daemon(str(folder / "*.log"), "--set", "max_runs=5000") as one, _written(logs, folder):
+        one.until_ready(count)
+        time.sleep(10.0)
+        cpu, began = cpu_of(one.process.pid), time.perf_counter()
+        waits, ages = list[float](), list[float]()
+        while time.perf_counter() - began < seconds:
+            asked = time.perf_counter()
+            page = one.get("/metrics")[1]
+            waits.append(time.perf_counter() - asked)
+            at = time.time()
+            moved = re.findall(rb"^megatron_last_progress_timestamp_seconds\{[^}]*\} (\S+)$", page, re.MULTILINE)
+            ages += [at - float(one_run) for one_run in moved]
+            time.sleep(max(0.0, min(15.0, seconds / 4) - waits[-1]))
+        used = 100 * (cpu_of(one.process.pid) - cpu) / (time.perf_counter() - began)
+        memory, crash = rss_of(one.process.pid), _crash(one, folder, logs[-1].stem)
+    figure = (
+        f"{used:.1f} % of one core, {1000 * used / count:.1f} % for 1,000; {memory:.0f} MB; "
+        f"a page of {len(page) / 1e6:.1f} MB in {median(waits):.2f} s, at most {max(waits):.2f} s; "
+        f"progress shown is {median(ages):.1f} s old, 99 % at most {percentile(ages, 0.99):.1f} s; "
+        f"a crash is notified after {crash:.1f} s"
+    )
+    return Row(f"{count:,} live runs, an iteration a second each", figure, f"{goal:.1f} %", used <= goal)
+
+
+def _crash(one: Daemon, folder: Path, run: str) -> float:
+    """Seconds from the last words of a training to its incident."""
+    words = written(folder / "crash-to-be", [_LAST_WORDS]).rename(folder / "crash")
+    while words.exists():  # the writer takes it within a second
+        time.sleep(0.005)
+    began = time.perf_counter()
+    while time.perf_counter() - began < 60.0:
+        shown = json.loads(one.get("/api/v1/incidents")[1])["incidents"]
+        if any((item["run"], item["incident"]) == (run, "crash") for item in shown):
             break
-        time.sleep(0.01)
-    raise RuntimeError(f"the daemon does not listen: {log.read_text()}")
+        time.sleep(0.2)
+    return time.perf_counter() - began

@@ -1,11 +1,10 @@
-"""Generated logs, in the formats of the real programs, for what real logs cannot give: a million iterations, 10 GB, logs
+"""Generated logs, in the formats of the real programs, for what real logs cannot give: a million iterations, logs
 that are written while the daemon reads. Same arguments, same bytes.
 """
 
 import random
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, repeat
 from pathlib import Path
 
 _BEGIN = datetime(2026, 3, 1, 8, 0, 0, tzinfo=UTC)
@@ -29,32 +28,6 @@ def iteration_line(iteration: int, total: int, at: datetime, chance: random.Rand
         f"| learning rate: {3e-4 * (1 - iteration / (total + 1)):.6E} | global batch size: {_BATCH:5d} "
         f"| lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: {0.4 + 0.1 * chance.random():.3f} "
         f"| num zeros: {chance.randrange(10**6)} | number of skipped iterations:   0 | number of nan iterations:   0 |"
-    )
-
-
-def noise_line(chance: random.Random) -> str:
-    """A line of a start-up on many ranks."""
-    rank, node, local = chance.randrange(512), chance.randrange(64), chance.randrange(8)
-    pid = 180000 + rank
-    where = f"node{node:03d}:{pid}:{pid + 900} [{local}] NCCL INFO"
-    return chance.choice(
-        (
-            f"{where} Channel {rank % 32:02d}/0 : {rank}[{local}] -> {(rank + 1) % 512}[{(local + 1) % 8}] via P2P/IPC",
-            f"{where} Channel {rank % 32:02d}/0 : {rank}[{local}] -> {(rank + 8) % 512}[{local}] [receive] via NET/IB/{local}/GDRDMA",
-            f"{where} Trees [0] {rank + 1}/-1/-1->{rank}->{rank - 1} [1] {rank + 1}/-1/-1->{rank}->{rank - 1} [2] -1/-1/-1->{rank}->-1",
-            f"{where} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [3]mlx5_3:1/IB ; OOB bond0:10.0.{node}.{local}<0>",
-            f"{where} Ring {rank % 24:02d} : {rank} -> {(rank + 1) % 512} -> {(rank + 2) % 512} comm 0x55d0c{rank:07x} nRanks 512",
-            f"{where} comm 0x7f0c{rank:08x} rank {rank} nranks 512 cudaDev {local} nvmlDev {local} busId {local}d000 commId 0x{rank:08x}",
-            f"++ for i in $(seq {rank})",
-            f"++ export LD_LIBRARY_PATH=/usr/local/cuda-12.4/lib64:/opt/hpcx/ucx/lib:/opt/hpcx/ompi/lib:/run/{rank}",
-            f"+ [[ {rank} -lt 512 ]]",
-            "/opt/conda/lib/python3.10/site-packages/transformers/utils/generic.py:441: UserWarning: "
-            "torch.utils._pytree._register_pytree_node is deprecated. Please use register_pytree_node instead.",
-            "  warnings.warn(",
-            f"[W socket.cpp:697] [c10d] The client socket has failed to connect to [node{node:03d}]:29500 (errno: 22).",
-            f"{rank}: Loading extension module fused_mix_prec_layer_norm_cuda... Time to load: {chance.random():.4f} s",
-            f"building index map for shard {rank} of 512, number of documents {chance.randrange(10**7)}",
-        )
     )
 
 
@@ -94,37 +67,13 @@ def deepspeed_step(iteration: int, total: int, at: datetime, chance: random.Rand
     return "\n".join(lines) + "\n", last
 
 
-def loop() -> Iterator[str]:
-    """Endless: iteration lines alone."""
-    chance, at, iteration = random.Random(8), _BEGIN, 0
-    yield HEAD
-    while True:
-        iteration += 1
-        at += timedelta(seconds=2.42)
-        yield iteration_line(iteration, 2_000_000, at, chance) + "\n"
-
-
-def kilobytes(count: int) -> Iterator[str]:
-    """20 iterations, then `count` kilobytes and a bit of what a start-up prints: 10,000 lines, again and again."""
-    yield from iterations(20)
-    chance = random.Random(7)
-    block = "".join(noise_line(chance) + "\n" for _ in range(10_000))
-    yield from repeat(block, 1 + count * 1000 // len(block))
-
-
 def iterations(count: int) -> Iterator[str]:
     """`count` iteration lines alone."""
-    return islice(loop(), count + 1)
-
-
-def attempts(count: int) -> Iterator[str]:
-    """`count` launches of 20 iterations each, the second half of which is computed again by the next."""
-    lines = islice(loop(), 1, None)
-    last = list(islice(lines, 10))
-    for number in range(count):
-        yield HEAD.replace("08:00:00", f"{8 + number // 3600 % 16:02d}:{number // 60 % 60:02d}:{number % 60:02d}")
-        again, last = last, list(islice(lines, 10))
-        yield from (*again, *last)
+    chance, at = random.Random(8), _BEGIN
+    yield HEAD
+    for iteration in range(1, count + 1):
+        at += timedelta(seconds=2.42)
+        yield iteration_line(iteration, 2_000_000, at, chance) + "\n"
 
 
 def written(path: Path, texts: Iterable[str]) -> Path:

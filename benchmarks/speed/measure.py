@@ -6,7 +6,6 @@ stays comparable on a machine that others use too.
 
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,29 +19,6 @@ from pathlib import Path
 SCRATCH = Path(os.environ.get("BENCH_DIR") or f"{tempfile.gettempdir()}/megatron-monitor-bench")
 _SOURCE = str(Path(__file__).parents[2] / "src")
 MONITOR = (sys.executable, "-m", "megatron_monitor")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured."""
-
-    megabytes: int = 20
-    """Each real log is grown to so much."""
-    times: int = 3
-    """Turns of two programs that are compared."""
-    iterations: int = 1_000_000
-    """Of `replay` on a generated log."""
-    gigabytes: float = 10.0
-    """Logs that a restarted daemon has read before."""
-    seconds: float = 30.0
-    """For which a daemon is watched."""
-    share: float = 1.0
-    """Of the files of an archive."""
-
-
-_OPTIMISED = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-"""Whether this Python was built with its own profile: one that was not takes a tenth longer."""
-QUICK = Sizes(megabytes=2, times=1, iterations=20_000, gigabytes=0.4, seconds=6.0, share=0.01)
 
 
 @dataclass(frozen=True)
@@ -105,11 +81,6 @@ def middle(runs: Sequence[Run]) -> Run:
     return Run(*(statistics.median(getattr(one, name) for one in runs) for name in ("wall", "cpu", "peak")))
 
 
-def spread(values: Sequence[float], form: str = ".2f") -> str:
-    """`median (least to most)`."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of them lie."""
     ordered = sorted(values)
@@ -130,14 +101,13 @@ def rss_of(pid: int) -> float:
 
 def machine() -> str:
     """What the figures were measured on."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())  # fmt: skip
+    rows = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((row.split(":")[1].strip() for row in rows if row.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    load = os.getloadavg()[0]
-    python = f"Python {platform.python_version()} ({'' if _OPTIMISED else 'not '}optimised)"
+    profiled = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return (
-        f"{model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, {python}; "
-        f"load average {load:.1f} at the start"
+        f"{model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, Python "
+        f"{platform.python_version()} ({'' if profiled else 'not '}optimised); load {os.getloadavg()[0]:.1f}."
     )
 
 
@@ -146,11 +116,3 @@ def table(rows: Sequence[Row]) -> str:
     words = {True: "yes", False: "**no**", None: ""}
     lines = ["| what | measured | goal | met |", "| --- | --- | --- | --- |"]
     return "\n".join(lines + [f"| {row.what} | {row.measured} | {row.goal} | {words[row.met]} |" for row in rows])
-
-
-def version(command: Sequence[str]) -> str:
-    """The first line that a program prints about itself; empty if it is missing."""
-    if not shutil.which(command[0]):
-        return f"no {command[0]}"
-    printed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (printed.stdout + printed.stderr).strip().splitlines()[0]

@@ -1,20 +1,19 @@
-"""`run --once` and `replay` on real logs, each grown to one size, against mtail with a program for the same facts.
+"""`run --once` on real logs, each grown to one size, against mtail with a program for the same facts.
 
 A log is grown by repeating its part from the first iteration line on, with iteration numbers that go on. The real logs
-are no part of the repository: they are looked for in the folder `shared` beside it, or where --real-logs or
-$BENCH_REAL_LOGS says. Grown logs are written to the scratch folder alone.
+are no part of the repository: they are looked for in the folder `shared` beside it, or where
+--real-logs says. Grown logs are written to the scratch folder alone.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
 from statistics import median
 
 from benchmarks.speed.logs import HEAD, written
-from benchmarks.speed.measure import MONITOR, SCRATCH, Row, Sizes, in_turns, middle, run
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, in_turns, middle, run
 
-FOLDER = Path(os.environ.get("BENCH_REAL_LOGS") or Path(__file__).parents[3] / "shared")
+FOLDER = Path(__file__).parents[3] / "shared"
 PROGRAM = Path(__file__).parent / "mtail" / "training.mtail"
 MTAIL = ("mtail", "--one_shot", "--logtostderr", "--port", "0", "--progs", str(PROGRAM), "--logs")
 LOGS = {
@@ -35,11 +34,9 @@ LOGS = {
 }
 """Logs of the shared folder that are measured, and the programs that wrote them. A folder without any of them is
 measured whole."""
-_REPLAYED = ("pbs_54745.log", "70M_512step.out")
-"""Many iteration lines with hardly anything between them; the same with timers and engine steps."""
 _SUFFIXES = {".log", ".out", ".output", ".err"}
 _MEDIAN_GOAL, _LEAST_GOAL = 2.0, 1.0
-_REPLAY_GOAL = 25.0  # seconds for a million iteration lines
+_SIZE, _TURNS = 20_000_000, 3
 
 _STEP = [
     re.compile(rb"\biteration[ =]{1,20}(?P<step>\d{1,12})[ ]{0,20}/[ ]{0,20}(?P<total>\d{1,12})"),
@@ -64,9 +61,7 @@ def real_logs(folder: Path) -> dict[Path, str]:
     known = {folder / path: program for path, program in LOGS.items() if (folder / path).is_file()}
     logs = known or dict.fromkeys(every_log(folder), "")
     if not logs:
-        raise SystemExit(
-            f"no real logs in {folder}: name a folder that holds some with --real-logs DIR or BENCH_REAL_LOGS"
-        )
+        raise SystemExit(f"no real logs in {folder}: name a folder that holds some with --real-logs DIR")
     return logs
 
 
@@ -99,7 +94,7 @@ def grown(source: Path, size: int) -> tuple[Path, int]:
     return target, copies * len(found)
 
 
-def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
+def against_mtail(share: float, folder: Path) -> tuple[list[Row], str]:
     """The rows with goals, and a table by log."""
     if not shutil.which("mtail"):
         raise SystemExit("mtail is missing (Debian: apt-get install mtail)")
@@ -109,7 +104,7 @@ def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
             with path.open("rb") as stream:
                 shutil.copyfileobj(stream, out)
             out.write(b"\n")
-    logs = [(path.name, program, *grown(path, sizes.megabytes * 10**6)) for path, program in real_logs(folder).items()]
+    logs = [(path.name, program, *grown(path, int(_SIZE * share))) for path, program in real_logs(folder).items()]
     logs.append(("all real logs in one file", "all of these and more", together, 0))
     run((*MONITOR, "run", "--once", str(written(SCRATCH / "empty.log", [HEAD]))))  # its bytecode is cached
     columns = ("log", "program", "iteration lines", "iterations counted", "mtail, processor s", "monitor, processor s")
@@ -117,7 +112,7 @@ def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
     ratios: dict[str, float] = {}
     walls: dict[str, float] = {}
     for name, program, log, iterations in logs:
-        runs = in_turns({"mtail": (*MTAIL, str(log)), "monitor": (*MONITOR, "run", "--once", str(log))}, sizes.times)
+        runs = in_turns({"mtail": (*MTAIL, str(log)), "monitor": (*MONITOR, "run", "--once", str(log))}, _TURNS)
         peer, mine = middle(runs["mtail"]), middle(runs["monitor"])
         counted = sum(map(float, _COUNTED.findall((SCRATCH / "monitor.output").read_bytes())))
         ratios[name], walls[name] = peer.cpu / mine.cpu, peer.wall / mine.wall
@@ -127,7 +122,7 @@ def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
         )
     whole, whole_wall = ratios.pop(logs[-1][0]), walls.pop(logs[-1][0])
     slowest = min(ratios, key=ratios.__getitem__)
-    what = f"`run --once` against mtail, {len(ratios)} real logs grown to {sizes.megabytes} MB each"
+    what = f"`run --once` against mtail, {len(ratios)} real logs grown to {_SIZE * share / 1e6:.0f} MB each"
     rows = [
         Row(
             f"{what}: median",
@@ -145,28 +140,3 @@ def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
         ),
     ]  # fmt: skip
     return rows, "\n".join(lines)
-
-
-def replaying(sizes: Sizes, folder: Path) -> list[Row]:
-    """`replay` and `parse --json` of grown real logs; peak memory when the log is four times as long."""
-    rows = []
-    for path in (path for path in real_logs(folder) if path.name in _REPLAYED):
-        short, _ = grown(path, sizes.megabytes * 10**6 // 2)
-        long, iterations = grown(path, 2 * sizes.megabytes * 10**6)
-        before = run((*MONITOR, "replay", str(short)))
-        after = run((*MONITOR, "replay", str(long)))
-        each = 1e6 / max(1, iterations)
-        rows += [
-            Row(
-                f"`replay` of a real log, {path.name} grown to {iterations:,} iteration lines: for a million of them",
-                f"{after.cpu * each:.0f} s of processor, {after.wall * each:.0f} s wall",
-                f"{_REPLAY_GOAL:.0f} s", after.wall * each <= _REPLAY_GOAL,
-            ),
-            Row(
-                f"... peak memory, {short.stat().st_size / 1e6:.0f} MB and {long.stat().st_size / 1e6:.0f} MB of it",
-                f"{before.peak:.0f} MB and {after.peak:.0f} MB", "flat (within 10 %)", after.peak <= 1.1 * before.peak,
-            ),
-        ]  # fmt: skip
-        parse = run((*MONITOR, "parse", "--json", str(long)))
-        rows.append(Row(f"`parse --json` of {path.name}", f"{long.stat().st_size / parse.wall / 1e6:.0f} MB/s"))
-    return rows

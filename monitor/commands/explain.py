@@ -77,7 +77,7 @@ def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
 def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
     asked: list[Rule] = [rule for rule in rules if any(anchor in raw for anchor in rule.anchors)]
     for rule in asked:
-        items = list(rule.read(line))
+        items = list(rule.items(line))
         if not items:
             continue
         for item in items:

@@ -17,7 +17,7 @@ from megatron_monitor.follow.streams import STDIN
 from megatron_monitor.scalars import url_of
 
 if TYPE_CHECKING:
-    from megatron_monitor.forward import Target
+    from megatron_monitor.forward import Intake
 
 
 @click.command()
@@ -26,29 +26,26 @@ if TYPE_CHECKING:
     "--to",
     required=True,
     metavar="URL",
-    help="A monitor's intake, http://monitor:9844, or a topic, kafka://broker:9092/topic.",
+    help="A monitor's intake, http://monitor:9844.",
 )
 @click.option("--label", "labels", multiple=True, callback=pairs, metavar="NAME=VALUE",
               help="On every line, e.g. run=tr11.")  # fmt: skip
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
 @click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
-@click.option("--kubernetes", is_flag=True, help="Ask the API server whose a pod is: needs `get` of pods.")
 @click.option("--tenant", help="X-Scope-OrgID.")
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
-@click.option("--kafka", "properties", multiple=True, callback=pairs, metavar="NAME=VALUE",
-              help="A property of librdkafka.")  # fmt: skip
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
     paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], carrier: str | None,
-    heartbeat: float, kubernetes: bool, tenant: str | None, user: str | None, password_file: Path | None,
-    token_file: Path | None, properties: dict[str, str], state: Path | None,
+    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None,
+    token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
     r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
 
-    The run of a line is `--label run=NAME`, the owner of a pod whose log it is, or named by the path, as `run` does.
+    The run of a line is `--label run=NAME`, or named by the path, as `run` does.
 
     \b
     Examples:
@@ -65,15 +62,14 @@ def forward(
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
         fail("--user and --token-file: one of them", code=2)
-    secret_file = password_file or token_file
-    target = _topic(to, properties) if to.startswith("kafka://") else _intake(to, tenant, user or "", secret_file)
+    target = _intake(to, tenant, user or "", password_file or token_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
     start_logging(default_config())
     try:
         beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
-        forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat, kubernetes=kubernetes)
+        forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,7 +84,7 @@ def _state_of(words: list[str]) -> Path:
     return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 
-def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Target":
+def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Intake":
     from megatron_monitor.forward import PATH, Intake
 
     try:
@@ -97,19 +93,3 @@ def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) ->
         fail(f"--to {to}: {error}", code=2)
     url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
     return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, secret_file)
-
-
-def _topic(to: str, properties: dict[str, str]) -> "Target":
-    from megatron_monitor.config.intake import KafkaSettings
-
-    brokers, _, topic = to.removeprefix("kafka://").partition("/")
-    if not (brokers and topic):
-        fail(f"--to {to}: expected kafka://HOST:PORT/TOPIC", code=2)
-    try:
-        from megatron_monitor.kafka.producing import Topic
-
-        return Topic(to, KafkaSettings(bootstrap=tuple(brokers.split(",")), topic=topic, client=properties))
-    except ImportError as error:
-        fail(f"{error}; install megatron-monitor[kafka]")
-    except Exception as error:  # noqa: BLE001 - librdkafka's own, of a property that it does not know
-        fail(f"--kafka: {error}", code=2)

@@ -6,7 +6,6 @@ dialects that it names.
 """
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,8 +18,6 @@ __all__ = [
     "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
     "default_config", "host_and_port", "load", "state_directory",
 ]  # fmt: skip
-
-_LARGEST = 16 * 2**20  # bytes
 
 
 def default_config() -> Config:
@@ -46,10 +43,7 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     text, settings = _text(source) if isinstance(source, Path) else source, list(overrides)
     document = Document()
     if text or settings:
-        from megatron_monitor.config.yaml_text import (  # PyYAML is a tenth of a start, and most need none
-            override,
-            read_yaml,
-        )
+        from megatron_monitor.config.yaml_text import override, read_yaml  # PyYAML: a tenth of a start, most need none
 
         document = read_yaml(text)
         for setting in settings:
@@ -64,16 +58,11 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 
 def _text(path: Path) -> str:
-    problem = ConfigProblem("", f"larger than {_LARGEST >> 20} MB")
     try:
-        mode = os.stat(path).st_mode
         given = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # of a shell: --config <(...)
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or given):  # another pipe would be waited for
+        if path.exists() and not (given or path.is_file() or path.is_dir()):  # a pipe waits, a device has no end
             raise ConfigError([ConfigProblem("", "cannot be read: it is no regular file")], str(path))
-        with open(path, "rb") as stream:
-            data = stream.read(_LARGEST + 1)
-        if len(data) <= _LARGEST:
-            return data.decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")
     except OSError as error:

@@ -28,19 +28,18 @@ def dialects_at(name: str, base: str) -> tuple[Dialect, ...]:
         raise DialectError(f"{path}: no .yaml file is there")
     if len(files) > _MOST_FILES:
         raise DialectError(f"{path}: holds more than {_MOST_FILES} files")
-    found: dict[str, tuple[Path, Dialect]] = {}
-    wrong: list[str] = []
+    found: dict[str, Path] = {}
+    dialects, wrong = list[Dialect](), list[str]()
     for file in files:
         try:
-            dialect = dialect_of(file, _read(file))
-            other = found.setdefault(dialect.name, (file, dialect))[0]
-            if other != file:
-                raise DialectError(f"{file}: its name {dialect.name!r} is that of {other}, too")
+            dialects.append(dialect := dialect_of(file, _read(file)))
+            if (other := found.setdefault(dialect.name, file)) != file:
+                wrong.append(f"{file}: its name {dialect.name!r} is that of {other}, too")
         except DialectError as error:
             wrong.append(str(error))
     if wrong:
         raise DialectError("; ".join(wrong))
-    return tuple(dialect for _, dialect in found.values())
+    return tuple(dialects)
 
 
 def dialect_of(path: Path, data: bytes) -> Dialect:
@@ -68,8 +67,6 @@ def dialect_of(path: Path, data: bytes) -> Dialect:
 
 
 def _read(file: Path) -> bytes:
-    if not file.is_file():
-        raise DialectError(f"{file}: there is no such file")
     try:
         with file.open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 Path = tuple[str | int, ...]
-"""Keys and list indices from the document's root, as `--set` takes them when joined by dots."""
+"""Keys and list indices from the document's root."""
 
 
 class ConfigProblem(Struct, frozen=True):

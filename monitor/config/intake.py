@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -74,7 +74,6 @@ class IntakeSettings(Struct, frozen=True, kw_only=True):
 
     listen: scalars.Listen | None = None
     """HOST:PORT; None: nobody can push."""
-    protocols: tuple[Literal["loki", "otlp"], ...] = ("loki", "otlp")
     auth: Auth = Auth()
     tenants: Tenants = Tenants()
     spool: Spool = Spool()
@@ -82,8 +81,6 @@ class IntakeSettings(Struct, frozen=True, kw_only=True):
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
-        if not self.protocols:
-            yield "protocols", "is empty: nothing could be pushed"
         if self.spool.per_stream > self.spool.total:
             yield "spool", "per_stream is more than total"
 

@@ -116,7 +116,8 @@ class Intake:
             run.state.unreadable.pop(name, None)
         else:
             run.state.unreadable[name] = why
-        self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
+        followed = (source.name for source in self._watched.sources.of_run(log))
+        self._watched.runs.note_lost(run, followed, now)
         self._watched.schedule.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:

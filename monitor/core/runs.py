@@ -10,7 +10,6 @@ from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
 from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.saved import Waiting
-from megatron_monitor.core.sources import Source
 from megatron_monitor.detectors import hang
 from megatron_monitor.identity.naming import experiment_name, pid_file_of
 from megatron_monitor.judgement import Judged
@@ -217,10 +216,10 @@ class Runs(dict[str, Run]):
         if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
             run.archived, run.state.live = True, False
 
-    def note_lost(self, run: Run, sources: Iterable[Source], now: float) -> None:
+    def note_lost(self, run: Run, sources: Iterable[str], now: float) -> None:
         """Its `sources` are followed: it is lost from sight where none of them can be read. That time is no silence."""
         unreadable = run.state.unreadable
-        before, run.state.lost = run.state.lost, bool(unreadable) and all(one.name in unreadable for one in sources)
+        before, run.state.lost = run.state.lost, bool(unreadable) and unreadable.keys() >= {*sources}
         if run.state.lost and not before:
             run.lost_at = now
         elif before and not run.state.lost:

@@ -23,7 +23,4 @@
 Rules: polling decides, an event only makes it look earlier. What could not be observed is not gone. Nothing is
 delivered twice by one path. What is lost: text that was cut or overwritten before it was read, and a file that came and
 was rotated away between two looks, under a name that no pattern has.
-
-`python -m benchmarks.speed idle live latency` on two shared cores, the whole daemon: 10,000 idle files 0.6 % of a core,
-1.0 % polled; 50 live runs 1.4 %, 59 MB; a line is visible after 36 ms (p50), polled after 0.32 s.
 """

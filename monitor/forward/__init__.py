@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -37,9 +36,7 @@ from megatron_monitor.follow.messages import (
 )
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.settings import FollowSettings
-from megatron_monitor.forward.pods import Pods
 from megatron_monitor.identity import named
-from megatron_monitor.owners import UNSURE, owner, plain, pod_at
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
 
@@ -53,18 +50,6 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries
 _HOPELESS = frozenset({400, 413, 415})
 
 
-class Target(Protocol):
-    """Where batches go."""
-
-    url: str
-    keyed: bool
-    """By run: a heartbeat goes the way of each run's lines."""
-
-    def push(self, body: bytes) -> float | None:
-        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
-        ...
-
-
 @dataclass
 class Intake:
     """A monitor's intake, and as whom we push."""
@@ -74,10 +59,9 @@ class Intake:
     user: str = ""
     secret_file: Path | None = None
     """The user's password, or a bearer token where there is no user. Read at each push."""
-    keyed = False
 
     def push(self, body: bytes) -> float | None:
-        """None: taken, or never will be."""
+        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self.headers}
         try:
             if self.secret_file is not None:
@@ -105,8 +89,6 @@ class Progress:
     """What the state file holds."""
 
     positions: dict[str, Position] = field(default_factory=dict)
-    labels: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each file's lines are called by: it stays when the pod has gone."""
     last: dict[str, int] = field(default_factory=dict)
     """The nanosecond of each file's last line: no two lines share one."""
     batch: bytes = b""
@@ -151,25 +133,16 @@ class Forwarder:
     def __init__(
         self,
         watches: Sequence[Watch],
-        target: Target,
+        target: Intake,
         labels: Mapping[str, str],
         directory: Path,
         clock: Clock,
         heartbeat: tuple[str, str, float],
-        *,
-        kubernetes: bool = False,
     ) -> None:
         """`labels` are put on every line, before those that a path tells. `heartbeat`: label, the agent's name, seconds
-        between two. `kubernetes`: the API server is asked whose a pod is. State in `directory`: StateInUseError,
-        StateNewerError, OSError.
+        between two. State in `directory`: StateInUseError, StateNewerError, OSError.
         """
         self._stopping = threading.Event()
-        self._pods: Pods | None = None
-        if kubernetes:
-            try:
-                self._pods = Pods(clock, self._stopping)
-            except OSError as error:
-                _log.warning("the labels of pods cannot be read: %s; their names tell whose they are", error)
         self._target, self._clock = target, clock
         label, name, self._every = heartbeat
         self._carrier = {label: name}
@@ -222,7 +195,7 @@ class Forwarder:
         blocked = any(mount.unheard_seconds for mount in self._follower.status())
         self._push_lines()
         for name in self._forgotten:
-            for kept in (self._tails, self._progress.positions, self._progress.last, self._progress.labels):
+            for kept in (self._tails, self._progress.positions, self._progress.last):
                 kept.pop(name, None)
         self._forgotten.clear()
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
@@ -246,11 +219,10 @@ class Forwarder:
             tail.lines = []
 
     def _beat(self) -> None:
-        runs = {tail.labels["run"] for tail in self._tails.values()} if self._target.keyed else {""}
-        beat, values = {**self._carrier, "heartbeat": "forward"}, [(str(int(self._clock.wall() * 1e9)), "alive")]
-        beats = [{"stream": beat | {"run": run}, "values": values} for run in runs]
+        values = [(str(int(self._clock.wall() * 1e9)), "alive")]
+        beat = {"stream": {**self._carrier, "heartbeat": "forward"}, "values": values}
         self._beat_at = self._clock.monotonic() + self._every
-        self._target.push(gzip.compress(msgspec.json.encode({"streams": beats})))
+        self._target.push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
 
     def _take(self, message: Message) -> None:
         match message:
@@ -271,27 +243,12 @@ class Forwarder:
 
     def _begin(self, message: Opened) -> None:
         self._forgotten.discard(message.source)
-        labels = self._progress.labels.setdefault(message.source, {})
-        labels.update(labels or self._labels_of(message.path))
+        labels = {"run": named(message.source, self._watches).name, "filename": message.source, **self._labels}
         last = self._progress.last.get(message.source, 0)
         saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
         former = before.marker.former if before is not None else saved.former if saved is not None else ()
-        self._tails[message.source] = tail = _Tail(labels | self._labels, last, former)
+        self._tails[message.source] = tail = _Tail(labels, last, former)
         tail.marker.feed(message)
-
-    def _labels_of(self, path: str) -> dict[str, str]:
-        """The run, by what the pod's operator has written on it, else by its name; where that does not tell it, the
-        pod beside it.
-        """
-        told = {"run": named(path, self._watches).name, "filename": path}
-        if (log := pod_at(path)) is None or "run" in self._labels:
-            return told
-        labels = self._pods.labels(log.space, log.pod, log.uid) if self._pods is not None else None
-        written = {plain(name): value for name, value in (labels or {}).items()}
-        found = owner(written, log.space, log.pod, log.container, complete=labels is not None)
-        assert found is not None  # it has a name
-        told["run"] = found.name or told["run"]
-        return told | ({UNSURE: "yes"} if found.sure == "no" else {})
 
     def _deliver(self) -> None:
         """Push the saved batch until it is taken; what can never be read there is given up."""

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from megatron_monitor.config import Watch
 from megatron_monitor.identity import job_ids as ids
 from megatron_monitor.identity import naming
-from megatron_monitor.owners import by_host, owner_at, pod_of, unsure_at, unsure_pod
+from megatron_monitor.owners import by_host, owner_at, pod_of, unsure_pod
 from megatron_monitor.parsers.events import (
     EngineStepLogged,
     Event,
@@ -156,8 +156,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     led = naming.watch_of(path, watches)
     name, why = naming.name_by(path, led, watches)
     if why == "name_from" and led.watch is not None and led.watch.labels:
-        unsure = unsure_at(path)
-        why = unsure.why if unsure is not None else "labels"
+        why = "labels"
     return Named(name, why, masked_path(led.pattern))
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import Config, Watch
 from megatron_monitor.follow.patterns import may_hold_logs
-from megatron_monitor.owners import UNSURE, in_spool, owner, plain, pod_at
+from megatron_monitor.owners import in_spool, owner, plain, pod_at
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.scalars import one_line
@@ -135,7 +135,7 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
     if _NAME.fullmatch(node):
         head += f"<14>1 - {node} log - - - "
     log = pod_at(labels.get("filename", ""))
-    name = f"{run}/{carrier}~{digest}{in_spool(pod or (log.pod if log is not None else ''), UNSURE in labels)}"
+    name = f"{run}/{carrier}~{digest}{in_spool(pod or (log.pod if log is not None else ''))}"
     return Written(run, name, head)
 
 

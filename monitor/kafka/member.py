@@ -7,19 +7,24 @@ only while `take` polls. What blocks (the state of a partition, who has the othe
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from megatron_monitor.config import Config
-from megatron_monitor.desk import Links
+from megatron_monitor.core import Core
+from megatron_monitor.extensions import Service
 from megatron_monitor.kafka.shard import Shard
 from megatron_monitor.kafka.state import Reader, StateError, StateRecord, prepare
-from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.services import StartError
+from megatron_monitor.snapshot import MonitorCounts, Snapshot
 from megatron_monitor.system.asking import Asking
-from megatron_monitor.system.clock import Clock
+
+if TYPE_CHECKING:
+    from megatron_monitor.daemon import Daemon
 
 _log = logging.getLogger(__name__)
 
@@ -54,20 +59,20 @@ _HELP = {
 }
 
 
-class Member:
-    """Made from a configuration; `take` as often as the loop turns, then `close`."""
+class Member(Service):
+    """A member of the group that shares the topic, from `start` to `close`."""
 
-    def __init__(self, config: Config, clock: Clock, wake: Callable[[], None], links: Links, address: str) -> None:
-        """`address`: where people find this member's page. KafkaException for a property that librdkafka does not know,
-        OSError for a file of `client_files`.
-        """
-        self._config, self._clock, self._wake, self._links, self._address = config, clock, wake, links, address
-        self._topic = str(config.kafka.topic)
+    fixed = ("kafka",)
+    waits = True
+
+    def __init__(self, daemon: "Daemon") -> None:
+        self._daemon, self._clock, self._config = daemon, daemon.clock, daemon.config
+        self._topic = str(self._config.kafka.topic)
+        self._address = ""  # of this member's page
         self._shards: dict[int, Shard] = {}
         self._reopen: dict[int, float] = {}
         self._told: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
-        self.gone = MonitorCounts()
-        """Counted by shards that are not ours any more."""
+        self._gone = MonitorCounts()  # counted by shards that are not ours any more
         self._counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._partitions = 0
         self._others: dict[int, str] = {}
@@ -76,10 +81,19 @@ class Member:
         )
         self._look_at = float("-inf")
         self._joined = self._given_up = False
-        own = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {address}"}
-        self._consumer = Consumer(
-            {**own, "group.id": config.kafka.group, "error_cb": self._error, "stats_cb": self._statistics}
-        )
+        self._consumer: Any = None
+
+    def start(self) -> None:
+        """Join the group. StartError for a property that librdkafka does not know, or a file of `client_files`."""
+        self._config = config = self._daemon.followed
+        self._address = self._daemon.page_url or f"http://{self._daemon.address}/"
+        try:
+            own = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {self._address}"}
+            self._consumer = Consumer(
+                {**own, "group.id": config.kafka.group, "error_cb": self._error, "stats_cb": self._statistics}
+            )
+        except (KafkaException, OSError, ValueError) as error:
+            raise StartError(f"kafka: {error}") from error
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     # --- the group --------------------------------------------------------------------------------------------------
@@ -97,7 +111,9 @@ class Member:
     def _open(self, partition: int) -> None:
         record = StateRecord(self._config.kafka, partition, self._address, self._partitions)
         _log.info("kafka: partition %d is ours", partition)
-        self._shards[partition] = Shard(self._config, partition, record, self._clock, self._wake, self._links)
+        self._shards[partition] = Shard(
+            self._config, partition, record, self._clock, self._daemon.live.wake, self._daemon.links
+        )
 
     def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._leave(partitions, save=True)
@@ -120,7 +136,7 @@ class Member:
         for name, series in self._shards.pop(partition).close(save=save).values.items():
             if name.endswith("_total"):
                 for labels, value in series.items():
-                    self.gone.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
+                    self._gone.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
         _log.info("kafka: partition %d is ours no more", partition)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -135,37 +151,35 @@ class Member:
         now = self._clock.monotonic()
         for partition, shard in list(self._shards.items()):
             if not shard.open:
-                self._begin(partition, shard, now)
+                self._begin(partition, shard)
             elif shard.record.lost:
-                self._close(partition, save=False)
-                self._reopen[partition] = now + _AGAIN
+                self._again(partition, save=False, seconds=_AGAIN)
             else:
                 shard.turn()
         for partition in [one for one, at in self._reopen.items() if now >= at]:
             del self._reopen[partition]
-            self._anew(partition)
+            self._consumer.pause([TopicPartition(self._topic, partition)])
+            self._open(partition)
         for found in self._peers.answers():
             self._partitions, self._others = found or (self._partitions, self._others)
         if now >= self._look_at:
             self._look_at = now + _PEERS
             self._peers.ask("who?")
 
-    def _anew(self, partition: int) -> None:
-        if partition in self._shards:
-            self._close(partition, save=True)
-        self._consumer.pause([TopicPartition(self._topic, partition)])
-        self._open(partition)
+    def _again(self, partition: int, *, save: bool, seconds: float = 0.0) -> None:
+        """Close the partition, and open it anew after so many seconds."""
+        self._close(partition, save=save)
+        self._reopen[partition] = self._clock.monotonic() + seconds
 
-    def _begin(self, partition: int, shard: Shard, now: float) -> None:
+    def _begin(self, partition: int, shard: Shard) -> None:
         if trouble := shard.look():
             self._tell(trouble)
-            self._close(partition, save=False)
-            self._reopen[partition] = now + _AGAIN
+            self._again(partition, save=False, seconds=_AGAIN)
         elif shard.open:
             place = TopicPartition(self._topic, partition, shard.next)
             self._consumer.seek(place)
             self._consumer.resume([place])
-            _log.info("kafka: partition %d goes on at record %d, epoch %d", partition, shard.next, shard.record.epoch)
+            _log.info("kafka: partition %d goes on at record %d", partition, shard.next)
 
     def _receive(self, message: Message) -> None:
         shard = self._shards.get(message.partition() or 0)
@@ -192,7 +206,7 @@ class Member:
         """All that lies in the partition was handed on."""
         if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
             self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
-            self._anew(shard.partition)
+            self._again(shard.partition, save=True)
         else:
             shard.next = end
             shard.heard_at = self._clock.monotonic()
@@ -241,13 +255,26 @@ class Member:
         """Those that judge."""
         return [shard for _, shard in sorted(self._shards.items()) if shard.open]
 
-    @property
-    def ready(self) -> bool:
-        """Is all read that is ours?"""
-        return self._joined and all(shard.caught_up or shard.refused for shard in self._shards.values())
+    def cores(self) -> list[tuple[Core, float]]:
+        """Those of the partitions that are ours."""
+        return [(shard.core, shard.now()) for shard in self.shards]
+
+    def show(self, snapshots: list[Snapshot]) -> list[Snapshot]:
+        """With who has which partition, and what was counted of partitions that are ours no more."""
+        first = msgspec.structs.replace(snapshots[0], members=self.members)
+        return [first, *snapshots[1:], Snapshot(at=0.0, monitor=self._gone.frozen(), ready=True)]
 
     @property
-    def notice(self) -> str:
+    def ready(self) -> bool:  # type: ignore[override]
+        """Is all read that is ours?"""
+        return (
+            self._joined
+            and not self._reopen
+            and all(shard.caught_up or shard.refused for shard in self._shards.values())
+        )
+
+    @property
+    def notice(self) -> str:  # type: ignore[override]
         """What people should know; empty where all is well."""
         now = self._clock.monotonic()
         self._told = {sentence: until for sentence, until in self._told.items() if until > now}
@@ -299,11 +326,12 @@ class Member:
         """Go on by another configuration: each partition is opened anew."""
         self._config = config
         for partition in list(self._shards):
-            self._anew(partition)
+            self._again(partition, save=True)
 
     def close(self) -> None:
         """Leave the group: others take over at once, with what is saved now."""
         for partition in list(self._shards):
             self._close(partition, save=True)
         self._peers.stop()
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()

@@ -1,6 +1,6 @@
 """One record of the topic to streams of dated lines. Pure.
 
-What agents write: Loki's push or OTLP's logs whole (the Collector, Alloy, our forwarder), a JSON object a line (Fluent
+What agents write: Loki's push or OTLP's logs whole (the Collector, Alloy), a JSON object a line (Fluent
 Bit, Vector), or the line alone (rsyslog, syslog-ng); the record's headers are labels, too. WireError: no text at all.
 """
 

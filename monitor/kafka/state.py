@@ -1,11 +1,10 @@
 """The state of one partition: the newest record of its partition in the state topic, which only its owner writes.
 
-Who begins (`init_transactions`) fences whoever had the partition before: that one's next record is refused. A record
-says its epoch besides: one more than the record that it was made of. The highest epoch counts, whatever lies behind it.
+Who begins (`init_transactions`) fences whoever had the partition before: that one's next record is refused. A write
+whose outcome is not known gives the partition up: who opens it anew goes on from the record that is there.
 """
 
 import logging
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT = 10.0  # seconds of a call to a broker
 _LARGEST = 64 << 20  # bytes of a record
-_BEHIND = 4  # offsets before the end at which the newest record is looked for first: a transaction takes two
 _TOPIC = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.1",
@@ -33,7 +31,6 @@ class Found(NamedTuple):
     """The newest record of a partition."""
 
     value: bytes
-    epoch: int
     address: str
     """The page of who wrote it."""
 
@@ -90,23 +87,21 @@ class Reader:
     def newest(self, partition: int) -> Found | None:
         """None: there is none yet. KafkaException."""
         low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_TIMEOUT)
-        behind = _BEHIND
-        while True:
-            begin = max(low, high - behind)
-            found = self._highest(partition, begin) if high > low else None
-            if found is not None or begin <= low:
+        for behind in (4, 64, high - low):  # a transaction takes two offsets, also one that came to nothing
+            if high > low and (found := self._last(partition, max(low, high - behind))) is not None:
                 return found
-            behind *= 8  # records of transactions that came to nothing
+        return None
 
-    def _highest(self, partition: int, begin: int) -> Found | None:
+    def _last(self, partition: int, begin: int) -> Found | None:
+        """The last record from offset `begin` on."""
         self._consumer.assign([TopicPartition(self._topic, partition, begin)])
         found = None
         try:
             while (message := self._consumer.poll(_TIMEOUT)) is not None:
                 error = message.error()
                 if error is None:
-                    one = _found(message)
-                    found = one if found is None or one.epoch >= found.epoch else found
+                    headers: Any = message.headers() or ()
+                    found = Found(message.value() or b"", dict(headers).get("address", b"").decode("utf-8", "replace"))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
@@ -125,13 +120,6 @@ class Reader:
         self._consumer.close()
 
 
-def _found(message: Any) -> Found:
-    headers: Mapping[str, bytes] = dict(message.headers() or ())
-    epoch = headers.get("epoch", b"0")
-    address = headers.get("address", b"").decode("utf-8", "replace")
-    return Found(message.value() or b"", int(epoch) if epoch.isdigit() else 0, address)
-
-
 class StateRecord:
     """The state of one partition, for its owner. `open`, then `save` as a Saver does; each in a thread of its own."""
 
@@ -139,16 +127,14 @@ class StateRecord:
         """`address`: where people find this member's page. `partitions`: how many the topic has, if that is known."""
         self._settings, self._partition, self._address = settings, partition, address
         self._producer: Any = None
-        self._unfinished: Callable[[float], None] | None = None  # the brokers may have done it, and have not said so
         self.parts: Parts = {}
         """What is kept: the record is all of it."""
-        self.epoch = 0
         self.partitions = partitions
         """How many the topic has."""
         self.end = 0
         """Of the topic's partition, when the record was read."""
         self.lost = False
-        """Another member has the partition, or nobody knows: nothing is written any more."""
+        """Another member has the partition, or nobody knows what is written: nothing is written any more."""
         self.trouble = ""
         """Why the last record was not written."""
 
@@ -173,9 +159,8 @@ class StateRecord:
         with closing(Reader(settings)) as reader:
             found = reader.newest(partition)
             self.end = reader.end(partition)
-        self.epoch = 1 if found is None else found.epoch + 1
         known = b"" if found is None else found.value
-        if not self.write(known):  # under our epoch: who wakes up later is behind it; and the others see who has it
+        if not self.write(known):  # so that the others see who has it
             raise StateError(self.trouble)
         return known
 
@@ -185,39 +170,30 @@ class StateRecord:
         return self.write(encoded(self.parts))
 
     def write(self, data: bytes) -> bool:
-        """A new generation. False: the brokers would not have it, and nothing of it is there."""
+        """The next record. False: the brokers would not have it, and nothing of it is there."""
         if self.lost:
             return False
-        producer, headers = self._producer, {"epoch": str(self.epoch), "address": self._address}
+        producer, headers = self._producer, {"address": self._address}
         try:
-            if self._unfinished is not None:
-                self._do(self._unfinished)
             producer.begin_transaction()
             producer.produce(
                 self._settings.state_topic, data, str(self._partition), partition=self._partition, headers=headers
             )
-            self._do(producer.commit_transaction)
+            producer.commit_transaction(_TIMEOUT)
         except KafkaException as error:
             self._failed(error.args[0])
             return False
         self.trouble = ""
         return True
 
-    def _do(self, call: Callable[[float], None]) -> None:
-        self._unfinished = call
-        call(_TIMEOUT)
-        self._unfinished = None
-
     def _failed(self, error: KafkaError) -> None:
-        """What was begun is done later, or undone; where that is not possible, somebody else has the partition."""
+        """What was begun is undone. If that is not possible, or the brokers may have done it, the partition is lost."""
         self.trouble = f"the state of partition {self._partition} was not saved: {error.str()}"
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"
         _log.warning("kafka: %s", self.trouble)
-        if error.fatal() or error.retriable():
-            self.lost = error.fatal()
-            return
         try:
-            self._do(self._producer.abort_transaction)
-        except KafkaException as again:
-            self.lost = again.args[0].fatal() or not again.args[0].retriable()
+            self._producer.abort_transaction(_TIMEOUT)
+            self.lost = error.fatal() or error.retriable()
+        except KafkaException:
+            self.lost = True

@@ -139,7 +139,9 @@ UNREAD: dict[type[Event], frozenset[str]] = {
     events.TrainerLogged: frozenset({"extra"}),
     events.TrainerProgressed: frozenset({"remaining_seconds"}),
 }
-"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""
+"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them; a reader for
+the judgement leaves them out of every line.
+"""
 
 
 def _gap_phase(before: Phase, event: Event) -> Phase | None:

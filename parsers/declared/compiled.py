@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from msgspec import field
 
 from megatron_monitor.parsers.declared.marks import Mark
-from megatron_monitor.parsers.declared.reading import Reading
+from megatron_monitor.parsers.declared.reading import Head, Piece, Reading
 from megatron_monitor.parsers.declared.schema import Dialect
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event
 
 _MAX_BLOCK = 300  # lines of a block
@@ -64,14 +65,15 @@ class Block(Gatherer):
     def _enough(self) -> bool:
         """Whether its lines name what they must."""
         below = self.readings[0].spec.separator.join(self.lines)
-        return bool(below) and any(reading.wanted(reading.pairs(below)) for reading in self.readings)
+        return bool(below) and any(reading.wanted(reading.pairs(below, range(len(below)))) for reading in self.readings)
 
     def close(self) -> list[Event]:
         """Its event."""
         if self.readings[0].spec.ends and not self.ended:
             return []
         line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        return list(_answer(self.readings, self.readings[0].spec.separator.join(self.lines), line))
+        below = self.readings[0].spec.separator.join(self.lines)
+        return [event for said in _answer(self.readings, below, line) for event in said.events()]
 
 
 def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
@@ -95,9 +97,8 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
         return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
-    # what a bar tells may contradict itself, and an engine may stand still, by their numbers
-    plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
-    return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), templated=plain)
+    plain = not any(reading.by_digits for reading in readings)
+    return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), by_shape=plain)
 
 
 def _opened(readings: tuple[Reading, ...], block: Any, line: Line) -> Iterator[Gatherer]:
@@ -106,12 +107,12 @@ def _opened(readings: tuple[Reading, ...], block: Any, line: Line) -> Iterator[G
         yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
 
 
-def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Event]:
+def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Spanned]:
     """Of the first reading whose line it is. `below`: the lines of a block. They have one mark, which is looked for
     once; names and values are cut once where they are cut alike.
     """
-    heads: dict[tuple[bool, bool], tuple[dict[str, Any], str] | None] = {}
-    cut: dict[tuple[object, ...], dict[str, str]] = {}
+    heads: dict[tuple[bool, bool], Head | None] = {}
+    cut: dict[tuple[object, ...], dict[str, Piece]] = {}
     for reading in readings:
         at = reading.place
         if at not in heads:
@@ -119,14 +120,13 @@ def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Ite
         head = heads[at]
         if head is None:
             continue
-        values, rest = head
         way = (at, *reading.way)
         if way not in cut:
-            cut[way] = reading.pairs(rest if below is None else below)
+            cut[way] = reading.pairs(*(head[1:] if below is None else (below, range(len(below)))))
         found = cut[way]
         if not reading.wanted(found):
             continue
-        events = list(reading.events(values, found, line))
-        if events:
-            yield from events
+        said = reading.events(head.values, found, line)
+        if said.events():
+            yield said
             return

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Final
 
 from megatron_monitor.parsers.declared.targets import Convert, converter
+from megatron_monitor.parsers.engine.scan import Line
+from megatron_monitor.parsers.engine.spans import Span
 
 HELPERS: Final = {
     "number": "a number",
@@ -106,13 +108,14 @@ class Mark:
             start += 1
         return None
 
-    def values(self, match: re.Match[str]) -> dict[str, object]:
-        """Our name -> value of each placeholder; what cannot be read is left out."""
+    def values(self, match: re.Match[str], line: Line) -> dict[str, Span]:
+        """Our name -> each placeholder of a match in the line; what cannot be read is left out."""
         found = {}
-        for (name, convert), text in zip(self.captured, match.groups(), strict=True):
-            value = convert(text.strip())
-            if value is not None:
-                found[name] = value
+        for index, (name, convert) in enumerate(self.captured, 1):
+            text, end = match[index].rstrip(), match.start(index) + len(match[index].rstrip())
+            span = line.span((end - len(text.lstrip()), end), convert)
+            if span.value is not None:
+                found[name] = span
         return found
 
 

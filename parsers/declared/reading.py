@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple, get_args
 
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.declared.marks import Mark
@@ -11,12 +12,17 @@ from megatron_monitor.parsers.declared.schema import Dialect, LineSpec
 from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
 from megatron_monitor.parsers.engine.fields import LEADING_NUMBER, number
 from megatron_monitor.parsers.engine.scan import Line
+from megatron_monitor.parsers.engine.spans import QUICK, Span, Spanned
 from megatron_monitor.parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's event small
 _MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
+_UNKNOWN: Final = ("", None)
+_TEXTS: Final = ("time", "path")
+"""Ours whose values are text."""
+_AROUND = " \t'\"}]|"  # a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
@@ -47,6 +53,21 @@ _SIZES: Final = {"total": "train_iterations"}
 """Our name -> that of `Topology`, where they differ."""
 
 
+class Head(NamedTuple):
+    """What prefix and mark say, the text that follows, and where in the line each of its characters stands."""
+
+    values: dict[str, Span]
+    rest: str
+    places: Sequence[int]
+
+
+class Piece(NamedTuple):
+    """A value as it is printed, and where."""
+
+    text: str
+    at: int
+
+
 class Reading:
     """One LineSpec, ready to read."""
 
@@ -67,17 +88,26 @@ class Reading:
             re.compile(rf"(?<![ \t])[ \t]*{re.escape(self._assign)}[ \t]+") if not spec.separator.strip() else None
         )
 
+    @property
+    def by_digits(self) -> bool:
+        """Whether digits decide if it is this line: those of its mark or of a value that it must have. By its numbers a
+        bar may contradict itself, and an engine may stand still.
+        """
+        spec, words = self.spec, (self.spec.line, *self.spec.where.values())
+        numbers = spec.positive or "epoch_step" in dict(self.mark.captured)
+        return bool(numbers) or any(char.isdigit() for word in words for char in word)
+
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def head(self, line: Line) -> tuple[dict[str, Any], str] | None:
-        """(what prefix and mark say, what stands behind them); None if the mark is not there."""
+    def head(self, line: Line) -> Head | None:
+        """What prefix and mark say, and what stands behind them; None if the mark is not there."""
         text = line.text if len(line.text) <= _MAX_LINE else line.text[:_MAX_LINE]
-        values: dict[str, Any] = {}
+        values: dict[str, Span] = {}
         start = 0
         for prefix in self._prefixes:
             match = prefix.pattern.match(text)
             if match:
-                values, start = prefix.values(match), match.end()
+                values, start = prefix.values(match, line), match.end()
                 break
         if start == 0 and self.spec.prefixed:
             return None
@@ -89,67 +119,103 @@ class Reading:
             match = self.mark.pattern.match(text, start)
         if match is None:
             return None
-        values.update(self.mark.values(match))
-        rest = text[match.end() :]
+        values.update(self.mark.values(match, line))
+        rest, places = text[match.end() :], list(range(match.end(), len(text)))
         if self.spec.whole:
-            rest = text[max(text.rfind("{", start, match.start()), start) : match.start()] + rest
-        return values, rest
+            first = max(text.rfind("{", start, match.start()), start)
+            rest, places = text[first : match.start()] + rest, [*range(first, match.start()), *places]
+        return Head(values, rest, places)
 
-    def pairs(self, rest: str) -> dict[str, str]:
-        """Their names and values in what follows the mark; the first of a name counts."""
+    def pairs(self, rest: str, places: Sequence[int]) -> dict[str, Piece]:
+        """Their names and values in what follows the mark, whose characters stand at `places` in the line; the first of
+        a name counts.
+        """
         spec = self.spec
         if spec.form == "json":
-            return flat_json(rest)
+            return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
         if spec.until:
             rest = rest.partition(spec.until)[0]
         if self._after_assign is not None:
-            rest = self._after_assign.sub(self._assign, rest)
-        found: dict[str, str] = {}
+            rest, places = self._joined(rest, places)
+        found: dict[str, Piece] = {}
+        begin = 0
         for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
             cut = piece.strip().rpartition(" ") if self._assign == " " else piece.partition(self._assign)
             name, assigned, value = cut
+            end = begin + len(piece.rstrip() if self._assign == " " else piece)
+            begin += len(piece) + len(spec.separator)
             if assigned:
-                value = value.strip(" \t'\"}]|")
+                end -= len(value) - len(value.rstrip(_AROUND))
+                value = value.strip(_AROUND)
                 if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
+                    end -= len(value) - len(value.rstrip(")"))
                     value = value.partition("(")[2].rstrip(")")
-                found.setdefault(name.strip(" \t'\"{[|"), value)
+                at = places[end - len(value)] if value else 0
+                found.setdefault(name.strip(" \t'\"{[|"), Piece(value, at))
         return found
 
-    def wanted(self, found: Mapping[str, str]) -> bool:
+    def _joined(self, rest: str, places: Sequence[int]) -> tuple[str, list[int]]:
+        """Without the blanks around what stands between a name and its value."""
+        assert self._after_assign is not None
+        text, kept, at = "", list[int](), 0
+        for match in self._after_assign.finditer(rest):
+            place = match.start() + match[0].index(self._assign)
+            text += rest[at : match.start()] + self._assign
+            kept += [*places[at : match.start()], *places[place : place + len(self._assign)]]
+            at = match.end()
+        return text + rest[at:], [*kept, *places[at:]]
+
+    def wanted(self, found: Mapping[str, Piece]) -> bool:
         """Whether it is this line by what it names."""
         spec = self.spec
         return (
             all(name in found for name in spec.needs)
             and not any(name in found for name in spec.without)
-            and all(found.get(name) in value.split(", ") for name, value in spec.where.items())
-            and all(_positive(found.get(name)) for name in spec.positive)
+            and all(name in found and found[name].text in value.split(", ") for name, value in spec.where.items())
+            and all(name in found and _positive(found[name].text) for name in spec.positive)
         )
 
     # --- its events -------------------------------------------------------------------------------------------------
 
-    def events(self, head: Mapping[str, Any], found: Mapping[str, str], line: Line) -> Iterator[Event]:
+    def events(self, head: Mapping[str, Span], found: Mapping[str, Piece], line: Line) -> Spanned:
         """What the line says."""
+        read: dict[str, Span] = {}
+        for name, (text, at) in found.items():
+            known = self._targets.get(name)
+            convert = _kept if known is None else _or_text(known[1])
+            read[name] = Span(line.start + at, text, convert, convert(text))
+        message: Any = ""
+        if self.spec.means == "failure":
+            start = len(line.text) - len(line.text.lstrip())
+            message = line.span((start, start + len(line.text.strip()[:500])), str)
+        if self.spec.means in get_args(Part) and _REPEATED in line.text:
+            return Spanned(_nothing, {})
+        values = {"head": dict(head), "found": read, "message": message}
+        return Spanned(self._made, values | line.origin_spans)
+
+    def _made(
+        self,
+        head: Mapping[str, Any],
+        found: Mapping[str, Any],
+        message: str,
+        **origin: Any,
+    ) -> Iterator[Event]:
+        """The events of a line of these values, by our names and by theirs."""
         values: dict[str, Any] = {**self.spec.given, **head}
         losses: dict[str, float] = {}
         extra: dict[str, float | str] = {}
-        for name, text in found.items():
-            known = self._targets.get(name)
-            if known is None:
-                extra[name] = _kept(text)
-                continue
-            target, convert = known
-            value = convert(text)
-            if value is None:
-                extra[name] = text[:_MAX_TEXT]
+        for name, value in found.items():
+            target = self._targets.get(name, _UNKNOWN)[0]
+            if not target or (isinstance(value, str) and target not in _TEXTS):
+                extra[name] = value
             elif target == LOSSES:
                 losses[name] = value
             elif target in PARTS and target in values:
                 values[target] += value
             else:
                 values.setdefault(target, value)
-        origin = line.origin
         if "time" in values:
-            origin = {**origin, "logged_at": values["time"]}
+            origin["logged_at"] = values["time"]
         if self.spec.means == "step":
             yield from self._step(values, losses, extra, origin)
             if self.spec.then:
@@ -157,7 +223,7 @@ class Reading:
                 implied = {"implied": True} if kind is events.PartBegan else {}
                 yield kind(**fields, **implied, **origin)
         else:
-            yield from self._other(values, losses, line, origin)
+            yield from self._other(values, losses, message, origin)
 
     def _step(
         self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
@@ -189,17 +255,15 @@ class Reading:
         )
 
     def _other(
-        self, values: dict[str, Any], losses: dict[str, float], line: Line, origin: dict[str, Any]
+        self, values: dict[str, Any], losses: dict[str, float], message: str, origin: dict[str, Any]
     ) -> Iterator[Event]:
         spec, step, means = self.spec, _step_of(values), self.spec.means
         if means in _TELLS:
             kind, fields = _TELLS[means]
-            if kind is events.PartBegan and _REPEATED in line.text:
-                return
             given: dict[str, Any] = {
                 "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
                 "name": spec.name or self._dialect, "dataset": spec.name or "validation", "pattern": spec.name or None,
-                "failure": spec.failure, "message": line.text.strip()[:500],
+                "failure": spec.failure, "message": message,
                 "losses": ({"lm loss": values["lm_loss"]} if "lm_loss" in values else {}) | losses,
             }  # fmt: skip
             given |= values if means == "evaluating" else {}
@@ -214,6 +278,23 @@ class Reading:
             rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
             if rates:
                 yield events.ThroughputReported(**rates, **origin)
+
+
+@cache
+def _or_text(convert: Convert) -> Convert:
+    """The text itself where it is no such value."""
+
+    def read(text: str) -> Any:
+        value = convert(text)
+        return text[:_MAX_TEXT] if value is None else value
+
+    if convert in QUICK:
+        QUICK[read] = QUICK[convert]
+    return read
+
+
+def _nothing() -> tuple[Event, ...]:
+    return ()
 
 
 def _time(values: dict[str, Any]) -> None:
@@ -268,14 +349,28 @@ def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool |
         yield events.TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
 
 
-def _positive(text: str | None) -> bool:
-    match = LEADING_NUMBER.match(text.strip()) if text else None
+def _positive(text: str) -> bool:
+    match = LEADING_NUMBER.match(text.strip())
     return match is not None and (number(match[1]) or 0.0) > 0.0
 
 
 def _kept(text: str) -> float | str:
     value = number(text) if text[:1].isdigit() or text[:1] in "+-." else None
     return text[:_MAX_TEXT] if value is None else value
+
+
+def _placed(found: Mapping[str, str], rest: str, first: int) -> Iterator[tuple[str, Piece]]:
+    """The values of an object with their places, in its order; nowhere where its text is not the value's own."""
+    at = 0
+    for name, text in found.items():
+        match = re.compile(
+            rf'"{re.escape(name.rpartition(".")[2])}"[ ]?:[ ]?"?({re.escape(text)})(?=["\s,}}\]])'
+        ).search(rest, at)
+        if match:
+            at = match.end()
+            yield name, Piece(text, first + match.start(1))
+        else:
+            yield name, Piece(text, -1)
 
 
 def flat_json(text: str) -> dict[str, str]:

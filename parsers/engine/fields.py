@@ -30,6 +30,7 @@ _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECAS
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
 _MAX_GIB = 1e9  # more is no memory
 _MAX_MIB = 1e12
+_MAX_TEXT = 200
 _MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
 
 
@@ -82,6 +83,22 @@ def number(text: str) -> float | None:
     except ValueError:
         match = LEADING_NUMBER.match(text)
         return float(match[1]) if match else None
+
+
+def real(text: str) -> float | None:
+    """The number that `text` is, `nan` and `inf` included."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def kept(text: str) -> float | str:
+    """The value of an unknown field."""
+    try:
+        return float(text)
+    except ValueError:
+        return text[:_MAX_TEXT]
 
 
 def finite(text: str) -> float | None:

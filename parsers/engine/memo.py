@@ -1,49 +1,35 @@
-"""What is known of line shapes: noise, which rules to ask, or the template that reads the line.
+"""What is known of line shapes: noise, which rules to ask, or the layout that reads the line.
 
 A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
 """
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec.structs import replace
-
+from megatron_monitor.parsers.engine.prefixes import NOT_HOSTS
 from megatron_monitor.parsers.engine.scan import Scanner
-from megatron_monitor.parsers.engine.templates import (
-    SHAPE,
-    UNUSED,
-    Answer,
-    Layout,
-    NoTemplateError,
-    Reading,
-    Template,
-    agrees,
-    defaults,
-    learn,
-    says_nothing,
-    widths_aside,
-)
+from megatron_monitor.parsers.engine.spans import SHAPE, Layout, NoLayoutError, Spanned
 from megatron_monitor.parsers.events import Event
 
 _MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log of 500 MB has some thousand
+_LAYOUT = 1000  # bytes of a layout
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
-_TRIES = 20  # lines of a shape after which no template is looked for any more
-_ENOUGH = 4  # shapes on which a layout proves itself before it reads others unproved
-_NEVER = -1_000_000_000
-_MAX_LAYOUTS = 500  # a run has some ten; what is learned in vain costs a millisecond
+_TRIES = 20  # lines of a shape after which no layout is made any more
+_HOST_SHAPES = [name.encode().translate(SHAPE) + b":" for name in NOT_HOSTS]
 
 
 class Shape:
-    """Lines of one shape: the rules that may want them, and the template that reads them once it is known."""
+    """Lines of one shape: the rules that may want them, and the layout that reads them once it is known."""
 
-    __slots__ = ("new", "rules", "seen", "template")
+    __slots__ = ("answer", "key", "layout", "rules", "tries")
 
-    def __init__(self, rules: tuple[int, ...]) -> None:
+    def __init__(self, key: bytes, rules: tuple[int, ...]) -> None:
+        self.key = key
         self.rules = rules
-        self.new = True
-        self.seen = 0
-        self.template: Template | None = None
+        self.tries = 0
+        self.layout: Layout | None = None
+        self.answer: tuple[bytes, list[tuple[str, Spanned]]] | None = None
+        """The first line and what the rules gave for it, until a second one comes."""
 
 
 Known: TypeAlias = Shape | None
@@ -51,25 +37,23 @@ Known: TypeAlias = Shape | None
 
 
 class Memo:
-    """Shapes and layouts known so far."""
+    """Shapes known so far."""
 
     def __init__(
         self,
         scanner: Scanner,
         used: Callable[[Event], bool] | None = None,
-        unread: Mapping[type[Event], Collection[str]] | None = None,
+        unread: Mapping[Any, Collection[str]] | None = None,
     ) -> None:
         """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
         for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
-        `unread`: fields for which it has no use: templates leave them out.
+        `unread`: fields for which it has no use: they are left out of what a rule answers with spans.
         """
         self.scanner = scanner
         self.used = used
-        self._unread = unread or {}
-        self.templated = {rule.name: rule.templated for rule in scanner.rules}
+        self.unread = unread or {}
         self._shapes: dict[bytes, Known] = {}
         self._bytes = 0
-        self._layouts: dict[bytes, Layout | None] = {}
 
     def known(self, data: bytes) -> list[Known]:
         r"""What is known of each line of `data`, cut at `\n`; shapes that are new are searched for anchors."""
@@ -82,80 +66,61 @@ class Memo:
         return known
 
     def _search(self, shapes: Sequence[bytes], known: list[Known], new: Sequence[int]) -> None:
-        distinct = dict.fromkeys([shapes[index] for index in new])
+        distinct: dict[bytes, Known] = dict.fromkeys([shapes[index] for index in new])
         for shape, rules in zip(distinct, self.scanner.rules_of(list(distinct)), strict=True):
-            self._keep(shape, Shape(rules) if rules else None, distinct)
+            distinct[shape] = entry = Shape(shape, rules) if rules else None
+            if len(shape) <= _MAX_SHAPE:
+                self._count(len(shape))
+                self._shapes[shape] = entry
         for index in new:
             known[index] = distinct[shapes[index]]
 
-    def _keep(self, shape: bytes, entry: Known, found: dict[bytes, Known]) -> None:
-        found[shape] = entry
-        if len(shape) <= _MAX_SHAPE:
-            self._bytes += len(shape)
-            if self._bytes > _MAX_BYTES:
-                self._shapes.clear()
-                self._bytes = len(shape)
-            self._shapes[shape] = entry
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > _MAX_BYTES:
+            self._shapes.clear()
+            self._bytes = size
 
-    def template(self, shape: Shape, raw: bytes) -> Template | None:
-        """The template of a new shape, where a layout is known that has proved itself on others."""
-        shape.new = False
-        layout = self._layouts.get(widths_aside(raw.translate(SHAPE)))
-        if layout is not None and layout.proofs >= _ENOUGH:
-            with contextlib.suppress(NoTemplateError):
-                self._set(shape, raw, layout, layout.template(raw))
-        return shape.template
-
-    def _set(self, shape: Shape, raw: bytes, layout: Layout, template: Template) -> None:
-        shape.template = template if layout.used else UNUSED
-        if not layout.used and (key := raw.translate(SHAPE)) in self._shapes:
-            self._shapes[key] = None
-
-    def learn(self, shape: Shape, raw: bytes, answer: Answer, read: Reading) -> None:
-        """The reference reading `read` gave `answer` for a line of this shape: the second one makes its template."""
-        shape.seen += 1
-        if shape.seen > _TRIES or len(raw) > _MAX_SHAPE:
+    def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
+        """Remember how lines of this shape are read, if no digit decides that. The first `asked` rules gave `answer`
+        for `raw`, a line that is a single segment: (rule, what it gave); empty: the shape is noise.
+        """
+        shape.tries += 1
+        key = shape.key
+        if shape.tries > _TRIES or key not in self._shapes:
             return
-        key = widths_aside(raw.translate(SHAPE))
-        layout = self._layouts.get(key)
-        if layout is None and shape.seen < 2 + len(self._layouts) // 50:
+        if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
             return
-        answer = self._of_use(answer)
+        if not answer:
+            if not _may_name_host(key):
+                self._shapes[key] = None
+                shape.layout = NOTHING  # a block that is being read knows the shape alone
+            return
+        spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
+        if len(spanned) < len(answer):
+            return
+        self._count(_LAYOUT)
+        shape.answer = raw, spanned
+
+    def layout(self, shape: Shape) -> Layout | None:
+        """How lines of a shape are read of which the first is known."""
+        assert shape.answer is not None
+        (raw, spanned), shape.answer = shape.answer, None
+        if _may_name_host(shape.key):
+            return None
         try:
-            if layout is None:
-                shape.seen = _TRIES
-                if key in self._layouts or len(self._layouts) >= _MAX_LAYOUTS:
-                    return
-                self._layouts[key] = None
-                layout = self._layouts[key] = learn(raw, answer, lambda other: self._of_use(read(other)))
-                if self.used is not None:
-                    layout.used = any(self.used(event) for _, event in answer)
-                    layout.redrawn = all(event.redrawn for _, event in answer)
-            template = layout.template(raw)
-        except NoTemplateError:
-            return
-        if template.read(raw) is not None and agrees(template, raw, answer):
-            layout.proofs += 1
-            self._set(shape, raw, layout, template)
-        else:
-            layout.proofs = _NEVER
-
-    def rule_out(self, shape: Shape, raw: bytes, read: Reading) -> None:
-        """The reference reading `read` found nothing in a line of this shape: from the second one on it is noise."""
-        shape.seen += 1
-        key = raw.translate(SHAPE)
-        if shape.seen != 2 or key not in self._shapes:
-            return
-        if all(self.scanner.rules[rule].templated for rule in shape.rules) and says_nothing(raw, read):
-            self._shapes[key], shape.template = None, UNUSED  # a block that is being read knows the shape alone
-
-    def _of_use(self, answer: Answer) -> Answer:
-        """Without the fields that nobody reads."""
-        return [(rule, self._reduced(event)) for rule, event in answer]
-
-    def _reduced(self, event: Event) -> Event:
-        names = self._unread.get(type(event))
-        return event if names is None else replace(event, **{name: defaults(type(event))[name] for name in names})
+            shape.layout = Layout(raw, spanned, self.used)
+        except NoLayoutError:
+            return None
+        if not shape.layout.used and shape.key in self._shapes:
+            self._shapes[shape.key] = None
+        return shape.layout
 
 
-_NEW = Shape(())
+def _may_name_host(shape: bytes) -> bool:
+    """Whether `fp16:` is a host's name depends on its digits."""
+    return any(host in shape for host in _HOST_SHAPES)
+
+
+NOTHING = Layout(b"", (), None)
+_NEW = Shape(b"", ())

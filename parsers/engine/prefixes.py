@@ -7,7 +7,7 @@ Stripping is repeated until nothing known stands in front. Order between ranks i
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
@@ -99,6 +99,8 @@ class Prefix:
     logged_at: str | None = None
     location: str | None = None
     pod: str | None = None
+    spans: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False, repr=False)
+    """Where in the line each of them begins, and its text."""
 
     @property
     def global_rank(self) -> int | None:
@@ -142,7 +144,7 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
         _take(prefix, match)
         position = match.end()
     if prefix.logged_at is None and (glog := _GLOG.match(text, position)):
-        prefix.logged_at = iso_time(glog[1])
+        prefix.logged_at, prefix.spans["logged_at"] = iso_time(glog[1]), (glog.start(1), glog[1])
     return prefix, text[position:]
 
 
@@ -170,16 +172,17 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
     told = ((kind, match[kind]),) if kind in _ALONE else match.groupdict().items()
     for name, value in told:
         role = _ROLES.get(name.rpartition("_")[2])
-        if value is None or role is None:
-            continue
+        if value is None or role is None or (role == "rank" and value < "0"):
+            continue  # DeepSpeed prints rank -1 before its groups exist
         if role == "logged_at":
             prefix.logged_at = iso_time(value)
         elif role in ("location", "node"):
             setattr(prefix, role, value)
         elif role == "pod":
             prefix.pod = prefix.node = value
-        elif int(value) >= 0:  # DeepSpeed prints -1 before its groups exist
+        else:
             setattr(prefix, role, int(value))
+        prefix.spans["node" if role == "pod" else role] = (match.start(name), value)
 
 
 def segments(text: str) -> list[str]:

@@ -1,18 +1,18 @@
 """What a rule is, and which rules may want which line. Literal first, regular expression after.
 
-A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. `search.py` finds
-them all in one pass, and only lines that hold one are decoded and read.
+A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. One pass finds
+them all, and only lines that hold one are decoded and read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ahocorasick_rs import BytesAhoCorasick
 from msgspec import Struct
 
-from megatron_monitor.parsers.engine.prefixes import Prefix
-from megatron_monitor.parsers.engine.search import Search, best
-from megatron_monitor.parsers.engine.templates import SHAPE
+from megatron_monitor.parsers.engine.prefixes import Prefix, iso_time
+from megatron_monitor.parsers.engine.spans import SHAPE, Span, Spanned
 from megatron_monitor.parsers.events import Event
 
 
@@ -22,12 +22,31 @@ class Line:
 
     text: str
     prefix: Prefix
+    start: int = 0
+    """Where the text begins in its segment."""
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Gather what the prefixes told into event arguments."""
         prefix = self.prefix
         self.origin = {"rank": prefix.global_rank, "node": prefix.node, "logged_at": prefix.logged_at}
+
+    def span(self, at: tuple[int, int], read: Callable[[str], Any]) -> Span:
+        """The text from `at[0]` to `at[1]` as the value of a field, with `read` as its reading."""
+        text = self.text[at[0] : at[1]]
+        return Span(self.start + at[0], text, read, read(text))
+
+    @property
+    def origin_spans(self) -> dict[str, Any]:
+        """Those of `origin` that are told, with spans in place of the values."""
+        origin, spans, found = self.origin, self.prefix.spans, {}
+        if origin["rank"] is not None:
+            found["rank"] = Span(*spans["rank" if self.prefix.rank is not None else "task"], int, origin["rank"])
+        if origin["node"] is not None:
+            found["node"] = Span(*spans["node"], str, origin["node"])
+        if origin["logged_at"] is not None:
+            found["logged_at"] = Span(*spans["logged_at"], iso_time, origin["logged_at"])
+        return found
 
 
 class Gatherer(Struct):
@@ -63,23 +82,31 @@ class Rule(Struct, frozen=True):
 
     name: str
     anchors: tuple[bytes, ...]
-    read: Callable[[Line], Iterable[Event | Gatherer]]
-    templated: bool = False
-    """True where numbers in a line only fill fields: which event it is, and which fields that has, depends on none of
-    them. Such lines are read by template (templates.py) once a shape has come twice.
+    read: Callable[[Line], Iterable[Event | Spanned | Gatherer]]
+    by_shape: bool = False
+    """Whether it answers, with which events and which fields depends on no digit of the line. If it answers with spans
+    (spans.py), further lines of the shape are read by them; if it does not answer, they are noise to it.
     """
     opens: Callable[..., Gatherer] | None = None
     """What it opens, by which a resume carries it on."""
+
+    def items(self, line: Line) -> Iterator[Event | Gatherer]:
+        """What it gives, with all values in place."""
+        for item in self.read(line):
+            if isinstance(item, Spanned):
+                yield from item.events()
+            else:
+                yield item
 
 
 class Scanner:
     """Which rules may want a line: those of which an anchor stands in it.
 
-    Anchors are looked for in the line's shape (templates.py), their own digits as `0` too: what is found for one line
-    holds for all lines of its shape. A rule that is asked in vain answers nothing.
+    Anchors are looked for in the line's shape (spans.py), their own digits as `0` too: what is found for one line holds
+    for all lines of its shape. A rule that is asked in vain answers nothing.
     """
 
-    def __init__(self, rules: Sequence[Rule], engine: Callable[[Sequence[bytes]], Search] = best) -> None:
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         wanted: dict[bytes, list[int]] = {}
         for index, rule in enumerate(self.rules):
@@ -88,11 +115,11 @@ class Scanner:
                 if index not in wanting:
                     wanting.append(index)
         self._wanted = tuple(wanted.values())
-        self._search = engine(tuple(wanted))
+        self._find = BytesAhoCorasick(list(wanted)).find_matches_as_indexes
 
     def rules_of(self, shapes: Sequence[bytes]) -> list[tuple[int, ...]]:
         """For each shape the indices of the rules that may want its lines, in order; most want none."""
-        hits = self._search(b"\n".join(shapes))
+        hits = self._find(b"\n".join(shapes), overlapping=True)
         if not hits:
             return [()] * len(shapes)
         found: list[tuple[int, ...]] = []
@@ -100,8 +127,8 @@ class Scanner:
         for shape in shapes:
             end += len(shape) + 1
             rules: set[int] = set()
-            while at < len(hits) and hits[at][0] < end:
-                rules.update(self._wanted[hits[at][1]])
+            while at < len(hits) and hits[at][1] < end:
+                rules.update(self._wanted[hits[at][0]])
                 at += 1
             found.append(tuple(sorted(rules)))
         return found

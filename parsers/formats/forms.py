@@ -25,6 +25,7 @@ from megatron_monitor.parsers.engine.fields import (
 )
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
 from megatron_monitor.parsers.formats import TABLES
 from megatron_monitor.parsers.formats.exceptions import memory_told, named, signal_name
@@ -144,7 +145,7 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     anchors: tuple[str, ...]
-    templated: bool = False
+    by_shape: bool = False
     every: bool = False
     """Each of its forms, as often as a line has it, in the line's order: what several have printed may be glued."""
     forms: tuple[FormSpec, ...]
@@ -153,7 +154,7 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class _Form:
     """One form, ready to read."""
 
-    def __init__(self, spec: FormSpec) -> None:
+    def __init__(self, spec: FormSpec, by_shape: bool) -> None:
         self.pattern, self._where, *self._beside = (
             lazy(filled(pattern, PARTS)) for pattern in (spec.pattern, spec.where, *spec.beside)
         )
@@ -165,24 +166,36 @@ class _Form:
         self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
         self._fields = {field.name: _usual(field.type) for field in known}
         self._of_line = self._reads.keys() - set(_GROUP.findall(" ".join((spec.pattern, *spec.beside))))
+        texts = [value for value in spec.fields.values() if isinstance(value, str)]
+        self._spans = by_shape and not (
+            spec.into or spec.failed or spec.words or spec.also or self._of_line or any("{" in text for text in texts)
+        )
 
-    def read(self, match: re.Match[str], line: Line) -> Iterator[Event]:
+    def read(self, match: re.Match[str], line: Line) -> Iterator[Event | Spanned]:
         """What it says there."""
         if self._spec.where and not self._where.search(line.prefix.location or ""):
             return
-        groups = self._groups(match, line)
+        places = self._groups(match, line)
+        groups = {name: line.text[start:end] for name, (start, end) in places.items()}
         words = groups | {name: read(groups[name]) for name, read in self._reads.items() if name in groups}
         told = self._told(groups, words)
         if told and all(value is None for value in told.values()):
             return
         values = line.origin | self._of_rule(words, line) | told
-        if all(values.get(name) is not None for name in self._needs):
+        if any(values.get(name) is None for name in self._needs):
+            return
+        if self._spans:
+            filled = {name: line.span(places[name], self._reads.get(name) or self._fields[name]) for name in told}
+            yield Spanned(self._event, {**line.origin_spans, **self._spec.fields, **filled})
+        else:
             yield from self._events(words, values, line)
 
-    def _groups(self, match: re.Match[str], line: Line) -> dict[str, str]:
-        """The groups that are found, by name."""
+    def _groups(self, match: re.Match[str], line: Line) -> dict[str, tuple[int, int]]:
+        """Where the groups that are found stand, by name."""
         found = [match, *(pattern.search(line.text) for pattern in self._beside)]
-        return {name: text for one in found if one for name, text in one.groupdict().items() if text is not None}
+        return {
+            name: one.span(name) for one in found if one for name, text in one.groupdict().items() if text is not None
+        }
 
     def _told(self, groups: dict[str, str], words: dict[str, Any]) -> dict[str, Any]:
         """The fields that groups fill."""
@@ -219,19 +232,19 @@ def _usual(kind: Any) -> _Convert:
 def _rule(spec: RuleSpec) -> Rule:
     @cache
     def forms() -> list[_Form]:  # made when the first line asks for them: most logs have few of these lines
-        return [_Form(form) for form in spec.forms]
+        return [_Form(form, spec.by_shape) for form in spec.forms]
 
-    def first(line: Line) -> list[Event]:
+    def first(line: Line) -> list[Event | Spanned]:
         found = ((form, form.pattern.search(line.text)) for form in forms())
         return next((events for form, match in found if match and (events := list(form.read(match, line)))), [])
 
-    def every(line: Line) -> list[Event]:
+    def every(line: Line) -> list[Event | Spanned]:
         found = [(form, match) for form in forms() for match in form.pattern.finditer(line.text)]
         found.sort(key=lambda one: one[1].start())
         return [event for form, match in found for event in form.read(match, line)]
 
     read = every if spec.every else first
-    return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.templated)
+    return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.by_shape)
 
 
 _SPECS = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, tuple[RuleSpec, ...]])

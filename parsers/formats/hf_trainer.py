@@ -7,17 +7,16 @@ behind a bar on the same physical line. Several nodes draw their own bars and pr
 from collections.abc import Iterator
 from typing import Any
 
-from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, per_second
+from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, kept, per_second, real
 from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
     CheckpointSaveStarted,
-    Event,
     TrainerLogged,
     TrainerProgressed,
     TrainerSummary,
 )
 from megatron_monitor.parsers.formats import TABLES
-from megatron_monitor.parsers.formats.megatron import kept
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is
@@ -39,85 +38,82 @@ _MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
 _WRITES = "Writing model shards"
 
 
-def read_dict(line: Line) -> Iterator[Event]:
+def read_dict(line: Line) -> Iterator[Spanned]:
     """A metric dict, wherever it stands in the line."""
     text = line.text
-    if not any(key in text for key in _KEYS):
-        return
-    for match in _DICT.finditer(text[-_MAX_DICT - 2000 :]):
+    for match in _DICT.finditer(text, max(0, len(text) - _MAX_DICT - 2000)):
         if any(key in match[0] for key in _KEYS):
-            values = {name: quoted if bare == "" else bare for name, quoted, bare in _PAIR.findall(match[0])}
-            yield from _from_values(values, line)
+            places = {pair[1]: pair.span(pair.lastindex or 0) for pair in _PAIR.finditer(text, *match.span())}
+            yield _from_places(places, line)
 
 
-def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
-    kind: Any = TrainerSummary if "train_runtime" in values else TrainerLogged
+def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
+    kind: Any = TrainerSummary if "train_runtime" in places else TrainerLogged
+    fields = _FIELDS[kind]
     known: dict[str, Any] = {}
-    extra: dict[str, float | str] = {}
-    for name, text in values.items():
+    extra: dict[str, Any] = {}
+    for name, at in places.items():
         field, convert = _METRICS.get(name, ("", kept))
-        if field in kind.__struct_fields__:
-            known[field] = convert(text)
-            if field == "step":
-                known["max_steps"] = integer(text.partition("/")[2])
+        if field not in fields:
+            extra[name] = line.span(at, kept)
+        elif field == "step" and (bar := line.text.find("/", *at)) >= 0:
+            known |= {"step": line.span((at[0], bar), convert), "max_steps": line.span((bar + 1, at[1]), integer)}
         else:
-            extra[name] = kept(text)
+            known[field] = line.span(at, convert)
     if kind is TrainerLogged:
         known["extra"] = extra
-    yield kind(**known, **line.origin)
+    return Spanned(kind, known | line.origin_spans)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (TrainerLogged, TrainerSummary)}
 
 
 def _finite(text: str) -> float | None:
-    return None if _number(text) is None else finite(text)
+    return None if real(text) is None else finite(text)
 
 
-_READ = {"number": _number, "finite": _finite, "integer": integer, "GiB": gibibytes, "it/s": per_second}
+_READ = {"number": real, "finite": _finite, "integer": integer, "GiB": gibibytes, "it/s": per_second}
 _METRICS = {name: (field, _READ[how]) for name, (field, how) in TABLES["hf_metrics"].items()}
 
 
-def read_bar(line: Line) -> Iterator[Event]:
+def read_bar(line: Line) -> Iterator[Spanned]:
     """Bars in iterations; bytes, examples and files are not ours. That of the files of a checkpoint is all that
     transformers 5 says of a save where its log level is not changed (modeling_utils.py).
     """
-    text, end = line.text[-_MAX_BARS:], 0
-    for match in _BAR.finditer(text):
-        rate, name = match["rate"], _name_before(text[end : match.start()])
+    end = max(0, len(line.text) - _MAX_BARS)
+    for match in _BAR.finditer(line.text, end):
+        start, stop = _name_before(line.text, end, match.start())
         end = match.end()
-        if name == _WRITES:
-            yield CheckpointSaveStarted(iteration=None, **line.origin)  # whatever the figures: the rule is templated
+        if line.text[start:stop] == _WRITES:
+            yield Spanned(CheckpointSaveStarted, {"iteration": None} | line.origin_spans)  # whatever the figures
             continue
-        pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
-        yield TrainerProgressed(
-            step=int(match["step"]),
-            total=int(match["total"]),
-            seconds_per_step=pace,
-            elapsed_seconds=clock(match["elapsed"]),
-            remaining_seconds=clock(match["left"]) if "?" not in match["left"] else None,
-            description=name,
-            **line.origin,
-        )
+        found = {
+            "step": line.span(match.span("step"), int),
+            "total": line.span(match.span("total"), int),
+            "seconds_per_step": line.span(match.span("rate"), per_second if match["unit"] == "it/s" else finite),
+            "elapsed_seconds": line.span(match.span("elapsed"), clock),
+            "remaining_seconds": line.span(match.span("left"), clock) if "?" not in match["left"] else None,
+            "description": line.span((start, stop), str),
+        }
+        yield Spanned(TrainerProgressed, found | line.origin_spans)
 
 
-def _name_before(text: str) -> str:
-    """`Train` of what stands before a bar's figures; empty where no name does."""
-    head = text.rstrip(" ")
-    if not head.endswith(":") or not 0 < len(text) - len(head) <= _BLANKS:
-        return ""
-    return _MARKS.split(head[:-1])[-1][-_LONGEST_NAME:].strip()
+def _name_before(text: str, start: int, end: int) -> tuple[int, int]:
+    """Where `Train` stands in what is before a bar's figures; nowhere where no name does."""
+    head = text[start:end].rstrip(" ")
+    if not head.endswith(":") or not 0 < end - start - len(head) <= _BLANKS:
+        return start, start
+    name = _MARKS.split(head[:-1])[-1][-_LONGEST_NAME:]
+    stop = start + len(head) - 1 - len(name) + len(name.rstrip())
+    return stop - len(name.strip()), stop
 
 
-def read_line(line: Line) -> Iterator[Event]:
+def read_line(line: Line) -> Iterator[Spanned]:
     """A segment may hold bars and, behind them, a dict."""
-    if "t/s" in line.text or "s/it" in line.text:
+    text = line.text
+    if "%" in text and ("t/s" in text or "s/it" in text):
         yield from read_bar(line)
-    if "{'" in line.text:
+    if "{'" in text:
         yield from read_dict(line)
 
 
@@ -126,6 +122,6 @@ RULES: tuple[Rule, ...] = (
         "hf.dict_or_bar",
         (b"%|", b"it/s", b"s/it", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
         read_line,
-        templated=True,
+        by_shape=True,
     ),
 )

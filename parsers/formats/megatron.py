@@ -21,6 +21,7 @@ from megatron_monitor.parsers.engine.fields import (
     duration,
     finite,
     integer,
+    kept,
     milliseconds,
     name_and_value,
     number,
@@ -28,6 +29,7 @@ from megatron_monitor.parsers.engine.fields import (
     teraflops,
 )
 from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
 from megatron_monitor.parsers.formats import TABLES
 from megatron_monitor.parsers.patterns import lazy
@@ -65,11 +67,12 @@ _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.item
 
 
 class _Fields(Struct):
-    """What one line's fields said. `cut` tells that a known field stands there without its whole value."""
+    """What one line's fields said, as spans. `cut` tells that a known field stands there without its whole value."""
 
+    line: Line
     values: dict[str, Any] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)
-    extra: dict[str, float | str] = field(default_factory=dict)
+    losses: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     cut: bool = False
 
@@ -78,19 +81,22 @@ class _Fields(Struct):
         """Whether any of ours is among them."""
         return bool(self.values or self.losses or self.cut)
 
-    def take(self, name: str, text: str, closed: bool = True) -> bool:
-        """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""
+    def take(self, name: str, text: str, end: int, closed: bool = True) -> bool:
+        """Read one field, whose text ends at `end` in the line; False if it is none of ours. Without its closing bar a
+        value may be cut in the middle.
+        """
         known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
+        at = (end - len(text), end)
         if known is None:
-            return self._take_loss(name, text, closed)
+            return self._take_loss(name, text, at, closed)
         attribute, convert = known
         self.names.add(name)
         if not text or not (closed or _is_whole(text, attribute, convert)):
             self.cut = True
             value = None
         else:
-            value = convert(text)
-        if value is None:
+            value = self.line.span(at, convert)
+        if value is None or value.value is None:
             if text:
                 self.extra[name] = text[:_MAX_TEXT]
         elif attribute not in self.values:
@@ -102,38 +108,31 @@ class _Fields(Struct):
             self.extra[name] = value
         return True
 
-    def _take_loss(self, name: str, text: str, closed: bool) -> bool:
+    def _take_loss(self, name: str, text: str, at: tuple[int, int], closed: bool) -> bool:
         if not _LOSS.search(name) or not _NAME.fullmatch(name):
             return False
-        value = number(text) if closed or _WHOLE.fullmatch(text) else None
-        if value is not None:
+        value = self.line.span(at, number) if closed or _WHOLE.fullmatch(text) else None
+        if value is not None and value.value is not None:
             self.names.add(name)
             self.losses[name] = value
         elif text:
             self.extra[name] = text[:_MAX_TEXT]
         return True
 
-    def several(self, name: str, piece: str, closed: bool) -> bool:
-        """Read the fields of a piece that holds more than one; False if it does not."""
-        found = _SEVERAL.findall(piece) if ":" in name and len(piece) < _MAX_TEXT else ()
-        for part, value in found:
-            if not self.take(part.strip(), value, closed):
-                self.keep(part.strip(), value)
+    def several(self, name: str, piece: str, end: int, closed: bool) -> bool:
+        """Read the fields of a piece that holds more than one and ends at `end`; False if it does not."""
+        found = list(_SEVERAL.finditer(piece)) if ":" in name and len(piece) < _MAX_TEXT else ()
+        for match in found:
+            part, place = match[1].strip(), end - len(piece) + match.end(2)
+            if not self.take(part, match[2], place, closed):
+                self.keep(part, match[2], place)
         return bool(found)
 
-    def keep(self, name: str, text: str) -> None:
+    def keep(self, name: str, text: str, end: int) -> None:
         """An unknown field, as number where it is one."""
         self.names.add(name)
         if text:
-            self.extra[name] = kept(text)
-
-
-def kept(text: str) -> float | str:
-    """The value of an unknown field."""
-    try:
-        return float(text)
-    except ValueError:
-        return text[:_MAX_TEXT]
+            self.extra[name] = self.line.span((end - len(text), end), kept)
 
 
 def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
@@ -143,39 +142,37 @@ def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
     return _WHOLE.fullmatch(text) is not None and (attribute != "learning_rate" or "E" in text.upper())
 
 
-def read_fields(body: str, split: _Split) -> _Fields:
-    """The `|`-separated fields of one line. What another writer glued behind gives only fields that we know."""
-    found = _Fields()
-    values, names = found.values, found.names
-    pieces = body.split("|", _MAX_FIELDS)
+def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split: _Split) -> _Fields:
+    """The `|`-separated fields of one line, of `lead` and `rest`: places in the text. What another writer glued
+    behind gives only fields that we know.
+    """
+    found = _Fields(line)
+    seam = lead[1] - lead[0]
+    pieces = (line.text[slice(*lead)] + line.text[slice(*rest)]).split("|", _MAX_FIELDS)
     last = len(pieces) - 1
     foreign = False
+    end = -1
     for index, piece in enumerate(pieces):
-        name, separator, text = piece.rpartition(": ")
-        name = name.strip()
-        known = FIELDS.get(name)
-        if known is not None and separator and index < last and known[0] not in values:
-            value = known[1](text.strip())
-            if value is not None:  # the usual path: one look-up and one conversion a field
-                values[known[0]] = value
-                names.add(name)
-                continue
+        end += len(piece) + 1
+        place = end + (lead[0] if end <= seam else rest[0] - seam)
         pair = split(piece)
         if pair is None:
             foreign = True
             continue
         name, text = pair
-        if found.take(name, text, index < last):
+        value_end = place - len(piece) + len(piece.rstrip())
+        if found.take(name, text, value_end, index < last) or found.several(name, piece, place, index < last):
             continue
-        if not found.several(name, piece, index < last):
-            if not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
-                found.keep(name, text)
-            else:
-                foreign = True
+        if not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
+            found.keep(name, text, value_end)
+        else:
+            foreign = True
     return found
 
 
-def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str | None = None) -> Iterator[Event]:
+def iterations(
+    line: Line, start: re.Pattern[str], split: _Split, dialect: str | None = None
+) -> Iterator[Event | Spanned]:
     """Every iteration line that stands in the line; text before and after it is tolerated."""
     text = line.text
     matches = [match for match in start.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
@@ -187,17 +184,14 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
     if _ECHO.match(before):
         return
     for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
-        found = read_fields(text[lead : match.start()] + text[match.end() : end], split)
+        found = read_fields(line, (lead, match.start()), (match.end(), end), split)
         if found.told:
-            yield IterationLogged(
-                iteration=int(match[1]),
-                train_iterations=integer(match[2]) if match[2].isdecimal() else None,
-                losses=found.losses,
-                extra=found.extra,
-                dialect=dialect or recognised(found.names),
-                **found.values,
-                **line.origin,
-            )
+            total = line.span(match.span(2), integer) if match[2].isdecimal() else None
+            values = {
+                "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,
+                "extra": found.extra, "dialect": dialect or recognised(found.names),
+            }  # fmt: skip
+            yield Spanned(IterationLogged, values | found.values | line.origin_spans)
         elif not before and found.names:
             yield Malformed(rule=f"{dialect or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
 
@@ -224,6 +218,6 @@ _ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, dialec
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (
-    Rule("argonne.iteration", (b"iteration=",), _ARGONNE, templated=True),
-    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value), templated=True),
+    Rule("argonne.iteration", (b"iteration=",), _ARGONNE, by_shape=True),
+    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value), by_shape=True),
 )

@@ -14,6 +14,7 @@ from msgspec import field
 
 from megatron_monitor.parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
     Event,
     MemoryReported,
@@ -55,47 +56,44 @@ _MOST_RANKS = 100_000  # of one timer: the longest report that is believed
 _STRAGGLER = lazy(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 
 
-def read_memory(line: Line) -> Iterator[Event]:
+def read_memory(line: Line) -> Iterator[Spanned]:
     """Every memory report in the line: ranks print at once, and their newlines come later."""
     matches = list(_MEMORY.finditer(line.text))
     for index, match in enumerate(matches):
         end = matches[index + 1].start() if index + 1 < len(matches) else len(line.text)
-        found = _MEMORY_FIELD.findall(line.text[match.end() : end])
-        values: dict[str, Any] = {_MEMORY_NAMES[name]: mebibytes(value) for name, value in found}
-        occasion = match[2].strip()
-        iteration = _ITERATION.search(occasion)
-        origin = {**line.origin, "rank": int(match[1])} if match[1] else line.origin
-        if values:
-            yield MemoryReported(
-                iteration=int(iteration[1]) if iteration else None, occasion=occasion, **values, **origin
-            )
+        found = list(_MEMORY_FIELD.finditer(line.text, match.end(), end))
+        iteration = _ITERATION.search(line.text, *match.span(2))
+        values: dict[str, Any] = {_MEMORY_NAMES[field[1]]: line.span(field.span(2), mebibytes) for field in found}
+        values["iteration"] = line.span(iteration.span(1), int) if iteration else None
+        values["occasion"] = line.span((match.start(2), match.start(2) + len(match[2].rstrip())), str)
+        rank = {"rank": line.span(match.span(1), int)} if match[1] else {}
+        if found:
+            yield Spanned(MemoryReported, values | line.origin_spans | rank)
 
 
-def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Event]:
+def timers_of(speaker: Literal["megatron", "deepspeed"], form: re.Pattern[str], line: Line) -> Iterator[Spanned]:
     """A `time (ms)` line: DeepSpeed's is behind its logger, or `rank=0 time (ms) | ...`, Megatron's is neither."""
     text = line.text
     at = text.find("time (ms) |")
     by_engine = line.prefix.location is not None or "rank=" in text[:at]
     if at < 0 or by_engine != (speaker == "deepspeed"):
         return
-    timers = {}
-    for name, value in form.findall(text[at + len("time (ms) ") :]):
-        took = milliseconds_range(value)
-        if took is not None:
-            timers[name.strip()] = took
+    found = {match[1].strip(): match for match in form.finditer(text, at + len("time (ms) "))}
+    spans = {name: line.span(match.span(2), milliseconds_range) for name, match in found.items()}
+    timers = {name: span for name, span in spans.items() if span.value is not None}
     if timers:
-        yield TimersReported(speaker=speaker, timers=timers, **line.origin)
+        yield Spanned(TimersReported, {"speaker": speaker, "timers": timers} | line.origin_spans)
 
 
-def read_spread(line: Line) -> Iterator[Event]:
+def read_spread(line: Line) -> Iterator[Spanned]:
     """One line under `(min, max) time across ranks (ms):` or `max time across ranks (ms):`."""
     match = _SPREAD.match(line.text)
     most = None if match else _MOST.match(line.text)
     found = match or most
-    took = milliseconds_range(found[2]) if found else None
-    if found and took is not None:
-        across: Any = "maximum" if most else "range"
-        yield TimersReported(speaker="megatron", timers={found[1]: took}, across=across, **line.origin)
+    took = line.span(found.span(2), milliseconds_range) if found else None
+    if found and took and took.value is not None:
+        values = {"speaker": "megatron", "timers": {found[1]: took}, "across": "maximum" if most else "range"}
+        yield Spanned(TimersReported, values | line.origin_spans)
 
 
 class RankTimesGatherer(Gatherer):
@@ -145,10 +143,10 @@ def read_straggler(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
-    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _ENGINE_TIMER), templated=True),
-    Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), templated=True),
-    Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
+    Rule("megatron.memory", (b"memory (MB)",), read_memory, by_shape=True),
+    Rule("deepspeed.timers", (b"time (ms) |",), partial(timers_of, "deepspeed", _ENGINE_TIMER), by_shape=True),
+    Rule("megatron.timers", (b"time (ms) |",), partial(timers_of, "megatron", _TIMER), by_shape=True),
+    Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, by_shape=True),
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
 )

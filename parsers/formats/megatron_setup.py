@@ -60,7 +60,5 @@ def read_validation(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation, templated=True
-    ),
+    Rule("megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation, by_shape=True),
 )

@@ -4,10 +4,12 @@ Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a 
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.events import Event, TimeShown
+from megatron_monitor.parsers.engine.spans import Spanned
+from megatron_monitor.parsers.events import TimeShown
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.wrappers import MONTHS
 
@@ -30,15 +32,22 @@ _DATE_2 = lazy(
 _HF = lazy(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
 
 
-def read_time(line: Line) -> Iterator[Event]:
+def read_time(line: Line) -> Iterator[Spanned]:
     """A stamp that begins the line."""
-    if line.origin["logged_at"] is not None:
-        yield TimeShown(**line.origin)
-        return
-    match = _FIRST.match(line.text)
-    stamp = iso_time(match[1]) if match else date_of(line.text) or _of_hf(line.text)
-    if stamp is not None:
-        yield TimeShown(**{**line.origin, "logged_at": stamp})
+    origin = stamped(line)
+    if "logged_at" in origin:
+        yield Spanned(TimeShown, origin)
+
+
+def stamped(line: Line) -> dict[str, Any]:
+    """The line's `origin_spans`, with the stamp that begins its text where no prefix has one."""
+    origin, whole = line.origin_spans, (0, len(line.text))
+    if "logged_at" not in origin:
+        match = _FIRST.match(line.text)
+        span = line.span(match.span(1), iso_time) if match else line.span(whole, _date)
+        if span.value is not None:
+            origin["logged_at"] = span
+    return origin
 
 
 def date_of(text: str) -> str | None:
@@ -57,10 +66,14 @@ def date_of(text: str) -> str | None:
     return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
 
 
+def _date(text: str) -> str | None:
+    return date_of(text) or _of_hf(text)
+
+
 def _of_hf(text: str) -> str | None:
     match = _HF.match(text)
     return iso_time(f"{match[3]}-{match[1]}-{match[2]} {match[4]}") if match else None
 
 
 # Anchors are looked for in the line's shape, in which every digit is 0.
-RULES: tuple[Rule, ...] = (Rule("stamps.time", (b" 00:00:00", b"T00:00:00"), read_time, templated=True),)
+RULES: tuple[Rule, ...] = (Rule("stamps.time", (b" 00:00:00", b"T00:00:00"), read_time, by_shape=True),)

@@ -8,8 +8,9 @@ by another name, and a loss on a line of its own.
 from collections.abc import Iterator
 
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.events import Event, StepGuessed
-from megatron_monitor.parsers.formats.stamps import read_time
+from megatron_monitor.parsers.engine.spans import Spanned
+from megatron_monitor.parsers.events import StepGuessed
+from megatron_monitor.parsers.formats.stamps import stamped
 from megatron_monitor.parsers.patterns import lazy
 
 _WORDS = r"global_?step|num_updates|iteration|iter|step|update|upd|batch|it"
@@ -21,13 +22,12 @@ _NUMBER = r"[-+]?\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,2})?"
 _LOSS = lazy(rf"(?i)(?<!packet )loss[\w/]{{0,30}}['\"]?[ :=(\[]{{0,6}}(?:tensor\(|['\"])?({_NUMBER})")
 
 
-def read_guess(line: Line) -> Iterator[Event]:
+def read_guess(line: Line) -> Iterator[Spanned]:
     """The step, if the line names both, as far as it is looked at."""
-    losses = tuple(map(float, _LOSS.findall(line.text[:2000])))
-    counts = tuple(map(int, _COUNT.findall(line.text[:2000]))) if losses else ()
+    losses = tuple(line.span(match.span(1), float) for match in _LOSS.finditer(line.text, 0, 2000))
+    counts = tuple(line.span(match.span(1), int) for match in _COUNT.finditer(line.text, 0, 2000)) if losses else ()
     if counts:
-        stamp = next((shown.logged_at for shown in read_time(line)), None)
-        yield StepGuessed(counts=counts, losses=losses, **{**line.origin, "logged_at": stamp})
+        yield Spanned(StepGuessed, {"counts": counts, "losses": losses} | stamped(line))
 
 
-RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, templated=True),)
+RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, by_shape=True),)

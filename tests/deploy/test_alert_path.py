@@ -73,7 +73,7 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(chain: Chain, training: Wr
 def test_the_deadline_in_a_dead_push_is_told(chain: Chain, launch: Launch, training: Writer) -> None:
     """A Pushgateway keeps what a killed daemon pushed last: its deadline passes there, and that is told."""
     gateway = launch("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
-    pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{gateway}', interval: 300ms}}"
+    pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://{gateway}', interval: 300ms}}]"
     daemon = chain.start("--set", pushed, "--set", "detectors.hang.minimum=4s", str(training.path))
     config = chain.config(gateway)
     config["scrape_configs"] = [

@@ -12,7 +12,7 @@ import pytest
 
 from tests.deploy.conftest import DEPLOY, with_example
 from tests.deploy.test_rules import ALERTS
-from tests.programs import get, wait
+from tests.programs import get, slack, wait
 
 FILE = DEPLOY / "alertmanager" / "alertmanager.yml"
 EXAMPLES = ("slack", "mail", "webhook", "pagerduty", "watchdog")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.prometheus
 
 def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The output of amtool."""
-    return subprocess.run(["amtool", *map(str, arguments)], capture_output=True, text=True, timeout=30)
+    return subprocess.run(["amtool", *map(str, arguments)], capture_output=True, text=True, timeout=slack(30))
 
 
 @pytest.mark.parametrize("name", ["", *EXAMPLES])
@@ -147,7 +147,7 @@ def post(address: str, alerts: list[dict[str, str]]) -> None:
         f"http://{address}/api/v2/alerts", data=json.dumps([{"labels": labels} for labels in alerts]).encode(),
         headers={"Content-Type": "application/json"}, method="POST",
     )  # fmt: skip
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=slack(5)).close()
 
 
 def inhibited(address: str) -> dict[str, set[tuple[str, str]]]:

@@ -50,7 +50,7 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     user = ["--user"] if ".user." in name else []
     done = subprocess.run(
         ["systemd-analyze", *user, "verify", "--man=no", str(unit(name, tmp_path))],
-        capture_output=True, text=True, timeout=60, env={**environment(), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=slack(60), env={**environment(), "XDG_RUNTIME_DIR": str(tmp_path)},
     )  # fmt: skip
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -108,7 +108,7 @@ def test_compose_takes_the_file() -> None:
     variables = {**environment(), "LOGS": "/logs", "GRAFANA_PASSWORD": "x"}
     done = subprocess.run(
         ["docker-compose", "-f", str(DEPLOY / "container" / "compose.yaml"), "config", "-q"],
-        capture_output=True, text=True, timeout=60, env=variables,
+        capture_output=True, text=True, timeout=slack(60), env=variables,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -167,7 +167,7 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     def assets(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "megatron_monitor", "assets", str(out), *more]
         variables = {**os.environ, "PYTHONPATH": str(wheel)}
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=slack(60))
 
     assert assets().returncode == 0
     tracked = tool(
@@ -218,22 +218,19 @@ def test_kubernetes_takes_the_objects() -> None:
     """By the API's schema of old and new versions, which refuses a misspelt field."""
     assert objects(MANIFEST, OLDEST_KUBERNETES) == objects(MANIFEST)
     with pytest.raises(kubernetes_validate.ValidationError):
-        objects(MANIFEST.replace("serviceAccountName:", "serviceAcountName:"))
+        objects(MANIFEST.replace("securityContext:", "securtyContext:"))
 
 
 def test_the_pods_are_found_and_may_do_little() -> None:
     """Selectors meet labels, ports have names that are asked for, nobody may gain privileges."""
-    service, deployment, forwarders = only("Service"), only("Deployment"), only("DaemonSet")
-    assert only("ClusterRole")["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
-    account = forwarders["spec"]["template"]["spec"]["serviceAccountName"]
-    assert only("ClusterRoleBinding")["subjects"][0]["name"] == account
-    pod, forwarder = deployment["spec"]["template"], forwarders["spec"]["template"]
-    (container,), (sender,) = pod["spec"]["containers"], forwarder["spec"]["containers"]
-    for one in (container, sender):
-        secured = one["securityContext"]
-        assert not secured["allowPrivilegeEscalation"]
-        assert secured["readOnlyRootFilesystem"]
-        assert secured["capabilities"]["drop"] == ["ALL"]
+    service, deployment = only("Service"), only("Deployment")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    secured = container["securityContext"]
+    assert not secured["allowPrivilegeEscalation"]
+    assert secured["readOnlyRootFilesystem"]
+    assert secured["capabilities"]["drop"] == ["ALL"]
+    assert container["args"] == ["run", "--config=/etc/megatron-monitor/config.yaml"]
     ports = {port["name"] for port in container["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
     assert (container["name"], "metrics" in ports) == ("megatron-monitor", True)  # as prometheus/kubernetes.yml asks
@@ -241,8 +238,6 @@ def test_the_pods_are_found_and_may_do_little() -> None:
     assert {"name": "state", "persistentVolumeClaim": claim} in pod["spec"]["volumes"]
     selector = service["spec"]["selector"].items()
     assert selector <= pod["metadata"]["labels"].items()
-    assert not selector <= forwarder["metadata"]["labels"].items()  # scraped and asked: one
-    assert "ports" not in sender
     assert load(only("ConfigMap")["data"]["config.yaml"]).state_dir == "/state"
 
 

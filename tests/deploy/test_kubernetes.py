@@ -13,7 +13,6 @@ from tests.deploy.test_rules import rules, tool
 
 pytestmark = pytest.mark.helm
 MONITOR = ("Deployment", "megatron-monitor", "megatron-monitor")
-FORWARDER = ("DaemonSet", "megatron-monitor", "megatron-monitor-forwarder")
 BARE = ("--set", "dashboards.enabled=false,prometheusRule.enabled=false")
 BOARDS = sorted((DEPLOY.parent / "grafana" / "dashboards").glob("*.json"))
 
@@ -77,12 +76,10 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
     assert monitor["metadata"]["labels"] == {"release": "kps"}
     template = made[MONITOR]["spec"]["template"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    for key in (MONITOR, FORWARDER):
-        pod = made[key]["spec"]["template"]["spec"]
-        assert pod["priorityClassName"] == "high"
-        assert pod["imagePullSecrets"] == [{"name": "pull"}]
-        assert made[key]["spec"]["template"]["metadata"]["annotations"]["a"] == "b"
     pod = template["spec"]
+    assert pod["priorityClassName"] == "high"
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert template["metadata"]["annotations"]["a"] == "b"
     assert {"name": "hook", "secret": {"secretName": "hook"}} in pod["volumes"]
     assert {"name": "hook", "mountPath": "/hook"} in pod["containers"][0]["volumeMounts"]
     board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
@@ -96,7 +93,7 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "named"),
     [("podMonitr.enabled=false", "podMonitr"), ("podMonitor.lables.release=kps", "lables"),
-     ("podMonitor.enabled=never", "enabled"), ("forwarder.auht.user=x", "auht"), ("forwarder.paths=null", "paths")],
+     ("podMonitor.enabled=never", "enabled")],
 )  # fmt: skip
 def test_a_misspelt_value_is_an_error(chart: Path, value: str, named: str) -> None:
     """It is named, and nothing is installed that lacks it."""
@@ -110,19 +107,16 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     address = 'https://g.example/"{{x}}"?a=b&c'
     made = rendered(
         chart, "--set-literal", f"grafana={address}", "--set", "image=r.example/m:2,runbook=https://r.example/book",
-        "--set-json", 'nodeSelector={"gpu": "yes"}', "--set-json", 'config.runs=[{"paths": ["/a/*.log"], "name": "x"}]',
+        "--set-json", 'monitor.nodeSelector={"gpu": "yes"}',
+        "--set-json", 'config.runs=[{"paths": ["/a/*.log"], "name": "x"}]',
         "--set", "podMonitor.enabled=false,dashboards.label=mine",
     )  # fmt: skip
     rules = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
     links = [one["annotations"]["dashboard_url"] for group in rules for one in group["rules"] if "alert" in one]
     assert all(link.startswith(address + "/d/megatron-") for link in links)
     assert "runbooks.example" not in json.dumps([*made.values()])
-    pod = made[FORWARDER]["spec"]["template"]["spec"]
-    assert made[MONITOR]["spec"]["template"]["spec"]["containers"][0]["image"] == "r.example/m:2"
-    assert (pod["containers"][0]["image"], pod["nodeSelector"]) == (
-        "r.example/m:2",
-        {"gpu": "yes", "nvidia.com/gpu.present": "true"},
-    )
+    pod = made[MONITOR]["spec"]["template"]["spec"]
+    assert (pod["containers"][0]["image"], pod["nodeSelector"]) == ("r.example/m:2", {"gpu": "yes"})
     config = made["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]["config.yaml"]
     assert loaded(config)["runs"] == [{"paths": ["/a/*.log"], "name": "x"}]
     assert not [key for key in made if key[0] == "PodMonitor"]
@@ -131,70 +125,46 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
     assert all(one["metadata"]["labels"]["mine"] == "1" for one in boards)
     off = rendered(chart, "--set", "prometheusRule.enabled=false,dashboards.enabled=false")
     assert {key[0] for key in off} == {
-        "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "Deployment", "PersistentVolumeClaim",
-        "PodMonitor", "Service", "ServiceAccount",
+        "ConfigMap", "Deployment", "PersistentVolumeClaim", "PodMonitor", "Service",
     }  # fmt: skip
 
 
-def test_the_clusters_own_agent_may_push(chart: Path) -> None:
-    """No forwarder then, nothing of the node is mounted, and the notes say where to push; the monitor is as before."""
-    usual, made = rendered(chart, *BARE), rendered(chart, *BARE, "--set", "forwarder.enabled=false")
-    account = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
-    assert {key[0] for key in set(usual) - set(made)} == {FORWARDER[0], *account}
-    unasked = rendered(chart, *BARE, "--set", "forwarder.kubernetes=false")
-    assert {key[0] for key in set(usual) - set(unasked)} == account - {"ServiceAccount"}
-    pod = unasked[FORWARDER]["spec"]["template"]["spec"]
-    assert (pod["automountServiceAccountToken"], "--kubernetes" in pod["containers"][0]["args"]) == (False, False)
-    assert made[MONITOR] == usual[MONITOR]
-    assert "nodeSelector" not in usual[MONITOR]["spec"]["template"]["spec"]
-    assert "hostPath" not in json.dumps([*made.values()])
-    notes = tool("helm", "install", "--dry-run=client", "x", chart, "-n", "ml", "--set", "forwarder.enabled=false")
+def test_the_notes_say_where_the_agent_pushes(chart: Path) -> None:
+    """The Service's name in the namespace of the release."""
+    notes = tool("helm", "install", "--dry-run=client", "x", chart, "-n", "ml")
     assert "http://megatron-monitor.ml:9844" in notes.stdout
-    assert "daemonset" not in notes.stdout.partition("NOTES:")[2]
 
 
 def test_several_monitors_share_a_topic(chart: Path) -> None:
-    """None has a volume, each has a page of its own, and forwarders write to the topic; without Kafka there is one."""
-    made = rendered(
-        chart, *BARE, "--set", "replicas=3,config.kafka.topic=logs,config.kafka.bootstrap={broker:9092}",
-        "--set", "forwarder.to=kafka://broker:9092/logs",
-    )  # fmt: skip
+    """None has a volume, each has a page of its own; without Kafka there is one."""
+    made = rendered(chart, *BARE, "--set", "replicas=3,config.kafka.topic=logs,config.kafka.bootstrap={broker:9092}")
     assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
     deployment = made[MONITOR]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (3, {"type": "RollingUpdate"})
     pod = deployment["template"]["spec"]
     assert "--set=external_url=http://$(POD_IP):9843/" in pod["containers"][0]["args"]
     assert {"name": "state", "emptyDir": {}} in pod["volumes"]
-    assert "--to=kafka://broker:9092/logs" in made[FORWARDER]["spec"]["template"]["spec"]["containers"][0]["args"]
     refused = tool("helm", "template", "megatron", chart, "--set", "replicas=2")
     assert (refused.returncode, "needs config.kafka" in refused.stderr) == (1, True)
 
 
 def test_who_may_push_is_asked(chart: Path) -> None:
-    """Users: the configuration is a Secret, forwarders have a password from another one, and probes, which have none,
-    do not ask for a page; a claim of the site's own, and where the monitor runs.
+    """Users: the configuration is a Secret, and probes, which have no password, do not ask for a page;
+    a claim of the site's own, and where the monitor runs.
     """
     made = rendered(
         chart, "--set", "secretConfig=true,config.intake.auth.basic_auth_users.node=$2y$hash,storage.claim=mine",
-        "--set", "forwarder.auth.user=node,forwarder.auth.secret=push,forwarder.args={--tenant=ml}", *BARE,
-        "--set", "forwarder.paths={/var/log/pods/ml_*/*/*.log},forwarder.exclude=null,monitor.nodeSelector.a=b",
+        "--set", "monitor.nodeSelector.a=b", *BARE,
     )  # fmt: skip
     config = loaded(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
     assert config["intake"]["auth"]["basic_auth_users"] == {"node": "$2y$hash"}
-    judge, forwarder = (made[key]["spec"]["template"]["spec"] for key in (MONITOR, FORWARDER))
+    judge = made[MONITOR]["spec"]["template"]["spec"]
     assert judge["nodeSelector"] == {"a": "b"}
     assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in judge["volumes"]
     assert {"name": "config", "secret": {"secretName": "megatron-monitor"}} in judge["volumes"]
     assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
     assert judge["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "intake"}
     assert judge["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/-/healthy"  # the page asks nobody
-    assert {"name": "auth", "secret": {"secretName": "push"}} in forwarder["volumes"]
-    assert forwarder["containers"][0]["args"] == [
-        "forward", "--to=http://megatron-monitor:9844", "--carrier=$(NODE_NAME)", "--state=/state", "--kubernetes",
-        "--user=node", "--password-file=/auth/password", "--tenant=ml", "/var/log/pods/ml_*/*/*.log",
-    ]  # fmt: skip
-    by_token = rendered(chart, *BARE, "--set", "forwarder.auth.secret=push")[FORWARDER]["spec"]["template"]["spec"]
-    assert "--token-file=/auth/token" in by_token["containers"][0]["args"]
     closed = rendered(chart, *BARE, "--set", "config.web.basic_auth_users.me=$2y$hash")
     (container,) = closed[MONITOR]["spec"]["template"]["spec"]["containers"]
     assert all("tcpSocket" in container[probe] for probe in ("livenessProbe", "readinessProbe"))

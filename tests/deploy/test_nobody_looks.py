@@ -11,7 +11,7 @@ import yaml
 from tests.deploy.conftest import DEPLOY, INTERVAL, USUAL, Chain, Receiver, goes_on, watched
 from tests.deploy.test_alert_path import HANG, PAGE
 from tests.e2e.test_daemon import Writer
-from tests.programs import free_port, prometheus, wait
+from tests.programs import free_port, prometheus, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -70,12 +70,12 @@ def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
         with path.open("a") as stream:
             stream.write(SLURM[name.partition("-")[0]])
     cancelled.process.send_signal(signal.SIGTERM)  # as Slurm ends all processes of the job
-    assert cancelled.process.wait(timeout=10) == 0
+    assert cancelled.process.wait(timeout=slack(10)) == 0
     wait(lambda: server.value(alive) == 53, 10.0, lambda: f"{server.value(alive)} deadlines")
     ends = [shared.process, own.process]
     for process in ends:
         process.send_signal(signal.SIGTERM)
-    assert [process.wait(timeout=10) for process in ends] == [0, 0]
+    assert [process.wait(timeout=slack(10)) for process in ends] == [0, 0]
     alert = chain.told("MegatronRunsUnwatched", more=INTERVAL)
     assert re.fullmatch(
         rf"50 runs are unwatched since \d\d:\d\d UTC: monitor {shared.address} is gone", alert["annotations"]["summary"]

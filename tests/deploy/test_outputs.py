@@ -35,8 +35,8 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     )  # fmt: skip
     daemons = [
         start(
-            "--set", f"outputs.0={{type: textfile, name: textfile, path: {directory}/{job}.prom, interval: 200ms}}",
-            "--set", f"outputs.0.labels={{slurm_job: '{job}'}}", str(log),
+            "--set", f"outputs=[{{type: textfile, name: textfile, path: {directory}/{job}.prom, interval: 200ms, "
+                     f"labels: {{slurm_job: '{job}'}}}}]", str(log),
         )
         for job in (17, 18)
     ]  # fmt: skip
@@ -61,7 +61,7 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
 def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
     """Pushed on a timer under job and instance, deleted at SIGTERM."""
     address = launch("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
-    pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms, instance: login-1}}"
+    pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms, instance: login-1}}]"
     daemon = start("--set", pushed, str(log))
 
     def page() -> str:
@@ -79,9 +79,8 @@ def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Star
 
 def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path) -> None:
     """Failures are counted, the page goes on."""
-    pushed = (
-        f"outputs.0={{type: pushgateway, name: pushgateway, url: 'http://127.0.0.1:{free_port()}', interval: 100ms}}"
-    )
+    address = f"http://127.0.0.1:{free_port()}"
+    pushed = f"outputs=[{{type: pushgateway, name: pushgateway, url: '{address}', interval: 100ms}}]"
     daemon = start("--set", pushed, str(log))
     name = "megatron_monitor_output_writes_total"
     daemon.wait(lambda: (daemon.metric(name, outcome="failed", output="pushgateway") or 0) >= 3)

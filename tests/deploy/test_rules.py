@@ -16,6 +16,7 @@ from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, RULES
+from tests.programs import slack
 
 PROMETHEUS = DEPLOY / "prometheus"
 TESTS = sorted((PROMETHEUS / "tests").glob("*.yml"))
@@ -65,7 +66,7 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 def tool(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """A program's outcome."""
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=slack(300))
 
 
 SHIPPED: dict[str, tuple[str | Path, ...]] = {

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.programs import slack
+
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -65,7 +67,7 @@ class Browser:
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        until = time.monotonic() + _PATIENCE  # noqa: TID251 - a real browser runs on the real clock
+        until = time.monotonic() + slack(_PATIENCE)  # noqa: TID251 - a real browser runs on the real clock
         while True:
             answer = self._receive(until)
             if answer.get("id") == self._number:
@@ -96,7 +98,7 @@ class Browser:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=slack(10))
         for fd in (self._in, self._out):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -144,7 +146,7 @@ class Page:
 
     def wait(self, expression: str, timeout: float = 15.0) -> None:
         """Until the expression is true."""
-        until = time.monotonic() + timeout  # noqa: TID251
+        until = time.monotonic() + slack(timeout)  # noqa: TID251
         while not self.evaluate(expression):
             assert time.monotonic() < until, f"never: {expression}; {self.problems}"  # noqa: TID251
             select.select([], [], [], 0.05)

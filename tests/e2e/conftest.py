@@ -27,13 +27,13 @@ class RunningDaemon:
 
     def get(self, path: str) -> str:
         """The body of a page."""
-        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=slack(10)) as answer:
             return str(answer.read().decode())
 
     def status(self, path: str) -> int:
         """The status of a page."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=slack(10)) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -59,7 +59,7 @@ class RunningDaemon:
     def kill(self) -> None:
         """Kill -9: nothing is saved on the way out."""
         self.process.kill()
-        self.process.wait(timeout=5)
+        self.process.wait(timeout=slack(5))
 
     def terminate(self) -> int:
         """SIGTERM, and the exit status."""
@@ -106,7 +106,7 @@ def daemons(directory: Path, make: Begin = _forked) -> Iterator[Start]:
     finally:
         for process in running:
             process.kill()
-            process.wait(timeout=5)
+            process.wait(timeout=slack(5))
 
 
 @pytest.fixture

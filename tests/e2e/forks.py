@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.programs import TETHERED, now
+from tests.programs import TETHERED, now, slack
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # prctl(2)
 
@@ -91,7 +91,7 @@ class Forge:
     def close(self) -> None:
         """No more forks; those that were made live on."""
         self._channel.close()
-        self._program.wait(timeout=10)
+        self._program.wait(timeout=slack(10))
 
 
 def forked(descriptor: int) -> list[str]:

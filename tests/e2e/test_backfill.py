@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatron_monitor.simulate import Fault, Scenario, timeline, write
-from tests.programs import Prometheus, prometheus_on_blocks
+from tests.programs import Prometheus, prometheus_on_blocks, slack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.promtool]
 
@@ -33,7 +33,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         "-o",
         str(folder / "history.om"),
     ]
-    subprocess.run([*command, "--step", "30s", "--label", "job=megatron"], check=True, timeout=120, capture_output=True)
+    subprocess.run(
+        [*command, "--step", "30s", "--label", "job=megatron"], check=True, timeout=slack(120), capture_output=True
+    )
     with prometheus_on_blocks(folder, folder / "history.om") as server:
         yield server
 

@@ -39,7 +39,7 @@ class Writer:
     def stop(self) -> None:
         """The training hangs."""
         self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.join(slack(5))
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_taken_port_is_one_clear_line(installed: Start, training: Writer) -> N
     daemon = installed(str(training.path))
     done = subprocess.run(
         [*MONITOR, "run", "--listen", daemon.address, str(training.path)],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=slack(60),
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import MONITOR
+from tests.programs import MONITOR, slack
 
 
 @pytest.mark.e2e
@@ -26,7 +26,7 @@ def test_the_demo_starts_the_hung_job_anew(tmp_path: Path) -> None:
         assert next(row for row in process.stderr if "a new launch began" in row)
     finally:
         process.kill()
-        process.communicate(timeout=5)
+        process.communicate(timeout=slack(5))
 
 
 @pytest.mark.e2e
@@ -44,10 +44,10 @@ def test_the_demo_shows_its_run_and_its_hang(tmp_path: Path) -> None:
         assert address is not None
         told = next(row for row in process.stderr if "hung in training" in row)
         assert "run=demo-1B3 incident=hang status=firing severity=critical" in told
-        with urllib.request.urlopen(f"http://{address[1]}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address[1]}/", timeout=slack(5)) as answer:
             page = answer.read().decode()
         assert "demo-1B3" in page
         assert "hung" in page
     finally:
         process.kill()
-        process.communicate(timeout=5)
+        process.communicate(timeout=slack(5))

@@ -10,7 +10,7 @@ from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
 from tests.monitor.intake.senders import otlp_push, push_request, snapped
-from tests.programs import answers, free_port
+from tests.programs import answers, free_port, slack
 
 pytestmark = pytest.mark.e2e
 LABELS = {"namespace": "ml", "training.kubeflow.org/job-name": "gpt", "pod": "gpt-0", "carrier": "node7"}
@@ -32,7 +32,7 @@ class Agent:
     def post(self, path: str, body: bytes, kind: str) -> None:
         """Until it is taken; HTTPError if not."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": kind})
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=slack(10)).close()
 
     def push(self, number: int) -> None:
         """One batch."""

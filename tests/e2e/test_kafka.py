@@ -1,6 +1,5 @@
-"""Members as processes on a real broker, and our forwarder before them: kill -9 of one, another goes on."""
+"""Members as processes on a real broker: kill -9 of one, another goes on."""
 
-import gzip
 import json
 import re
 import subprocess
@@ -10,10 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from megatron_monitor.config.intake import KafkaSettings
-from megatron_monitor.kafka.producing import Topic
 from megatron_monitor.kafka.state import Reader, StateRecord
 from tests.kafka_broker import broker, loki, produce
 from tests.lines import line
@@ -27,7 +24,7 @@ RUNS = [f"run{number}" for number in range(8)]
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Of a broker with a topic for each test."""
-    with broker(logs=PARTITIONS, unkeyed=PARTITIONS, fenced=PARTITIONS, pushed=PARTITIONS) as found:
+    with broker(logs=PARTITIONS, unkeyed=PARTITIONS, fenced=PARTITIONS) as found:
         yield found
 
 
@@ -142,28 +139,6 @@ def test_who_had_the_partition_before_writes_nothing_any_more(address: str) -> N
     reader = Reader(settings)
     found = reader.newest(1)
     assert found is not None
-    assert (found.value, found.epoch, found.address) == (b"29", new.epoch, "http://new/")
-    assert new.epoch == old.epoch + 1
+    assert (found.value, found.address) == (b"29", "http://new/")
     assert reader.newest(2) is None
     reader.close()
-
-
-def test_the_forwarder_writes_records_keyed_by_run(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of several runs, in records that every broker takes; one that is away is tried again."""
-    lines = [["1", "x" * 200_000]] * 3
-    streams = [{"stream": {"run": run}, "values": lines} for run in "ab"]
-    batch = gzip.compress(json.dumps({"streams": streams}).encode())
-    assert Topic("", KafkaSettings(bootstrap=(address,), topic="pushed")).push(batch) is None
-    reader = Consumer({"bootstrap.servers": address, "group.id": "reader"})
-    reader.assign([TopicPartition("pushed", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-    read: list[tuple[bytes | None, int | None]] = []
-    wait(lambda: len(read) == 6 or read.extend(map(_place, reader.consume(9, 0.5))) is not None, 30.0, "six records")
-    assert sorted(key for key, _ in read) == [b"a"] * 3 + [b"b"] * 3
-    assert len(set(read)) == 2  # a run, a partition
-    reader.close()
-    monkeypatch.setattr("megatron_monitor.kafka.producing._TIMEOUT", 0.3)
-    assert Topic("", KafkaSettings(bootstrap=("127.0.0.1:1",), topic="pushed")).push(batch) == 0.0
-
-
-def _place(message: Message) -> tuple[bytes | None, int | None]:
-    return message.key(), message.partition()

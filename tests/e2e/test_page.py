@@ -15,6 +15,7 @@ from megatron_monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.lines import line
+from tests.programs import slack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"
@@ -86,7 +87,7 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     page = opened(browser, f"http://{hung.address}/")
     page.wait("document.querySelector('tr[data-run=train] [data-k=state]').textContent === '■ hung'")
     row = page.text("tr[data-run=train]")
-    with urllib.request.urlopen(f"http://{hung.address}/api/v1/runs", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{hung.address}/api/v1/runs", timeout=slack(5)) as answer:
         (budget,) = [run["budget_seconds"] for run in json.load(answer)["runs"] if run["run"] == "train"]
     assert budget >= 1.0  # more where a busy machine's gaps were learned
     allowed = f"of {budget:.1f} s allowed"

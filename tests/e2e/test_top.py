@@ -7,14 +7,13 @@ import select
 import struct
 import subprocess
 import termios
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Start
 from tests.lines import line
-from tests.programs import MONITOR
+from tests.programs import MONITOR, now, slack
 
 pytestmark = pytest.mark.e2e
 
@@ -36,9 +35,9 @@ class Terminal:
 
     def wait(self, words: str, timeout: float = 20.0) -> None:
         """Read until the words have come since the last call."""
-        until = time.monotonic() + timeout  # noqa: TID251
+        began = now()
         while words not in self.seen:
-            assert time.monotonic() < until, f"never: {words}; {self.seen}"  # noqa: TID251
+            assert now() - began < slack(timeout), f"never: {words}; {self.seen}"
             if select.select([self.master], [], [], 0.1)[0]:
                 self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
         self.seen = ""
@@ -46,18 +45,18 @@ class Terminal:
     def quit(self) -> int:
         """Press q; the exit status. The terminal must be as it was."""
         os.write(self.master, b"q")
-        until = time.monotonic() + 10.0  # noqa: TID251
-        while self.process.poll() is None and time.monotonic() < until:  # noqa: TID251
+        began = now()
+        while self.process.poll() is None and now() - began < slack(10.0):
             if select.select([self.master], [], [], 0.1)[0]:
                 os.read(self.master, 65536)
         assert termios.tcgetattr(self._slave) == self.modes
-        return int(self.process.wait(timeout=1))
+        return int(self.process.wait(timeout=slack(5)))
 
     def close(self) -> None:
         """End it."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=slack(5))
         os.close(self.master)
         os.close(self._slave)
 
@@ -108,7 +107,7 @@ def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
     daemon = start(str(log))
     daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
     command = [*MONITOR, "top", f"http://{daemon.address}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=slack(20))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split()[:4] == ["train", "training", "40", "1000"]
     assert "\x1b" not in done.stdout
@@ -118,6 +117,6 @@ def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
     rows = [piped.stdout.readline() for _ in range(6)]
     piped.stdout.close()
     assert sum(row.startswith("train ") for row in rows) == 3
-    assert piped.wait(timeout=10) == 0
+    assert piped.wait(timeout=slack(10)) == 0
     assert piped.stderr.read() == ""
     piped.stderr.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from megatron_monitor import identity
 from megatron_monitor.config import Watch
-from tests.conftest import REAL_LOGS
+from tests.conftest import REAL_LOGS, real_logs
 
 
 def run_name(path: str, watches: Sequence[Watch] = ()) -> str:
@@ -188,7 +188,7 @@ def test_any_path_has_a_name(path: str, pattern: str) -> None:
 @pytest.mark.real_logs
 def test_names_of_real_logs() -> None:
     """Every real log has its own name under one pattern, and only 2340723.out and .err share one."""
-    paths = [str(path) for path in REAL_LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")]
+    paths = [str(path) for path in real_logs()]
     names = [named(path, f"{REAL_LOGS}/*/*") for path in paths]
     assert len(paths) - len(set(names)) == 1
     assert names.count("nvidia/2340723") == 2

@@ -13,6 +13,7 @@ from megatron_monitor.config import ConfigError, load
 from megatron_monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
+from tests.programs import slack
 
 
 def snapshot(iteration: float) -> Snapshot:
@@ -52,7 +53,7 @@ def played(output: Any, ticks: int) -> OutputTimer:
 
     timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
     timer.start()
-    timer.join(10.0)
+    timer.join(slack(10.0))
     return timer
 
 
@@ -194,6 +195,6 @@ def test_outputs_are_configured(tmp_path: Path) -> None:
     assert one.path == str(tmp_path / "a.prom")
     assert isinstance(two, Pushgateway)
     assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
-    (three,) = load("", ["outputs.0={type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}"]).outputs
+    (three,) = load("", ["outputs=[{type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}]"]).outputs
     assert isinstance(three, Textfile)
     assert three.labels == {"slurm_job": "7"}

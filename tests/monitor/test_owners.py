@@ -91,14 +91,6 @@ def test_the_host_that_a_log_prints(pod: str, host: str, domain: str, told: str 
     assert by_host(pod, host, domain) == told
 
 
-def test_a_pod_of_which_all_labels_are_known_may_own_itself() -> None:
-    """Its last five letters may look random: without an owner's label that is its name."""
-    told = owner({"app": "x"}, "ml", "gpt-tp4pp", "main", complete=True)
-    assert told is not None
-    assert told.name == "ml/gpt-tp4pp"
-    assert owner({}, "ml", "", "main") is None
-
-
 def test_a_pods_log_is_its_owners_run() -> None:
     """Two namespaces are two runs; why says what cannot be told, and the label that would. The operator's name wins."""
     watches = load("", ["runs=[{paths: ['/var/log/pods/*/*/*.log']}]"]).runs

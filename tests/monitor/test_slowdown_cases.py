@@ -1,17 +1,12 @@
 """Slowdowns of logs that others wrote: what is printed coarsely, flaps, is lawfully slower, or stays slow for long."""
 
-import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.detection.mlperf import messages
-from benchmarks.detection.mlperf_log import Evaluation, Line, read_run
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.incidents import Transition
@@ -21,7 +16,7 @@ from megatron_monitor.reading import dated_events
 from megatron_monitor.replay import Replay, replay
 from megatron_monitor.source_clock import Placed
 from megatron_monitor.statistics.levels import printed_unit
-from tests.conftest import FIELD_LOGS, ROOT
+from tests.conftest import FIELD_LOGS
 from tests.lines import dump
 from tests.monitor.playing import Played, fault, play
 
@@ -296,80 +291,3 @@ def test_a_real_log_without_a_slowdown(name: str) -> None:
 def test_a_case(case: str, said: list[str]) -> None:
     """Two decimals; slow to the end."""
     assert [item.status for item in replayed(FIELD_LOGS.parent / "cases" / case / "run.log")] == said
-
-
-# --- MLPerf ---------------------------------------------------------------------------------------------------------
-
-
-def record(at: float, key: str, value: object, **metadata: object) -> str:
-    """A line of a result."""
-    body = {"namespace": "", "time_ms": round(1000 * at), "event_type": "POINT_IN_TIME", "key": key, "value": value}
-    return "0: :::MLLOG " + json.dumps({**body, "metadata": {"file": "a.py", "lineno": 1, **metadata}})
-
-
-def fine_tuning() -> Iterator[str]:
-    """A loss every ten steps, an evaluation of 8 s every 48."""
-    now = 1_745_155_000.0
-    yield record(now, "global_batch_size", 8)
-    yield record(now, "run_start", None)
-    for step in range(1, 481):
-        now += 0.8
-        if step % 10 == 0:
-            yield record(now, "train_loss", 1.3, samples_count=8 * step, lr=4e-4)
-        if step % 48 == 0:
-            yield record(now, "eval_start", None, samples_count=8 * step)
-            now += 8.0
-            yield record(now, "eval_accuracy", 0.94, samples_count=8 * step)
-            yield record(now, "eval_stop", None, samples_count=8 * step)
-    yield "slurmstepd: torn :::MLLOG {"
-    yield record(now, "run_stop", None, status="success")
-
-
-def pre_training() -> Iterator[str]:
-    """Each step prints its time; `step` counts samples."""
-    now = 1_745_155_000.0
-    yield record(now, "global_batch_size", 1152)
-    yield record(now, "run_start", None)
-    for step in range(1, 200):
-        now += 25.0
-        yield record(now, "tracked_stats", {"train_step_time": 25.0, "reduced_train_loss": 7.0}, step=1152.0 * step)
-        if step % 50 == 0:
-            now += 60.0
-            yield record(now, "eval_accuracy", 6.0, samples_count=1152 * step)
-    yield record(now, "tracked_stats", {"train_step_time": 26.0, "throughput": 40.0}, step=1152.0 * 199)
-    yield record(now, "run_stop", None, status="success")
-
-
-def test_a_fine_tuning_of_mlperf() -> None:
-    """Steps between two lines, evaluations taken out, and nothing to tell of it."""
-    run = read_run("result_0.txt", fine_tuning())
-    assert run is not None
-    assert run.successful
-    assert (run.steps, len(run.lines), len(run.evaluations)) == (480, 48, 10)
-    assert [x.seconds for x in run.lines] == pytest.approx([0.8] * 48)
-    assert run.evaluations[0] == Evaluation(1_745_155_046.4, 48, 0.94)
-    assert [item.incident for item in messages(run) if item.incident == "slowdown"] == []
-
-
-def test_a_pre_training_of_mlperf() -> None:
-    """One line a step; the figure of the whole block is none."""
-    run = read_run("result_0.txt", pre_training())
-    assert run is not None
-    assert run.lines[1] == Line(1_745_155_050.0, 2, 1, 25.0, 7.0, 0.0)
-    assert run.steps == 199
-    assert read_run("result_1.txt", ["no record"]) is None
-
-
-def test_the_benchmark_says_what_it_needs(tmp_path: Path) -> None:
-    """Without the results it ends with a sentence; with them it prints figures."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "benchmarks.detection.mlperf", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    absent = run(str(tmp_path / "none"))
-    assert absent.returncode == 2
-    assert "clone mlcommons/training_results_v5.0" in absent.stdout
-    assert run(str(tmp_path)).returncode == 2
-    (tmp_path / "result_0.txt").write_text("\n".join(fine_tuning()))
-    assert "1 runs, 480 steps on 48 lines" in run(str(tmp_path)).stdout

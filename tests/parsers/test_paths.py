@@ -1,37 +1,31 @@
 """Every fast path gives what a naive reader gives: one that looks at each line and asks each rule."""
 
-import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.engine import search
+from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from megatron_monitor.parsers.events import ANSI, Event, Malformed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.parsers.registry import RULES
+from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
+from tests import test_forms
+from tests.conftest import examples
 
-
-def compiled(literals: Sequence[bytes]) -> search.Search:
-    """Hyperscan from the first byte on, where it is here."""
-    return search.compiled(literals) or search.plain(literals)
-
-
-ENGINES = {"plain": search.plain, "compiled": compiled}
 Found = list[tuple[int, str, str]]
 """(line, rule, the event written out: 1 is not 1.0 there, and NaN is NaN)"""
 
 
 def naive(data: bytes) -> Found:
-    """No blocks, no search, no templates."""
+    """No blocks, no search, no spans."""
     found: Found = []
     open_gatherers: list[tuple[str, Gatherer]] = []
     data = data.replace(b"\0", b"")
@@ -61,7 +55,7 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
     for rule in RULES:
         if any(anchor in raw for anchor in rule.anchors):
             before = rejected()
-            items = list(rule.read(line))
+            items = list(rule.items(line))
             malformed = malformed or (rule.name if rejected() != before else "")
             for item in items:
                 if isinstance(item, Event):
@@ -82,7 +76,7 @@ def read(data: bytes, memo: Memo, size: int = 1 << 20) -> Found:
     return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
 
 
-SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
+SCANNER = Scanner(RULES)
 
 # `#` is a digit to be drawn. Formats of the real programs; names and numbers are ours.
 PLANNED = [
@@ -116,7 +110,7 @@ REPORTS = [
     "[Rank #] (after ## iterations) memory (MB) | allocated: ###.## | max allocated: ####.# | reserved: ###.# | max "
     "reserved: ####.###",
 ]
-"""Lines of other events that have templates: between iteration lines some come in thousands."""
+"""Lines of other events that are read by spans: between iteration lines some come in thousands."""
 FORMS = [
     *PLANNED,
     *REPORTS,
@@ -148,7 +142,7 @@ FORMS = [
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Few forms, many lines: the second line of a shape makes its template and the third uses it."""
+    """Few forms, many lines: the first line of a shape tells how the others are read."""
     forms = draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=6))
     chance = draw(st.randoms(use_true_random=False))
     ends = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"]))
@@ -164,24 +158,23 @@ def logs(draw: st.DrawFn) -> bytes:
     return "".join(lines).encode() + draw(st.binary(max_size=8))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @given(data=logs(), size=st.sampled_from([7, 300, 1 << 20]))
-@settings(max_examples=75, deadline=None)
-def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: bytes, size: int) -> None:
-    """Whatever finds the lines and whatever reads them, the events are the same, also with templates kept."""
-    check_paths(engine, data, size)
+@examples(75)
+def test_every_path_gives_what_looking_at_every_line_gives(data: bytes, size: int) -> None:
+    """Whatever finds the lines and whatever reads them, the events are the same, also with shapes kept."""
+    check_paths(data, size)
 
 
-def check_paths(engine: str, data: bytes, size: int) -> None:
-    """The law itself, for `make fuzz` too, which plays it for as long as it has."""
-    expected, memo = naive(data), Memo(SCANNERS[engine])
+def check_paths(data: bytes, size: int) -> None:
+    """The law itself."""
+    expected, memo = naive(data), Memo(SCANNER)
     for _ in range(3):
         assert read(data, memo) == expected
     assert read(data, memo, size) == expected
 
 
 @given(data=logs(), chance=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Random) -> None:
     """As a live run writes them: each alone, some with others, some in parts. So is what a resume needs."""
     check_one_by_one(data, chance)
@@ -189,7 +182,7 @@ def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Ra
 
 def check_one_by_one(data: bytes, chance: random.Random) -> None:
     """The law itself, as above."""
-    expected, memo = naive(data), Memo(SCANNERS["compiled"])
+    expected, memo = naive(data), Memo(SCANNER)
     for held_back in (0.1, 0.7):
         alone, whole = (SourceReader(memo=memo) for _ in range(2))
         held, entries = b"", []
@@ -209,80 +202,58 @@ def check_one_by_one(data: bytes, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("form", [*PLANNED, *REPORTS])
-def test_templates_are_used(form: str) -> None:
-    """Lines of one shape are read by their template from the third on: else the law above would prove nothing."""
+def test_spans_are_used(form: str) -> None:
+    """Lines of one shape are read by their spans from the second on: else the law above would prove nothing."""
     lines = [form.replace("#", digit).encode() for digit in "123456789"]
     asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    memo = Memo(Scanner(rules, search.plain))
+    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.by_shape) for rule in RULES]
+    memo = Memo(Scanner(rules))
     reader = SourceReader(memo=memo)
-    for line in lines[:2]:
+    for line in lines[:1]:
         assert reader.feed(line + b"\n")
     asked.clear()
-    found = [entry for line in lines[2:] for entry in reader.feed(line + b"\n")]
-    assert len(found) == len(lines) - 2
+    found = [entry for line in lines[1:] for entry in reader.feed(line + b"\n")]
+    assert len(found) == len(lines) - 1
     assert asked == []
 
 
-def _noting(rule: Rule, asked: list[str]) -> Callable[[Line], list[Event | Gatherer]]:
-    def reading(line: Line) -> list[Event | Gatherer]:
+def _noting(rule: Rule, asked: list[str]) -> Callable[[Line], list[Any]]:
+    def reading(line: Line) -> list[Any]:
         asked.append(rule.name)
         return list(rule.read(line))
 
     return reading
 
 
-def test_a_layout_that_has_proved_itself_reads_other_widths() -> None:
-    """Lines whose numbers grow are read by template at once."""
-    asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    reader = SourceReader(memo=Memo(Scanner(rules, search.plain)))
-    line = " iteration %8d/ 500000 | consumed samples: %12d | lm loss: 2.5E+00 |\n"
-    for power in range(5):
-        for _ in range(2):
-            reader.feed((line % (10**power, 10**power)).encode())
-    asked.clear()
-    entry = reader.feed((line % (123_456, 98_765_432)).encode())[0]
-    assert (entry.event.iteration, entry.event.consumed_samples) == (123_456, 98_765_432)
-    assert asked == []
-
-
-def test_lines_of_ever_new_layouts_are_not_learned() -> None:
-    """Templates that are hardly ever used would cost more than they save."""
-    names = ["".join(letters) for letters in itertools.product("abcdef", repeat=4)]
-    asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.templated) for rule in RULES]
-    data = "".join(f"time (ms) | {name}: 1.5\n" for name in names for _ in range(3)).encode()
-    memo = Memo(Scanner(rules, search.plain))
-    assert read(data, memo) == naive(data)
-    assert len(asked) < 10 * len(names)
-
-
 @pytest.mark.parametrize("width", [15, 16, 18, 19, 23])
 def test_numbers_that_are_too_wide_are_none(width: int) -> None:
-    """A counter beyond 64 bits is absent, by template as by its rule."""
+    """A counter beyond 64 bits is absent, by its span as by its rule."""
     line = " iteration   10/  500 | consumed samples: {} | lm loss: 2.5E+00 |\n"
     data = "".join(line.format(digit * n) for n in (3, 4, 5, 6, 7, width) for digit in "123").encode()
-    assert read(data, Memo(SCANNERS["plain"])) == naive(data)
+    assert read(data, Memo(SCANNER)) == naive(data)
 
 
-literals = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
+SAMPLES = [
+    *(form.replace("#", "7") for form in FORMS),
+    *(sample.line for dialect in built_in() for sample in dialect.samples if "\n" not in sample.line),
+    *(line for _, form in test_forms.FORMS for line in form["samples"]),
+]
+"""A line of every kind that is known."""
 
 
-@given(words=literals, data=st.lists(st.sampled_from([b"a", b"b", b"1", b".", b" ", b"\n"]), max_size=80).map(b"".join))
-def test_engines_agree(words: Sequence[bytes], data: bytes) -> None:
-    """The same places of the same literals, overlapping ones too, in the order of the text."""
-    expected = search.plain(words)(data)
-    for engine in (search.plain, compiled, search.best):
-        searching = engine(words)
-        assert searching(data) == expected
-        assert searching(data) == expected, "a second time, from memory"
+def test_what_a_shape_says_depends_on_no_digit() -> None:
+    """What was learned of a line gives what the rules give for other digits in its place. So no rule that is `by_shape`
+    decides by a number, and each span is the one that its value was read from. Digits of a name stay: `bf16_mfu`.
+    """
+    chance, memo = random.Random(1), Memo(Scanner(CLOCK_RULES))
+    for sample in SAMPLES:
+        raw = sample.encode()
+        SourceReader(memo=memo).feed(raw + b"\n")
+        for _ in range(4):
+            other = re.sub(rb"(?<![A-Za-z\d])\d+", lambda match: _digits(chance, len(match[0])), raw) + b"\n"
+            learned, read_anew = (SourceReader(memo=one).feed(other) for one in (memo, Memo(memo.scanner)))
+            assert list(map(repr, learned)) == list(map(repr, read_anew))
 
 
-def test_threads_share_an_engine() -> None:
-    """A search that another thread is in gives the same all the same, and so does the one that begins with them."""
-    words, data = [b"iteration", b"error"], b"no iteration, no error\n" * 20_000
-    engine = search.best(words)
-    expected = search.plain(words)(data)
-    with ThreadPoolExecutor(4) as pool:
-        assert all(found == expected for found in pool.map(engine, [data] * 12))
+def _digits(chance: random.Random, count: int) -> bytes:
+    return bytes(chance.choice(b"123456789") for _ in range(count))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from megatron_monitor.config import load
@@ -14,6 +14,7 @@ from megatron_monitor.notifiers import payload
 from megatron_monitor.parsers.events import to_fields
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.redaction import MASK, masked
+from tests.conftest import examples
 from tests.lines import line
 from tests.plain import encode
 
@@ -84,13 +85,14 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert masked(text) is text
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.sampled_from([*(text for text, _ in HELD), "=", ": ", "...", "token", "'", " ", "None", "***"])).map(
         "".join
     )
 )
 @example(f"curl -u me:{KEY} https://xsetenv WANDB_API_KEY {KEY}curl -u me:{KEY} https://x")
+@example(f"ghp_{KEY}setenv WANDB_API_KEY {KEY}curl -u me:{KEY} https://x")
 def test_masking_twice_is_masking_once(text: str) -> None:
     """However such pieces meet."""
     assert masked(masked(text)) == masked(text)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tests.programs import TETHERED, free_port, wait
+from tests.programs import TETHERED, free_port, slack, wait
 from tests.slurm.cluster import Cluster
 
 USERS = ("mm-ada", "mm-bob")
@@ -168,9 +168,9 @@ def accounted(directory: Path) -> Iterator[Accounted]:
 def _end(daemon: subprocess.Popen[bytes]) -> None:
     daemon.terminate()
     with suppress(subprocess.TimeoutExpired):
-        daemon.wait(timeout=5)
+        daemon.wait(timeout=slack(5))
     daemon.kill()
-    daemon.wait(timeout=5)
+    daemon.wait(timeout=slack(5))
 
 
 def _succeeds(made: Cluster, *command: str) -> bool:

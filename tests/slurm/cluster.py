@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.programs import TETHERED, free_port, wait
+from tests.programs import TETHERED, free_port, slack, wait
 
 NODES = ("node-01", "node-02", "node-03", "node-04")
 _CONF = """\
@@ -57,7 +57,7 @@ class Cluster:
 
     def run(self, *command: str) -> str:
         """What a client prints; it must succeed."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=slack(30))
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
@@ -108,9 +108,9 @@ def cluster(directory: Path) -> Iterator[Cluster]:
             daemon.terminate()
         for daemon in daemons:
             with suppress(subprocess.TimeoutExpired):
-                daemon.wait(timeout=5)
+                daemon.wait(timeout=slack(5))
             daemon.kill()
-            daemon.wait(timeout=5)
+            daemon.wait(timeout=slack(5))
 
 
 def _begin(made: Cluster, directory: Path, *command: str) -> subprocess.Popen[bytes]:
@@ -124,6 +124,6 @@ def _begin(made: Cluster, directory: Path, *command: str) -> subprocess.Popen[by
 
 def _idle(made: Cluster) -> bool:
     shown = subprocess.run(
-        ["sinfo", "-h", "-N", "-o", "%T"], env=made.environment, capture_output=True, text=True, timeout=30
+        ["sinfo", "-h", "-N", "-o", "%T"], env=made.environment, capture_output=True, text=True, timeout=slack(30)
     )
     return shown.stdout.split() == ["idle"] * len(NODES)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.core import outbox as rules
@@ -11,6 +11,7 @@ from megatron_monitor.core.outbox import Outbox, Result, Tried
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
+from tests.conftest import examples
 from tests.monitor.core.test_outbox_limits import message
 from tests.plain import decode, encode
 
@@ -138,7 +139,7 @@ _ACTS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(_ACTS, max_size=40))
 def test_nothing_is_lost_whatever_happens(acts: list[tuple[str, object]]) -> None:
     """Every beginning and every end is told, in order, and what comes twice after a crash carries the same id."""

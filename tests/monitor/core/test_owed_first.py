@@ -13,6 +13,7 @@ from megatron_monitor.saving import Saving
 from megatron_monitor.store import Store
 from tests.clock import ManualClock
 from tests.monitor.core.following import Following, step
+from tests.programs import slack
 
 DIES = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nsrun: error: n1: task 0: Exited\n"
 LOGS = [f"/logs/{name}.log" for name in "abcdefgh"]
@@ -46,9 +47,9 @@ class Site(Following):
             self.saving.at_once()
         self.saving.turn(self.now)
         assert self.saving._saver is not None
-        assert self.saving._saver.wait(10.0)
+        assert self.saving._saver.wait(slack(10.0))
         self.saving.turn(self.now)  # it learns that this is there
-        assert self.saving._saver.wait(10.0)
+        assert self.saving._saver.wait(slack(10.0))
 
     def saved(self) -> Saved:
         """What a restart finds."""

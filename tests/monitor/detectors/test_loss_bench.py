@@ -1,7 +1,6 @@
 """The benchmark of the loss detectors runs, and what it feeds is what it says."""
 
-from benchmarks.detection.learning import COURSES, course
-from benchmarks.detection.loss import judged
+from benchmarks.detection.loss import COURSES, course, judged
 
 
 def test_every_kind_of_training_is_read() -> None:

@@ -1,19 +1,17 @@
 """Two real spikes under the loss detectors: found at once. test_real_logs_audit.py has the healthy logs."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.conftest import REAL_LOGS
 from tests.monitor.detectors.training_log import TrainingLog, calm_bloom, fp16
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 pytestmark = pytest.mark.real_logs
 
 
 def quoted(source: str, first: int, last: int) -> list[str]:
     """Iteration lines that a chronicle quotes."""
     out = []
-    for row in (LOGS / "bigscience" / "chronicle-quotes.tsv").read_text("utf-8").splitlines():
+    for row in (REAL_LOGS / "bigscience" / "chronicle-quotes.tsv").read_text("utf-8").splitlines():
         where, _, text = row.partition("\t")
         if where.startswith(source) and "iteration" in text and "elapsed" in text:
             number = int(text.split("iteration", 1)[1].split("/", 1)[0])

@@ -13,8 +13,8 @@ from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import IterationLogged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
+from tests.conftest import real_logs
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 pytestmark = pytest.mark.real_logs
 KINDS = (
     "configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure",
@@ -32,11 +32,6 @@ HINTS: dict[str, set[str]] = {
 """
 
 
-def logs() -> list[Path]:
-    """Every log."""
-    return sorted(path for path in LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")) if LOGS.is_dir() else []
-
-
 def fed(path: Path) -> tuple[Judged, list[Transition]]:
     """The run and all that was said, each line written when its iteration's time had passed."""
     judge, reader = Judge(default_config()), SourceReader()
@@ -49,7 +44,7 @@ def fed(path: Path) -> tuple[Judged, list[Transition]]:
     return run, [*told, *judge.judge(run, at)]
 
 
-@pytest.mark.parametrize("path", logs(), ids=lambda path: path.stem[:30])
+@pytest.mark.parametrize("path", real_logs(), ids=lambda path: path.stem[:30])
 def test_nothing_untrue_is_told(path: Path) -> None:
     """Nobody is woken; the hints are those known to be true."""
     run, told = fed(path)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from megatron_monitor.follow.messages import Position
+from tests.conftest import examples
 
 SAFE = ["append", "append", "append", "partial", "rename", "rename", "late", "swap back", "poll", "poll", "wait"]
 SAFE += ["resume", "rotate down", "blind", "blind", "size lag", "link"]
@@ -298,7 +299,7 @@ def run(rig_class, actions, file_system, pattern, max_open_files=64):
     actions=[("append", 1), ("append", 4), ("poll", 1), ("resume", 1), ("blind", 4), ("rename", 1), ("size lag", 3)],
     max_open_files=64,
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_without_truncation_every_line_once(rig_class, file_system, pattern, actions, max_open_files):
     """Appends, rotations, late writes, restarts: every line that was written is delivered exactly once."""
     run(rig_class, actions, file_system, pattern, max_open_files)
@@ -308,7 +309,7 @@ def test_without_truncation_every_line_once(rig_class, file_system, pattern, act
 @given(actions=histories(CUTTING))
 @example(actions=[("append", 4), ("wait", 1), ("recreate", 1), ("append", 3)])
 @example(actions=[("link", 1), ("resume", 1), ("same inode", 1), ("size lag", 1), ("same inode", 1), ("resume", 1)])
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_with_truncation_only_what_was_destroyed_is_lost(rig_class, file_system, actions):
     """Cuts and deletions as well: nothing comes twice, and nothing is lost but what was destroyed."""
     run(rig_class, actions, file_system, "log")

@@ -18,7 +18,7 @@ from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.streams import STDIN, StreamThread, is_stream
 from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
-from tests.programs import MONITOR
+from tests.programs import MONITOR, slack
 
 _ITERATION = (
     " iteration {0:8d}/     500 | consumed samples: {0:12d} | elapsed time per iteration (ms): 905.5 | lm loss: 2.1 |\n"
@@ -64,7 +64,7 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
     pipe = Pipe(tmp_path / "log")
     yield pipe
     pipe.stopping.set()
-    pipe.thread.join(10.0)
+    pipe.thread.join(slack(10.0))
     assert not pipe.thread.is_alive()
 
 
@@ -76,7 +76,7 @@ def test_messages(pipe: Pipe) -> None:
         writer.write(b"two")
         _until(lambda: sum(isinstance(message, Data) for message in pipe.take()) == 2)
         assert not pipe.thread.over
-    pipe.thread.join(10.0)
+    pipe.thread.join(slack(10.0))
     assert pipe.thread.over
     kinds = [type(message) for message in pipe.take()]
     assert kinds == [Opened, Data, CaughtUp, Scanned, Data]
@@ -141,7 +141,7 @@ def test_the_daemon_on_standard_input(tmp_path: Path) -> None:
         url = log.read_text().split("listening on ")[1].split()[0] + "metrics"
 
         def metrics() -> str:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=slack(10)) as answer:
                 return str(answer.read().decode())
 
         _until(lambda: 'megatron_iteration{run="stdin"} 19.0' in metrics())

@@ -12,7 +12,7 @@ from megatron_monitor.hands.executor import Executor, LaterError
 from megatron_monitor.hands.record import ASK, LOOK, Order, StepDone
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
-from tests.programs import wait
+from tests.programs import slack, wait
 
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
@@ -566,7 +566,7 @@ def test_orders_are_carried_out_in_order_and_reported(
     for number in (1, 2, 3):
         site.executor.ask(order(number))
     for _ in range(3):
-        assert site.wakes.acquire(timeout=10.0)
+        assert site.wakes.acquire(timeout=slack(10.0))
     assert site.executor.answers() == [
         StepDone(1, 0, True, "done"),
         StepDone(2, 0, False, "ZeroDivisionError in the executor"),
@@ -590,6 +590,6 @@ def test_nothing_more_is_begun_after_the_stop(site: Site) -> None:
     wait(begun.exists, 10.0, "the first command")
     site.executor.stop()
     begun.unlink()
-    thread.join(10.0)
+    thread.join(slack(10.0))
     assert not thread.is_alive()
     assert site.calls == ["scancel 1"]

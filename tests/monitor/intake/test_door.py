@@ -21,6 +21,7 @@ from megatron_monitor.serve.auth import Auth
 from megatron_monitor.snapshot import MonitorCounts
 from tests.clock import ManualClock
 from tests.monitor.intake.senders import otlp_push, push_request, snapped
+from tests.programs import slack
 
 NS = 1_777_000_000_000_000_000
 LABELS = {"run": "gpt", "pod": "gpt-0"}
@@ -48,7 +49,7 @@ class Running:
         self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes, Any]:
         """(status, body, headers) of the answer."""
-        connection = HTTPConnection(*self.door.server.address, timeout=10)
+        connection = HTTPConnection(*self.door.server.address, timeout=slack(10))
         connection.request("GET" if body is None else "POST", path, body, headers or JSON)
         answer = connection.getresponse()
         found = answer.status, answer.read(), dict(answer.headers)
@@ -111,14 +112,13 @@ def test_each_protocol_and_form(running: Callable[..., Running]) -> None:
 
 
 def test_partial_success(running: Callable[..., Running]) -> None:
-    """Records that are none are told, in the form of the request."""
+    """Records that are none are told."""
     records = [{"timeUnixNano": "x", "body": {"stringValue": "a"}}] * 300
     body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
     one = running()
     told = json.loads(one.send("/v1/logs", body)[1])
     assert told == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
     assert one.counted()["intake_refused_lines_total"] == 300.0
-    assert module._otlp_reply("application/x-protobuf", 300).body.hex().startswith("0a1408ac828000120d")
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,6 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
             status, _, headers = one.send(LOKI, loki("a"))
             assert (status, headers["Retry-After"]) == (503, "5")
     assert one.status(LOKI, loki("a")) == 204
-
-
-def test_protocols_can_be_left_out(running: Callable[..., Running]) -> None:
-    """A path of one that is not spoken is none."""
-    one = running("protocols: [loki]")
-    assert (one.status("/v1/logs", b"{}"), one.status(LOKI, loki("a"))) == (404, 204)
 
 
 def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
@@ -219,7 +213,7 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
     """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks; one that stops halfway is no push."""
     one = running()
     body = loki("a")
-    with socket.create_connection(one.door.server.address, timeout=5) as client:
+    with socket.create_connection(one.door.server.address, timeout=slack(5)) as client:
         head = f"POST {LOKI} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         client.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         assert client.recv(1000).startswith(b"HTTP/1.1 100")

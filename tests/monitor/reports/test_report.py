@@ -20,8 +20,7 @@ from megatron_monitor.reports.benchmark import warnings
 from megatron_monitor.reports.rows import Row
 from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.commands import command, log_of
-
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
+from tests.conftest import REAL_LOGS
 
 
 def log(path: Path, **change: Any) -> Scenario:
@@ -322,6 +321,6 @@ def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: p
 )
 def test_real_logs_give_the_tables_own_figures(run: str, seconds: float, within: float) -> None:
     """Seed 002 L59 and L60 were read from these very logs: 1.381 s and 1.618 s (a mean there, a median here)."""
-    row = rows(f"{LOGS}/bigscience/{run}.out")[run]
+    row = rows(f"{REAL_LOGS}/bigscience/{run}.out")[run]
     assert row["seconds_per_iteration"] == pytest.approx(seconds, abs=within)
     assert (row["tensor_parallel_size"], row["micro_batch_size"], row["global_batch_size"]) == (4, 1, 4)

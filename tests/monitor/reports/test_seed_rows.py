@@ -18,9 +18,10 @@ from megatron_monitor.model.flops import FORMULAS, prints_as
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.simulate.lines import topology_of
 from tests.commands import command, log_of
+from tests.conftest import SHARED
 
 FILE = Path(__file__).with_name("seed-rows.csv")
-SHARED = Path(__file__).parents[3] / ".." / "shared" / "data" / "seed-benchmarks.json"
+SEEDS = SHARED / "data" / "seed-benchmarks.json"
 with FILE.open(newline="") as stream:
     ROWS = {f"s{row['seed']}-L{row['line']}": row for row in csv.DictReader(stream)}
 MIB = 2**20
@@ -162,7 +163,7 @@ def test_the_numbers_are_the_seeds(tmp_path: Path) -> None:
     """Each figure of the CSV stands in the transcription of the notes."""
     reported = {
         (row["source"][:3], str(row["line"])): row
-        for row in json.loads(SHARED.read_text())
+        for row in json.loads(SEEDS.read_text())
         if row["kind"] == "table_row"
     }
     for row in ROWS.values():

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.config import load
@@ -20,13 +20,14 @@ from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.services import Services
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
+from tests.conftest import examples
 from tests.monitor.serve.conftest import Serve
 from tests.programs import slack, wait
 
 
 def ask(server: HttpServer, path: str = "/", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     """One request on a connection of its own, its body read."""
-    with closing(http.client.HTTPConnection(*server.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(*server.address, timeout=slack(10))) as connection:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         answer.text = answer.read()  # type: ignore[attr-defined]
@@ -43,7 +44,7 @@ def seconds(server: HttpServer, path: str = "/") -> float:
 def raw(server: HttpServer, data: bytes) -> bytes:
     """What comes back for these bytes, to the end of the connection: a reset, if not all of them were read."""
     got = b""
-    with socket.create_connection(server.address, timeout=10) as client, suppress(ConnectionResetError):
+    with socket.create_connection(server.address, timeout=slack(10)) as client, suppress(ConnectionResetError):
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
         while piece := client.recv(65536):
@@ -53,7 +54,7 @@ def raw(server: HttpServer, data: bytes) -> bytes:
 
 def many(server: HttpServer, count: int, stack: ExitStack) -> list[socket.socket]:
     """So many silent connections."""
-    return [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(count)]
+    return [stack.enter_context(socket.create_connection(server.address, timeout=slack(10))) for _ in range(count)]
 
 
 def test_500_silent_connections_cost_no_thread_and_no_scrape(serve: Serve) -> None:
@@ -80,7 +81,7 @@ def test_beyond_the_bound_the_longest_waiting_goes(serve: Serve) -> None:
 def test_slow_requests_are_cut_off(serve: Serve) -> None:
     """A byte at a time does not extend the time for a request's head."""
     server = serve(head=0.5)
-    with socket.create_connection(server.address, timeout=10) as client:
+    with socket.create_connection(server.address, timeout=slack(10)) as client:
         client.sendall(b"GET / HT")
         got = client.recv(4096)
     assert got.startswith(b"HTTP/1.1 408")
@@ -121,7 +122,7 @@ def test_who_reads_late_gets_the_whole_answer(serve: Serve, version: str) -> Non
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(server.address)
-            client.settimeout(10)
+            client.settimeout(slack(10))
             client.sendall(f"GET / HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
             time.sleep(0.05)
             got = b"".join(iter(lambda: client.recv(1 << 20), b""))
@@ -213,7 +214,7 @@ def test_rude_requests(serve: Serve, request_bytes: bytes, status: bytes) -> Non
 def test_keep_alive_head_and_a_page_with_a_bug(serve: Serve) -> None:
     """Several requests on one connection; HEAD has no body; a page that raises is a 500 and the next one answers."""
     server = serve()
-    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    connection = http.client.HTTPConnection(*server.address, timeout=slack(10))
     for method, path, status, body in [
         ("GET", "/a", 200, b"/a"), ("HEAD", "/a", 200, b""), ("GET", "/bug", 500, None), ("GET", "/b", 200, b"/b"),
     ]:  # fmt: skip
@@ -244,7 +245,7 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
         with suppress(ConnectionResetError):
             assert client.recv(100) == b""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=1)
+        socket.create_connection(address, timeout=slack(1))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +258,7 @@ def one_server():
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n"]))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_bytes(one_server: HttpServer, data: bytes, head: bytes) -> None:
     """Whatever comes, the connection ends with an answer or without one, and the next request is served."""
     got = raw(one_server, head + data)

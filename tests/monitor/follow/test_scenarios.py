@@ -1,0 +1,551 @@
+"""What can happen to a log, by the peers' list: each unit that a training writes counts once.
+
+A unit is one iteration line and one overflow line; every overflow line is counted, so a unit that is read twice shows.
+The follower reads real files through `FaultyOs` into a core, on a clock that stands still; each scenario is played on a
+local file system and on a network mount.
+"""
+
+import errno
+import gzip
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from megatron_monitor.config import load
+from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
+from megatron_monitor.run.steps.copies import Overflows
+from tests.clock import ManualClock
+from tests.lines import line
+from tests.monitor.follow.conftest import FaultyOs, reader_of
+from tests.plain import decode, encode
+
+TITLES: dict[int, str] = {
+    1: "append one line", 2: "many lines in one write", 3: "line split at every byte",
+    4: "partial last line never ended", 5: "partial line completed after a restart", 6: "CRLF",
+    7: "10 MB of bare CR without LF", 8: "CR before the iteration line", 9: "another rank's output mid-line",
+    10: "empty lines", 11: "1-byte file", 12: "empty file", 13: "lines at, above and far above the maximum",
+    14: "over-long last line is read once", 15: "invalid UTF-8", 16: "UTF-8 split over a read",
+    17: "byte order mark", 18: "NUL hole at the head, 10 GB hole", 19: "NULs overwritten in place", 20: "ANSI colours",
+    21: "permission lost and regained", 22: "directory, FIFO, socket, device", 23: "binary checkpoint",
+    24: "rename", 25: "rename five times within one poll", 26: "late writes to the renamed file",
+    27: "rename and compress", 28: "copytruncate smaller", 29: "copytruncate same size", 30: "copytruncate larger",
+    31: "truncated, then silent", 32: "atomic replace with the same prefix", 33: "delete",
+    34: "delete and recreate", 35: "delete and recreate while down", 36: "symlink swap",
+    37: "dangling symlink later valid", 38: "symlink to outside", 39: "hard link and two globs",
+    40: "two files with one banner", 41: "grows past the fingerprint", 42: "rotation during a restart",
+    43: "parent directory renamed", 44: "nested directories appear", 45: "requeue appends", 46: "clock skew of mtime",
+    47: "network file system is polled", 48: "size lags", 49: "size ahead of the data", 50: "ESTALE everywhere",
+    51: "the mount fails and comes back", 52: "a call that hangs", 53: "device number changes",
+    54: "scandir repeats and forgets", 55: ".nfs files and snapshots", 56: "types of file systems",
+    57: "SIGKILL at every step of saving", 58: "state file damaged or not writable", 59: "state on NFS",
+    60: "two daemons on one state", 61: "kill -9 again and again", 62: "entry of a file gone expires",
+    63: "entry of a file unseen stays", 64: "100,000 entries load in a second",
+    65: "500 files, 100 descriptors", 66: "no inotify left", 67: "events lost", 68: "10,000 idle files",
+    69: "50,000 names", 70: "fair reads", 71: "soak", 72: "deleted files let go", 73: "cardinality is capped",
+    74: "path that is no UTF-8", 75: "a collector that raises", 76: "silent TLS client", 77: "200 idle connections",
+    78: "formats and gzip", 79: "no series twice", 80: "series of a gone run go", 81: "SIGHUP with a bad file",
+    82: "reload keeps offsets and counters", 83: "SIGTERM saves", 84: "sd_notify", 85: "check-config",
+    86: "replay twice is the same", 87: "alert rules have unit tests", 88: "no bytes raise, no regex hangs",
+}  # fmt: skip
+ELSEWHERE = {
+    "tests/e2e/test_scenarios.py": (57, 58, 60, 61, 80, 81, 82, 83, 84, 86),
+    "tests/monitor/test_store.py": (57, 58, 59, 62, 64),
+    "tests/monitor/follow/test_mounts.py": (47, 56),
+    "tests/monitor/core/test_hearing.py": (52,),
+    "tests/monitor/follow/test_follower.py": (66, 67),
+    "tests/monitor/follow/test_discovery.py": (68, 69),
+    "benchmarks/soak.py": (71,),
+    "tests/monitor/core/test_gone.py": (73,),
+    "tests/monitor/serve/test_http.py": (75,),
+    "tests/monitor/serve/test_web.py": (76,),
+    "tests/monitor/serve/test_server.py": (77,),
+    "tests/monitor/serve/test_exposition.py": (78, 79),
+    "tests/monitor/test_commands.py": (85,),
+    "deploy/prometheus/tests": (87,),
+    "tests/test_fuzz.py": (88,),
+}
+"""What proves a scenario that is not played here."""
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
+NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
+EVERY = ("stat", "fstat", "open", "pread", "scandir")
+
+
+def units(count: int, first: int = 1) -> bytes:
+    """So many units, iterations from `first` on."""
+    return "".join(line(n, 100_000, loss=3 + n / 7) + OVERFLOW for n in range(first, first + count)).encode()
+
+
+class Lab:
+    """A directory below what a daemon follows, its writer, and the core that counts."""
+
+    def __init__(self, root: Path, file_system: str) -> None:
+        self.root, self.file_system, self.next = root, file_system, 1
+        self.clock, self.os = ManualClock(), FaultyOs()
+        self._begin(None)
+
+    def _begin(self, saved: Saved | None) -> None:
+        self.core = Core(load(f"runs: [{{paths: ['{self.root}/**/*.log']}}]\nmessage_limit: {{messages: 0}}"))
+        positions = self.core.restore(saved) if saved is not None else {}
+        patterns = (f"{self.root}/**/*.log", f"{self.root}/**/main_*.log", f"{self.root}/**/*.rot*")
+        self.reader = reader_of(*patterns, mounts=self.file_system, os_layer=self.os, resume=positions)
+        self.wait(0.5)
+
+    def restart(self, away: Callable[[], object] = lambda: None) -> None:
+        """The daemon is killed, something happens, and another one begins with what was saved."""
+        saved = decode(encode(self.core.save(self.clock.wall())), Saved)
+        self.reader.close()
+        away()
+        self.clock.advance(2.0)
+        self._begin(saved)
+
+    def path(self, name: str = "x.log") -> Path:
+        """A file that is followed."""
+        return self.root / name
+
+    def units(self, count: int) -> bytes:
+        """The next ones."""
+        self.next += count
+        return units(count, self.next - count)
+
+    def write(self, data: bytes, name: str | Path = "x.log") -> None:
+        """As a logger does that opens its file each time."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as stream:
+            stream.write(data)
+        os.utime(path, (self.clock.wall(),) * 2)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, in steps of a quarter of a second."""
+        for _ in range(int(4 * seconds)):
+            self.clock.advance(0.25)
+            for _ in range(1000):
+                for message in self.reader.poll(self.clock):
+                    self.core.handle(message, self.clock.wall())
+                if not any(source.more for source in self.reader.sources.values()):
+                    break
+            self.reader.passed(self.clock.monotonic(), 0.25)
+            self.core.tick(self.clock.wall())
+
+    def counted(self) -> tuple[int, int]:
+        """Iterations and overflow lines of all runs."""
+        states = [run.state for run in self.core.runs.values()]
+        return sum(one.iterations_total for one in states), sum(one.overflows_total for one in states)
+
+    def expect(self, count: int | None = None, seconds: float = 20.0, *, overflows: int | None = None) -> None:
+        """Each unit once (default: all that were written), and it stays so."""
+        wanted = self.next - 1 if count is None else count
+        self.wait(seconds)
+        assert self.counted() == (wanted, wanted if overflows is None else overflows)
+
+    def grow(self, count: int, seconds: float = 20.0) -> None:
+        """The next units are written, and each is counted once."""
+        self.write(self.units(count))
+        self.expect(seconds=seconds)
+
+
+@pytest.fixture(params=["ext4", "nfs4"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """On a local file system, and on a mount."""
+    monkeypatch.setattr(Overflows, "take_line", lambda *_: True)
+    (tmp_path / "logs").mkdir()
+    one = Lab(tmp_path / "logs", request.param)
+    yield one
+    one.reader.close()
+    assert not one.os.paths, "a descriptor leaked"
+
+
+def test_none_is_missing() -> None:
+    """Every number of the list is played here or proved by a file that is named."""
+    root = Path(__file__).parents[3]
+    played = {int(number) for name in globals() for number in re.findall(r"_(\d\d)(?=_)", name)} | set(BYTES)
+    proved = {number for path, numbers in ELSEWHERE.items() if (root / path).exists() for number in numbers}
+    assert set(TITLES) == set(range(1, 89))
+    assert set(TITLES) - played - proved == set()
+
+
+# --- A: what is read, whatever its bytes are -------------------------------------------------------------------------
+
+JUNK = bytes(range(128, 256)) + b"\xc3\x28\xed\xa0\x80\n"
+BLOCKS = NOISE * ((3 << 20) // len(NOISE))
+BAR = b"Epoch 3:  41%|####      | 4123/10000 [01:02<01:30, 65.1it/s]\r"
+BYTES: dict[int, Callable[[Lab], tuple[bytes, ...]]] = {
+    1: lambda lab: (lab.units(1), lab.units(1)),
+    2: lambda lab: (lab.units(5000),),
+    6: lambda lab: (lab.units(5).replace(b"\n", b"\r\n"),),
+    7: lambda lab: (lab.units(2), *[b"\r" + BAR * 15_000] * 10, b"\n" + lab.units(2)),
+    8: lambda lab: (b"".join(BAR + one for one in lab.units(4).splitlines(keepends=True)),),
+    10: lambda lab: (b"\n\n\r\n\n" + lab.units(2).replace(b"\n", b"\n\n\n"),),
+    11: lambda lab: (b" ", lab.units(1)),
+    12: lambda lab: (b"", lab.units(2)),
+    15: lambda lab: (JUNK + lab.units(2) + JUNK + b"\xff\xfe" + lab.units(1),),
+    16: lambda lab: (b"x" + BLOCKS + lab.units(1) + BLOCKS + lab.units(2),),
+    17: lambda lab: (b"\xef\xbb\xbf" + lab.units(3),),
+    20: lambda lab: (
+        lab.units(4).replace(b" | ", b" \x1b[0m|\x1b[33m ").replace(b"\n", b"\x1b[0m\n\x1b[32m\x1b[1m") + b"\n",
+    ),
+    88: lambda lab: tuple(
+        os.urandom(n * 977 % 5000).translate(None, b"\r\n") + b"\n" + lab.units(2) for n in range(60)
+    ),
+}
+"""What is written in which pieces."""
+
+
+@pytest.mark.parametrize("number", BYTES)
+def test_bytes(lab: Lab, number: int) -> None:
+    """Whatever it is, its units count."""
+    for piece in BYTES[number](lab):
+        lab.write(piece)
+        lab.wait(0.25)
+    lab.expect()
+
+
+def test_03_split_at_every_byte(lab: Lab) -> None:
+    for cut in range(1, len(units(1)) - 1):
+        data = lab.units(1)
+        lab.write(data[:cut])
+        lab.wait(0.25)
+        lab.write(data[cut:])
+    lab.expect()
+
+
+def test_04_05_14_a_last_line_without_an_end(lab: Lab) -> None:
+    data = lab.units(4)
+    lab.write(data[:-250])
+    lab.expect(3)
+    lab.restart(lambda: lab.write(data[-250:] + b"x" * 3_000_000))
+    lab.expect()
+    lab.write(b"\n" + lab.units(1))
+    lab.expect()
+
+
+def test_09_another_rank_in_the_middle(lab: Lab) -> None:
+    first, overflow = lab.units(1).splitlines(keepends=True)
+    lab.write(first[:150] + b"[rank5]:[W1121 08:00:00 ProcessGroupNCCL.cpp:1] Warning: it\n" + first[150:] + overflow)
+    two = lab.units(2).splitlines(keepends=True)
+    lab.write(two[0][:-1] + two[2] + two[1] + two[3])  # two ranks' lines without an end between them
+    lab.grow(3)
+
+
+def test_13_long_lines(lab: Lab) -> None:
+    for size in ((1 << 20), (1 << 20) + 1, 30_000_000):
+        lab.write(b"m" * size + b"\n" + lab.units(1))
+    lab.expect()
+
+
+def test_18_holes(lab: Lab) -> None:
+    with lab.path().open("wb", buffering=0) as stream:  # no O_APPEND: it writes on at its old offset
+        stream.write(lab.units(40))
+        lab.expect()
+        os.truncate(lab.path(), 0)
+        lab.wait(5.0)
+        stream.write(lab.units(2))
+        lab.expect()
+        stream.seek(10 << 30)
+        stream.write(lab.units(2))
+    lab.expect()
+
+
+def test_19_nuls_that_are_written_over(lab: Lab) -> None:
+    data = lab.units(6)
+    half = len(data) // 2
+    lab.write(data[:half] + bytes(len(data) - half + 10_000))
+    lab.wait(1.0)
+    with lab.path().open("r+b") as stream:
+        stream.seek(half)
+        stream.write(data[half:])
+    lab.expect()
+
+
+def test_21_no_permission(lab: Lab) -> None:
+    lab.os.fail(errno.EACCES, "open", "fstat", path="x.log")
+    lab.write(lab.units(2))
+    lab.expect(0)
+    assert not lab.core.runs  # what nobody has read begins no run
+    lab.os.heal()
+    lab.expect(seconds=90)
+    lab.os.fail(errno.EACCES, "open", path="x.log")
+    lab.path().rename(lab.path("x.old"))
+    lab.write(lab.units(2))
+    lab.wait(5.0)
+    lab.os.heal()
+    lab.expect(seconds=90)
+
+
+def test_22_23_no_logs(lab: Lab) -> None:
+    lab.path("directory.log").mkdir()
+    os.mkfifo(lab.path("fifo.log"))
+    lab.path("device.log").symlink_to("/dev/zero")
+    lab.write(b"PK\x03\x04" + os.urandom(300_000) + b"\n" + units(1, 7), "model.log")
+    lab.write(os.urandom(300_000) + b"\n" + units(1, 7), "weights.log")
+    with socket.socket(socket.AF_UNIX) as channel:
+        here = os.open(lab.root, os.O_RDONLY)
+        channel.bind(f"/proc/self/fd/{here}/s.log")  # a socket's path is short
+        os.close(here)
+        lab.grow(2)
+
+
+# --- B: rotation and identity: one path is one endless log ----------------------------------------------------------
+
+
+def test_24_26_rename_and_late_writes(lab: Lab) -> None:
+    for turn in range(3):
+        lab.grow(5)
+        lab.path().rename(lab.path(f"x.old{turn}"))
+        late = lab.units(1), lab.units(1)
+        lab.write(lab.units(2))
+        for one in late:
+            lab.write(one, f"x.old{turn}")
+            lab.wait(0.25)
+        lab.expect()
+
+
+def test_25_five_renames_at_once(lab: Lab) -> None:
+    lab.write(lab.units(3), "x.rot")
+    lab.expect()
+    for _ in range(5):
+        for number in range(5, 0, -1):
+            if lab.path(f"x.rot.{number}").exists():
+                lab.path(f"x.rot.{number}").rename(lab.path(f"x.rot.{number + 1}"))
+        lab.path("x.rot").rename(lab.path("x.rot.1"))
+        lab.write(lab.units(3), "x.rot")
+    lab.expect()
+
+
+def test_27_rename_and_compress(lab: Lab) -> None:
+    lab.grow(50)
+    lab.write(lab.units(5))
+    lab.path().rename(lab.path("x.log.1"))
+    lab.write(lab.units(5))
+    lab.wait(5.0)
+    lab.path("x.log.1.gz").write_bytes(gzip.compress(lab.path("x.log.1").read_bytes()))
+    lab.path("x.log.1").unlink()
+    lab.grow(5)
+
+
+@pytest.mark.parametrize("count", [3, 20, 200])
+def test_28_29_30_a_log_is_cut_after_it_was_read(lab: Lab, count: int) -> None:
+    lab.grow(20)
+    lab.path("x.copy").write_bytes(lab.path().read_bytes())
+    os.truncate(lab.path(), 0)
+    lab.write(lab.units(count))
+    lab.expect()
+
+
+def test_31_truncated_and_silent(lab: Lab) -> None:
+    lab.grow(5)
+    os.truncate(lab.path(), 0)
+    lab.expect()
+    lab.grow(2)
+
+
+def test_32_atomic_replace(lab: Lab) -> None:
+    data = lab.units(30)
+    lab.write(data)
+    lab.expect()
+    for _ in range(3):  # rsync of a growing file
+        data += lab.units(2)
+        lab.write(data, "x.tmp")
+        lab.path("x.tmp").replace(lab.path())
+        lab.expect()
+
+
+def test_33_34_72_delete_and_recreate(lab: Lab) -> None:
+    for count in (5, 3):
+        lab.grow(count)
+        lab.path().unlink()
+        lab.expect(seconds=90)
+        assert not lab.os.paths  # it is let go
+
+
+@pytest.mark.parametrize("count", [20, 3])
+def test_35_recreated_while_down(lab: Lab, count: int) -> None:
+    lab.grow(20)
+
+    def away() -> None:
+        lab.path().unlink()
+        lab.write(lab.units(count))
+
+    lab.restart(away)
+    lab.expect()
+
+
+def test_36_37_38_links(lab: Lab, tmp_path: Path) -> None:
+    targets = [lab.path("job0.txt"), lab.path("job1.txt"), tmp_path / "elsewhere.txt"]
+    for target in targets:
+        lab.path("next").symlink_to(target)
+        lab.path("next").replace(lab.path())
+        lab.wait(2.0)  # it leads nowhere yet
+        lab.write(lab.units(3), target)
+        lab.expect(seconds=90)
+        lab.write(lab.units(2), target)
+        lab.expect()
+
+
+def test_39_hard_link_and_two_patterns(lab: Lab) -> None:
+    lab.grow(3)
+    os.link(lab.path(), lab.path("again.log"))
+    lab.path("main_x.log").symlink_to(lab.path())
+    lab.grow(3, seconds=90)
+
+
+def test_40_one_banner(lab: Lab) -> None:
+    banner = (b"using world size: 64, data-parallel-size: 8, tensor-model-parallel size: 4 " + b"." * 60 + b"\n") * 30
+    for name, count in (("a.log", 10), ("b.log", 5)):
+        lab.write(banner + lab.units(count), name)
+    lab.expect()
+    assert [run.state.iterations_total for _, run in sorted(lab.core.runs.items())] == [10, 5]
+
+
+def test_41_42_rotation_during_a_restart(lab: Lab) -> None:
+    for size in (10, 300, 1500, 5000):  # past what proves who it is
+        lab.write(b"n" * size + b"\n" + lab.units(1))
+        lab.expect()
+        lab.restart()
+    lab.write(lab.units(5))
+
+    def away() -> None:
+        lab.write(lab.units(5))
+        lab.path().rename(lab.path("x.log.1"))
+        lab.write(lab.units(5))
+
+    lab.expect()
+    lab.restart(away)
+    lab.expect()
+
+
+def test_43_44_directories(lab: Lab) -> None:
+    lab.write(lab.units(5), "job/y.log")
+    lab.expect(seconds=90)
+    lab.path("job").rename(lab.path("job.done"))
+    lab.write(lab.units(3), "job.done/y.log")
+    lab.expect(seconds=90)
+    lab.write(lab.units(4), "a/b/c/d/e/z.log")
+    lab.expect(seconds=90)
+
+
+def test_45_requeued(lab: Lab) -> None:
+    first = lab.units(20)
+    lab.write(first)
+    lab.expect()
+    rows = first.replace(b"(ms): 250.0", b"(ms): 251.3").splitlines(keepends=True)
+    lab.write(b"".join(rows[20:]))  # the second half is computed again
+    lab.expect(30)
+    assert lab.core.runs["x"].state.lost_iterations_total == 10
+
+
+def test_46_skewed_clock(lab: Lab) -> None:
+    for seconds in (86_400, -86_400, 10 * 365 * 86_400):
+        lab.write(lab.units(2))
+        os.utime(lab.path(), (lab.clock.wall() + seconds,) * 2)
+        lab.expect()
+
+
+# --- C: network file systems. Proved: what the follower does with these answers, not that a client gives them --------
+
+
+def doctored(**changes: Callable[[int], int]) -> Callable[[os.stat_result], os.stat_result]:
+    """Attributes that are not true: `size`, `device`."""
+
+    def doctor(status: os.stat_result) -> os.stat_result:
+        values = list(status)
+        for place, name in ((2, "device"), (6, "size")):
+            values[place] = changes.get(name, int)(values[place])
+        times = {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_ctime_ns}
+        return os.stat_result(values, times)
+
+    return doctor
+
+
+@pytest.mark.parametrize(("size", "more"), [(lambda _: 100, 0), (lambda size: size + 100_000, 2)])
+def test_48_49_a_wrong_size(lab: Lab, size: Callable[[int], int], more: int) -> None:
+    lab.file_system = "nfs4"
+    lab.restart(lambda: lab.write(lab.units(5)))
+    lab.expect()
+    lab.os.doctor = doctored(size=size)
+    lab.write(lab.units(2))
+    lab.wait(2.0)
+    lab.os.doctor = None
+    lab.write(lab.units(more))
+    lab.expect(seconds=90)
+
+
+@pytest.mark.parametrize("name", ["ESTALE", "EIO", "ETIMEDOUT", "EHOSTDOWN", "EACCES", "ENOENT"])
+@pytest.mark.parametrize("calls", [("pread",), ("stat",), ("scandir",), EVERY])
+def test_50_51_63_the_mount_fails_and_comes_back(lab: Lab, name: str, calls: tuple[str, ...]) -> None:
+    lab.grow(5)
+    lab.os.fail(getattr(errno, name), *calls)
+    lab.write(lab.units(1))
+    before = sum(lab.os.calls.values())
+    lab.wait(3.0)
+    assert sum(lab.os.calls.values()) - before < 200  # it is asked in measure
+    assert lab.core.runs["x"].state.iterations_total >= 5  # the series stay
+    lab.restart()
+    lab.wait(3.0)
+    lab.os.heal()
+    lab.expect(seconds=120)
+
+
+def test_53_device_changes(lab: Lab) -> None:
+    lab.grow(10)
+    lab.os.doctor = doctored(device=lambda device: device + 7)
+    lab.grow(2, seconds=60)
+
+
+@pytest.mark.parametrize("lie", ["repeat", "hide"])
+def test_54_scandir_lies(lab: Lab, monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+    lab.grow(3)
+    real = lab.os.scandir
+
+    def lying(path: str) -> Iterator[object]:
+        for entry in real(path):
+            yield from [entry] * (2 if lie == "repeat" else entry.name != "x.log")
+
+    monkeypatch.setattr(lab.os, "scandir", lying)
+    lab.write(b"noise\n", "z.log")
+    lab.grow(2, seconds=60)
+
+
+def test_55_leftovers_of_nfs(lab: Lab) -> None:
+    lab.grow(3)
+    lab.write(lab.path().read_bytes(), ".snapshot/hourly.0/x.log")
+    os.link(lab.path(), lab.path(".nfs00000000012345"))
+    lab.expect(seconds=90)
+
+
+# --- E, F: many files, odd names -------------------------------------------------------------------------------------
+
+
+def test_65_few_descriptors(lab: Lab) -> None:
+    lab.os.limit = 20
+    for number in range(100):
+        lab.write(units(3), f"f{number:03}.log")
+    lab.expect(300, seconds=60)
+    for number in range(0, 100, 7):
+        lab.write(units(2, 4), f"f{number:03}.log")
+    lab.expect(330, seconds=60)
+
+
+def test_70_fair_reads(lab: Lab) -> None:
+    lab.write(units(1) + NOISE * (50_000_000 // len(NOISE)), "a-big.log")
+    for number in range(50):
+        lab.write(units(1), f"f{number:03}.log")
+    read = 0
+    while len(lab.core.runs) < 51:
+        lab.clock.advance(0.25)
+        for message in lab.reader.poll(lab.clock):
+            read += len(getattr(message, "data", b""))
+            lab.core.handle(message, lab.clock.wall())
+    assert read < 20_000_000, "the small files waited for the large one"
+
+
+def test_74_a_path_that_is_no_text(lab: Lab) -> None:
+    with open(os.fsencode(lab.root) + b"/caf\xe9-\xff\n\x1b[31m.log", "wb") as stream:
+        stream.write(lab.units(3))
+    lab.expect(seconds=60)
+    assert all(name.encode() for name in lab.core.runs)
