@@ -38,10 +38,6 @@ Timed: TypeAlias = tuple[LogEvent, str, float]
 """An event, the stream it came from, and the instant at which it is folded."""
 
 
-class Overtaken(Exception):  # noqa: N818  # no error: whoever goes ahead goes back
-    """A verdict may have changed at a step, and the run is beyond it."""
-
-
 @dataclass(slots=True)
 class Judged:
     """A run's state, its open incidents, and whether it is archived: ended or stale when opened, never alerted."""
@@ -80,12 +76,11 @@ class Judge:
         """`follow` events of one instant."""
         return self.follow(run, zip(entries, repeat(source), repeat(at)), live)
 
-    def follow(self, run: Judged, timed: Iterable[Timed], live: bool, ahead: bool = False) -> list[Transition]:
+    def follow(self, run: Judged, timed: Iterable[Timed], live: bool) -> list[Transition]:
         """Fold events in their order and let the detectors see them. Each is asked for when all before it are judged.
 
         While a log is followed, the run is judged at once where a verdict may have changed, so that what begins and
         ends within one reading is notified too. In a backlog steps are collected: the detectors see many at a time.
-        `ahead`: so they do here; raises Overtaken where a verdict may have changed among these steps.
         """
         state = run.state
         transitions: list[Transition] = []
@@ -97,26 +92,25 @@ class Judge:
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
             if steps and _is_seen_after(state, event, source):
-                self._update(state, steps, ahead)
+                self._update(state, steps)
                 steps.clear()
-            step = _folded(state, entry, source, at, live, steps[-1] if steps and not ahead else None)
+            step = _folded(state, entry, source, at, live, steps[-1] if steps else None)
             if step is not None:
                 steps.append(step)
             changed = kind in self._listeners and self._tell(state, event)
             if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
                 restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
-                transitions += self._judge_after(run, steps, at, changed, ahead)
+                transitions += self._judge_after(run, steps, at, changed)
         if steps:
-            self._update(state, steps, ahead)
+            self._update(state, steps)
         return transitions
 
-    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool, ahead: bool) -> list[Transition]:
-        """Judge where an event has changed something, or where a step does, unless that is left for later."""
-        stands = not self._timed.isdisjoint(run.book.open)
-        if steps and (changed or stands or not ahead):
-            # a hang that stands ends with the next step
-            changed = self._update(run.state, steps, ahead) or changed or (stands and steps[-1].counted)
+    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool) -> list[Transition]:
+        """Judge where an event or one of the steps has changed something."""
+        if steps:
+            stands = not self._timed.isdisjoint(run.book.open)  # a hang that stands ends with the next step
+            changed = self._update(run.state, steps) or changed or (stands and steps[-1].counted)
             steps.clear()
         return self.judge(run, at) if changed else []
 
@@ -129,8 +123,8 @@ class Judge:
                 changed = True
         return changed
 
-    def _update(self, state: RunState, steps: Sequence[Step], ahead: bool) -> bool:
-        """Let every detector see the steps. Whether a verdict may have changed; Overtaken if one has `ahead`."""
+    def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
+        """Let every detector see the steps. Whether a verdict may have changed."""
         changed, memories, number = False, state.memory_of, state.launch.number
         for name, kind, of_launch, update, settings in self._updates:
             memory: Any = memories.get(name)
@@ -138,8 +132,6 @@ class Judge:
                 memory = prepare(state, name, kind)
             if update(state, memory, steps, settings):
                 changed = True
-        if changed and ahead:
-            raise Overtaken
         return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:

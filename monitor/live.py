@@ -125,9 +125,7 @@ class LiveCore:
             for message in messages:
                 self.core.handle(message, now)
             self._took_at = self.clock.monotonic()
-        oldest = self._inbox.oldest() - self.core.wall_offset
-        if self._taken_until < math.inf or oldest == math.inf:
-            self._taken_until = min(now, oldest)
+        self._note_taken(now)
         if now - self._taken_until > FollowSettings().lapse:  # the loop itself is behind what the readers have read
             deaf |= {one.mount: min(self._taken_until, deaf.get(one.mount, now)) for one in mounts}
         self.core.listen(deaf, self.carriers() if self.carriers is not None else None, now)
@@ -136,6 +134,12 @@ class LiveCore:
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now
+
+    def _note_taken(self, now: float) -> None:
+        """Until when all that was read is in the core."""
+        oldest = self._inbox.oldest() - self.core.wall_offset
+        if self._taken_until < math.inf or oldest == math.inf:
+            self._taken_until = min(now, oldest)
 
     @property
     def over(self) -> bool:

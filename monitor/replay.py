@@ -8,8 +8,6 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 
 import heapq
 import math
-import pickle
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, groupby, islice
@@ -22,7 +20,7 @@ from megatron_monitor.detectors.base import stated
 from megatron_monitor.detectors.slowdown.words import level, standing
 from megatron_monitor.identity.naming import experiment_name
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged, Overtaken, Timed
+from megatron_monitor.judgement import Judge, Judged, Timed
 from megatron_monitor.parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
 from megatron_monitor.run import derived
 from megatron_monitor.run.evidence import settle
@@ -40,9 +38,7 @@ _DAY = 86400.0
 _YEAR = 365 * _DAY
 _UNPLACED: frozenset[type[Event]] = frozenset({PartBegan, GenerationMoved})
 """Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
-_FEW = 128  # events that are judged one by one before the judge goes ahead
-_MOST = 1024  # events by which it goes ahead, at the most, and that are judged one by one behind a change
-_TAKEN_BACK = ("run", "now", "_judged_until", "_seconds", "_samples", "_tflops")
+_MOST = 1024  # events that the judge is handed at once
 _OPENING = 1000  # events of a source among which its year is looked for
 
 
@@ -62,28 +58,12 @@ class Replay:
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
 
     def play(self, items: Iterable[Placed]) -> Iterator[Transition]:
-        """Events in the order of their times, each at its own.
-
-        Where verdicts have not changed for long the judge goes ahead; if one does change, the run is taken back.
-        """
+        """Events in the order of their times, each at its own."""
         events: Iterator[Placed] = filter(_has_a_place, items)
-        rest, again, ahead, most = events, deque[Placed](), False, _FEW
-        self._due = next(rest, None)
-        while self._due is not None:
-            begin = yield from self._wait_for(self._due)
-            kept = pickle.dumps({name: getattr(self, name) for name in _TAKEN_BACK}) if ahead else b""
-            self._due, taken = None, list[Placed]()
-            stretch = self._stretch(chain((begin,), rest), taken, most)
-            try:
-                yield from self._judge.follow(self.run, stretch, True, ahead)
-            except Overtaken:
-                self.__dict__.update(pickle.loads(kept))  # noqa: S301  # written above
-                again.extendleft(reversed(taken if self._due is None else [*taken, self._due]))
-                self._due, rest = again.popleft(), _first(again, events)
-                ahead, most = False, max(_MOST, len(taken))
-            else:
-                calm = len(taken) == most
-                ahead, most = calm, min(2 * most, _MOST) if ahead and calm else _FEW
+        while (due := self._due or next(events, None)) is not None:
+            begin = yield from self._wait_for(due)
+            self._due = None
+            yield from self._judge.follow(self.run, self._stretch(chain((begin,), islice(events, _MOST))), True)
 
     def _wait_for(self, placed: Placed) -> Generator[Transition, None, Placed]:
         """Time passes until the event is due: at the time that it then has."""
@@ -121,17 +101,16 @@ class Replay:
         """Deadlines up to there need no judgement any more."""
         return max(math.nextafter(self._judged_until, 0.0), self._open_until)
 
-    def _stretch(self, items: Iterator[Placed], taken: list[Placed], most: int) -> Iterator[Timed]:
-        """Events up to one before which time alone may change a verdict, or up to `most`: the next one is due then."""
+    def _stretch(self, items: Iterable[Placed]) -> Iterator[Timed]:
+        """Events up to one before which time alone may change a verdict: that one is due then."""
         state, never = self.run.state, float("inf")
         for placed in items:
             at, entry, source, *_ = placed
             if at < self.now or at == never:
                 at = self.now
-            if len(taken) == most or (at - self.now > _LEAST_GAP and self._is_to_wait(placed, at)):
+            if at - self.now > _LEAST_GAP and self._is_to_wait(placed, at):
                 self._due = placed
                 return
-            taken.append(placed)
             self.now = at
             if type(entry.event) is TimeShown:
                 continue
@@ -238,12 +217,6 @@ def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
     failure = state.launch.failure
     undated = failure is not None and failure.logged_at is None and not state.launch.iterations
     return undated and reported is not None and at > reported + _LEAST_GAP
-
-
-def _first(again: deque[Placed], then: Iterator[Placed]) -> Iterator[Placed]:
-    while again:
-        yield again.popleft()
-    yield from then
 
 
 def _has_a_place(placed: Placed) -> bool:

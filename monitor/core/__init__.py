@@ -171,7 +171,7 @@ class Core(Watched):
         self.schedule.forget(run.state.name)
         if not run.failed_told:
             run.failed_told = True
-            written = (self.sources[name].mtime for name in self.sources.of_run(run.log))
+            written = (source.mtime for source in self.sources.of_run(run.log))
             silent = now + self.wall_offset - max(written, default=0.0)
             recent = silent < self.config.detectors.hang.starting
             if run.state.proven and not run.archived and (run.state.live or recent):
@@ -191,7 +191,7 @@ class Core(Watched):
 
     def is_read_further(self, run: Run) -> bool:
         """Is something of the run still to be read, or can it not be judged?"""
-        own = (self.sources[name] for name in self.sources.of_run(run.log))
+        own = self.sources.of_run(run.log)
         return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Core(Watched):
             for kept in dormant.values():
                 kept.saved_at = now
             return OfLog(dormant)
-        sources, runs = [self.sources[name] for name in self.sources.of_run(log)], self.runs.of_log(log)
+        sources, runs = self.sources.of_run(log), self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None
         found = self.saved.of_log(log)

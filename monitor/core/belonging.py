@@ -38,6 +38,7 @@ _GAPS = 3.0  # usual gaps between two reports, the same
 _BESIDE = 4  # lines of a step, or of the one before: an engine and its loop print one each
 _SEVERAL = 3  # steps, or intervals between two reports
 _FRESH = 60.0  # seconds since a file was written in which somebody may still write it
+_SET_UP = {*BOUNDS, HostSeen.kind}
 _log = logging.getLogger(__name__)
 
 
@@ -101,33 +102,37 @@ class Belonging:
     def _take_unsettled(
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
-        member, due, run, opening = source.member, list[LogEvent](), source.run, [*source.opening]
-        set_up = max((place for place, kind in enumerate(kinds) if kind in BOUNDS or kind == HostSeen.kind), default=-1)
+        member, due, run, opening = source.member, list[LogEvent](), source.run, list(source.opening)
+        set_up = max([place for place, kind in enumerate(kinds) if kind in _SET_UP], default=-1)
         self.companions.join_mates(source)
         for place, entry in enumerate(entries):
-            if member.settled and not member.young and place > set_up and not any(self.companions.of(source)):
+            if place > set_up and self._is_clear(source):
                 self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
                 due += entries[place:]
                 break
-            event, is_step = entry.event, type(entry.event) in STEP_EVENTS
             self._note_set_up(source, entry)
-            if self.waits(source) or self._may_be_another(source, entry):
+            if self._may_be_another(source, entry):
                 self._waiting.setdefault(source.name, now)
                 source.waiting.append((entry, at))
             else:
                 due.append(entry)
-                member.settled = member.settled or is_step
-                if event.kind in BOUNDS and len(source.opening) < _MOST:
+                if entry.event.kind in BOUNDS and len(source.opening) < _MOST:
                     source.opening.append((entry, at))
-            if is_step:
+            if type(entry.event) in STEP_EVENTS:
+                member.settled = member.settled or not self.waits(source)
                 self._note_step(source, entry, at)
-        found: Due = [((entry,), when) for entry, when in opening] if member.owner == source.run != run else []
+        moved = member.owner == source.run != run
+        found: Due = [((entry,), when) for entry, when in (opening if moved else ())]
         found += self.companions.beyond(source, [(due, at)])
         if self.waits(source):
             return found + self.look(source, now)
         if member.steps:
             self._gather(source)
         return found
+
+    def _is_clear(self, source: Source) -> bool:
+        """Is it decided whose its lines are, and is there no other stream to compare it with?"""
+        return source.member.settled and not source.member.young and not any(self.companions.of(source))
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
@@ -202,7 +207,9 @@ class Belonging:
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
-        """Whether the line may be of another training than the run that it would go to."""
+        """Whether the line may be of another training than the run that it would go to, or waits behind one."""
+        if self.waits(source):
+            return True
         is_step, member = type(entry.event) in STEP_EVENTS, source.member
         tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) != ""
         for other in self.companions.of(source):
@@ -238,25 +245,24 @@ class Belonging:
         read = read or source.caught_up
         others = list(self.companions.of(source))
         verdicts = {other.name: self._verdict(source, other, now, read=read) for other in others}
-        another = [other for other in others if verdicts[other.name] == "another"]
-        if another:
-            return self._part(source, another[0])
-        same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
-        if same is not None and verdicts[same.name] == "same":
-            source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
-            self.companions.join(source, same)
-        elif (mate := self._abreast(source, others, verdicts)) is not None:
+        another = next((other for other in others if verdicts[other.name] == "another"), None)
+        if another is not None:
+            return self._part(source, another)
+        if (mate := self._mate(source, others, verdicts)) is not None:
             self.companions.join(source, mate)
-        elif any(verdicts[one.name] == "unknown" and (not read or self._may_go_on(source, one)) for one in others) and (
-            not (last or self._is_overdue(source, now))
-        ):
+        elif not (last or self._is_overdue(source, now)) and self._may_show(source, others, verdicts, read=read):
             return []
         elif any(self._is_before(source, other) for other in others):
-            source.earlier, source.member.why = (
-                RunState(source.run),
-                f"{source.member.why}; older than {others[0].name}",
-            )
+            source.earlier = RunState(source.run)
+            source.member.why += f"; older than {others[0].name}"
         return self._settle(source)
+
+    def _may_show(
+        self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict], *, read: bool
+    ) -> bool:
+        """May what is still to come show whether it tells the same training as one of the others?"""
+        unknown = [other for other in others if verdicts[other.name] == "unknown"]
+        return any(not read or self._may_go_on(source, other) for other in unknown)
 
     def _is_before(self, source: Source, other: Source) -> bool:
         """Whether it is history that ended before the other one, which has been read, and so is not what follows it."""
@@ -264,8 +270,12 @@ class Belonging:
             return False
         return source.member.first_stamp is None or identity.begins_before_end(source.member, other.member)
 
-    def _abreast(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
-        """Another stream that tells the same steps: as the ranks of one training do, or word by word."""
+    def _mate(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
+        """Another stream that tells the same steps: letter by letter, as the ranks of one training do, or the same."""
+        same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
+        if same is not None and verdicts[same.name] == "same":
+            source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
+            return same
         for other in others:
             told = verdicts[other.name]
             if told == "ranks" or (
@@ -295,10 +305,13 @@ class Belonging:
             return "another"
         if self._is_before(source, other):
             return "same"
-        if other.caught_up and not self._is_going(other):
-            if not read and identity.begins_before_end(member, known):
-                return "unknown"
-            return "same"  # it is over: the next launch
+        if other.caught_up and not self._is_going(other):  # it is over: the next launch
+            return "unknown" if not read and identity.begins_before_end(member, known) else "same"
+        return self._verdict_live(source, other, now)
+
+    def _verdict_live(self, source: Source, other: Source, now: float) -> Verdict:
+        """The same of one whose launch may still compute, where neither steps nor stamps tell them apart."""
+        member, known = source.member, other.member
         if other.stepped_at > self._waiting[source.name]:
             return "another"
         if self._runs_on(other) and identity.differs(member.key, known.key):
@@ -377,7 +390,7 @@ class Belonging:
         self._watched.sources.move(source, run)
         left = self._watched.runs.get(before)
         if left is not None and not left.book.open and not self._watched.sources.of_run(before):
-            del self._watched.runs[before]
+            self._watched.runs.drop(left)
         self._watched.save_soon = True
         for log in (before, run):
             self._watched.touch(log)

@@ -23,14 +23,14 @@ class Companions:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._streams: dict[str, dict[str, None]] = {}
+        self._streams: dict[str, dict[str, Source]] = {}
         self._highest: dict[str, tuple[int, dict[str, float]]] = {}
         """Run -> of which launch, and the last steps that its streams told of it, by kind of line."""
 
     def add(self, source: Source) -> None:
         """It tells steps or arguments."""
         streams = self._streams.setdefault(source.run, {})
-        streams.setdefault(source.name)
+        streams.setdefault(source.name, source)
         if len(streams) > _MOST:
             del streams[next(iter(streams))]
 
@@ -45,8 +45,8 @@ class Companions:
 
     def of(self, source: Source) -> Iterator[Source]:
         """The others of its run."""
-        others = (self._watched.sources.get(name) for name in tuple(self._streams.get(source.run, ())))
-        return (other for other in others if other is not None and other is not source)
+        others = tuple(self._streams.get(source.run, {}).values())
+        return (other for other in others if other is not source)
 
     def count(self, run: str) -> int:
         """How many a run has."""

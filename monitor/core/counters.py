@@ -37,3 +37,12 @@ def count_lines(counts: MonitorCounts, source: Source) -> None:
         source.counted = (lines, matched)
         counts.add("lines_total", "matched", by=matched - known_matched)
         counts.add("lines_total", "other", by=lines - known_lines - (matched - known_matched))
+
+
+def count_left_out(counts: MonitorCounts, source: Source) -> None:
+    """Lines of a pushed stream that came too late or twice since the last call."""
+    if (ordered := source.ordered) is not None:
+        for name, many in (("late_lines_total", ordered.late), ("duplicate_lines_total", ordered.again)):
+            if many:
+                counts.add(name, source.run, by=many)
+        ordered.late = ordered.again = 0

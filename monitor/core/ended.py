@@ -16,7 +16,7 @@ from megatron_monitor.snapshot import RunSnapshot
 
 MOST = 100
 """Rows: with their charts some 2 MB, here and in the state file."""
-_FRESH, _BUCKETS, _COARSE = 20, 128, 32  # so many that left last have charts of 128 points, the others of 32
+_BUCKETS = 64  # points of a chart
 _OPEN = 86400.0  # seconds since it began for which an incident of such a run is still shown as open
 _TOLD = 20  # incidents of its past
 
@@ -39,13 +39,11 @@ class EndedRuns:
     def keep(self, shown: RunSnapshot) -> None:
         """The run leaves; `shown` is all that HTTP shows of it."""
         self.forget(shown.run)
-        page, told = {**shown.page, "history": []}, list(shown.transitions[-_TOLD:])
-        self.by_name[shown.run] = Ended(page, _thinned(shown.history, _BUCKETS), told)
+        history = shown.history.frozen()  # a copy: what was shown other threads may still read
+        history.thin(_BUCKETS)
+        self.by_name[shown.run] = Ended({**shown.page, "history": []}, history, list(shown.transitions[-_TOLD:]))
         for name in list(self.by_name)[:-MOST]:
             self.forget(name)
-        for name in list(self.by_name)[-_FRESH - 1 : -_FRESH]:
-            self.by_name[name].history = _thinned(self.by_name[name].history, _COARSE)
-            self._shown.pop(name, None)
 
     def forget(self, name: str) -> None:
         """It moves again, or there is nothing of it any more."""
@@ -71,10 +69,3 @@ class EndedRuns:
             shown = replace(shown, page={**shown.page, "incidents": still})
         self._shown[name] = shown
         return shown
-
-
-def _thinned(history: History, buckets: int) -> History:
-    """A copy: what was shown of it other threads may still read."""
-    history = history.frozen()
-    history.thin(buckets)
-    return history

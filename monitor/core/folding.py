@@ -144,9 +144,8 @@ class Folding:
     def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         if run is None or not entries or run.failed:
             return
-        state = run.state
         self._watched.touch(run.log)
-        self._note_source(state, source)
+        self._note_source(run.state, source)
         if source.earlier is not None:
             for entry in entries:
                 fold(source.earlier, entry, source.name, at, False)
@@ -154,8 +153,17 @@ class Folding:
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
-        if state.lost:
+        if run.state.lost:
             found_again(run, now)
+        self._judge(run, source, entries, at, now)
+        run.dirty = True
+        trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
+        if run.book.open or run.book.pending or not run.judged_at or not trains:
+            self._watched.schedule.request(run)  # else a detector that a step changes has judged at once
+
+    def _judge(self, run: Run, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        """The run takes them. One that was archived is watched again if it moves, or dies before our eyes."""
+        state = run.state
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
         # of several iteration lines that were read at once nobody knows when each was written
         alone = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
@@ -166,13 +174,9 @@ class Folding:
         state.arrived = None
         dies = not dead and state.launch.phase == "crashed" and counted_in(state, source.name)
         if run.archived and source.caught_up and (state.progress_at != before or dies):
-            run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves, or dies before our eyes
+            run.archived = being_copied(state, stamped, now - read_at, now)
             state.live = state.live or (dies and not run.archived)
         state.read_at = now
-        run.dirty = True
-        trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
-        if run.book.open or run.book.pending or not run.judged_at or not trains:
-            self._watched.schedule.request(run)  # else a detector that a step changes has judged at once
 
     def _note_source(self, state: RunState, source: Source) -> None:
         if source.name not in state.sources:
@@ -256,14 +260,21 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
         return entries
     taken: list[LogEvent] = []
     for entry in entries:
+        surrounds, held = isinstance(entry.event, _SURROUNDING), (entry, source.name, at)
         if run.deferred and type(entry.event) in STEP_EVENTS:
-            taken += [early for early, stream, _ in run.deferred if stream == source.name]
-            run.deferred = [early for early in run.deferred if early[1] != source.name]
-        if not source.has_steps and isinstance(entry.event, _SURROUNDING):
-            run.deferred.append((entry, source.name, at))
-        else:
-            if not source.member.steps and isinstance(entry.event, _SURROUNDING) and len(run.taken_early) < _MOST_EARLY:
-                run.taken_early.append((entry, source.name, at))
-            source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
-            taken.append(entry)
+            taken += _own_deferred(run, source.name)
+        if surrounds and not source.has_steps:
+            run.deferred.append(held)
+            continue
+        if surrounds and not source.member.steps and len(run.taken_early) < _MOST_EARLY:
+            run.taken_early.append(held)
+        source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
+        taken.append(entry)
     return taken
+
+
+def _own_deferred(run: Run, source: str) -> list[LogEvent]:
+    """What was deferred of that source, and is so no more."""
+    own = [entry for entry, name, _ in run.deferred if name == source]
+    run.deferred = [held for held in run.deferred if held[1] != source]
+    return own

@@ -5,7 +5,7 @@ no evidence. A hang is judged while one of the streams that told the run's steps
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from megatron_monitor.core.runs import Run, not_listened
 from megatron_monitor.core.sources import Source
@@ -42,7 +42,6 @@ class Hearing:
         self._heard = heard
         beating, offset = heard and heard.beating, self._watched.wall_offset
         silent = {carrier: min(at - offset, now) for carrier, at in heard.deaf.items()} if heard else {}
-        lost = {carrier for carrier, since in silent.items() if now - since >= _LOST}
         count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
         known = self._deaf.keys(), self._silent.keys(), self._beating, self._counted
         moved = any(since - self._deaf.get(mount, since) > _MOVED for mount, since in deaf.items())
@@ -51,14 +50,15 @@ class Hearing:
             self._deaf, self._beating, self._counted = dict(deaf), beating, count
             for run in self._watched.runs.values():
                 self._judge_until(run, carriers_before, now)
-        if lost != self._lost:
-            changed, self._lost = lost ^ self._lost, lost
-            for source in [one for one in self._watched.sources.values() if _carrier(one) in changed]:
-                carrier = _carrier(source)
-                why = None
-                if carrier in lost:
-                    why = f"nothing is heard of its agent {carrier}: neither lines nor heartbeats"
-                self._note(source, why, now)
+        self._tell_lost({carrier for carrier, since in silent.items() if now - since >= _LOST}, now)
+
+    def _tell_lost(self, lost: set[str], now: float) -> None:
+        """These carriers are deaf for long, and no others."""
+        changed, self._lost = lost ^ self._lost, lost
+        for source in [one for one in self._watched.sources.values() if _carrier(one) in changed] if changed else ():
+            carrier = _carrier(source)
+            why = f"nothing is heard of its agent {carrier}: neither lines nor heartbeats"
+            self._note(source, why if carrier in lost else None, now)
 
     def behind_us(self, source: Source) -> float:
         """Seconds to add to the times that the agent of a pushed stream gives."""
@@ -66,12 +66,9 @@ class Hearing:
 
     def _judge_until(self, run: Run, carriers_before: Mapping[str, float], now: float) -> None:
         telling, state = self._watched.sources.telling(run.log), run.state
-        since = [self._since(source) for source in telling]
-        heard = [one for one in since if one is not None]
         before = state.deaf_since if state.blind_since is None else state.blind_since
-        blind = max(heard) if heard and len(heard) == len(since) else None
-        others = (self._watched.sources[name] for name in self._watched.sources.of_run(run.log))
-        deaf = blind is not None and all(self._since(source) is not None for source in others)
+        blind = self._since_all(telling)
+        deaf = blind is not None and self._since_all(self._watched.sources.of_run(run.log)) is not None
         state.deaf_since, state.blind_since = (blind, None) if deaf else (None, blind)
         state.no_heartbeat = bool(telling) and all(
             source.ordered is not None and _carrier(source) not in (self._beating or ()) for source in telling
@@ -81,6 +78,11 @@ class Hearing:
             not_listened(state, now - before, now)
         if blind != before:
             self._watched.schedule.request(run)
+
+    def _since_all(self, sources: Sequence[Source]) -> float | None:
+        """Since when nobody listens to any of them; None: somebody does, or there are none."""
+        since = [one for one in map(self._since, sources) if one is not None]
+        return max(since) if since and len(since) == len(sources) else None
 
     def _since(self, source: Source) -> float | None:
         found = [self._deaf.get(source.mount), self._silent.get(_carrier(source))]

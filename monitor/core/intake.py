@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from megatron_monitor.core.belonging import Belonging
-from megatron_monitor.core.counters import count_bytes, count_lines
+from megatron_monitor.core.counters import count_bytes, count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.hearing import Hearing
 from megatron_monitor.core.ordered import HOLD, Ordered
@@ -28,6 +28,7 @@ from megatron_monitor.follow.messages import (
     Unreadable,
 )
 from megatron_monitor.identity import Member
+from megatron_monitor.run.experiments import Known
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
@@ -115,7 +116,8 @@ class Intake:
             run.state.unreadable.pop(name, None)
         else:
             run.state.unreadable[name] = why
-        self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
+        followed = (source.name for source in self._watched.sources.of_run(log))
+        self._watched.runs.note_lost(run, followed, now)
         self._watched.schedule.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
@@ -125,33 +127,39 @@ class Intake:
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
         before = self._watched.sources.awake(message.source)
+        ordered = Ordered() if self._is_pushed(message.path) else None
         # another file under the same path goes on with the same run, as it would live
-        member, name = self._belonging.member(message.path, *_known_member(saved, before))
+        member, log, known, former = _known(saved, before)
+        member, name = self._belonging.member(message.path, member, log)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
-        known = saved.experiments if saved is not None else before.experiments if before is not None else None
-        self._drop(message.source)
-        spool = self._watched.config.intake.spool.directory
-        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
-        if saved is not None:
             self._was_away(name, saved.saved_at, lost=not message.resumed or ordered is not None)
+        self._drop(message.source)
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
             self._watched.touch(name if saved is None else saved.run)
             self._watched.save_soon |= saved is not None and saved.run != name  # both at once
-        read = message.resumed and message.offset >= message.size
-        if saved is not None and ordered is None and read and saved.told_nothing:
-            place = replace(saved.position, device=message.device, inode=message.inode)
-            dormant = replace(saved, run=name, member=member, position=place, mount=message.mount, owner=message.owner)
-            if self._becomes_dormant(message.source, message.path, dormant, now):
-                return
-        opened = self._watched.sources.open(message, name, saved, known, ordered, _left_behind(saved, before))
+        if saved is not None and ordered is None and self._stays_dormant(message, saved, member, name, now):
+            return
+        opened = self._watched.sources.open(message, name, saved, known, ordered, former)
         opened.new = opened.new or (saved is None and bool(self.scanned))
         opened.member = member
         if ordered is not None:
             self._holding.add(opened.name)
         self._belonging.opened(opened)
+
+    def _is_pushed(self, path: str) -> bool:
+        spool = self._watched.config.intake.spool.directory
+        return bool(spool) and path.startswith(f"{spool}/")
+
+    def _stays_dormant(self, message: Opened, saved: SavedSource, member: Member, run: str, now: float) -> bool:
+        """Is it an old file, read to its end, that tells of no training?"""
+        if not (message.resumed and message.offset >= message.size and saved.told_nothing):
+            return False
+        place = replace(saved.position, device=message.device, inode=message.inode)
+        dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
+        return self._becomes_dormant(message.source, message.path, dormant, now)
 
     def _was_away(self, log: str, since: float, *, lost: bool) -> None:
         """What was saved while nobody listened was not heard either. `lost`: lines may be lost, or wait where nobody
@@ -213,11 +221,7 @@ class Intake:
         assert source.ordered is not None
         due, late = source.ordered.due(float("inf") if everything else now)
         source.reader.skip(late)
-        if source.ordered.late:
-            self._watched.counts.add("late_lines_total", source.run, by=source.ordered.late)
-        if source.ordered.again:
-            self._watched.counts.add("duplicate_lines_total", source.run, by=source.ordered.again)
-        source.ordered.late = source.ordered.again = 0
+        count_left_out(self._watched.counts, source)
         if not due:
             return
         launch, steps, progress = None, (0, 0), None
@@ -230,11 +234,7 @@ class Intake:
         self._watched.touch(source.run)
         run = self._watched.current(source)
         if run is not None and run.state.launch is launch and steps[0]:
-            last, count = _counted(run)
-            if (missing := last - steps[0] - (count - steps[1])) > 0:
-                source.member.missing += missing
-                self._belonging.jobs.changed(source.run)
-                _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
+            self._note_missing(source, run, steps)
         if run is not None and run.state.progress_at is not None:
             delay = run.delayed
             if run is not before or run.state.progress_at != progress:
@@ -242,6 +242,15 @@ class Intake:
             heard = run.state.unheard
             not_listened(run.state, delay if source.caught_up and delay > _DELAYED else 0.0, now)
             run.delayed = run.state.unheard - heard
+
+    def _note_missing(self, source: Source, run: Run, before: tuple[int, int]) -> None:
+        """Iterations that were passed over since `before` (`_counted`) did not come."""
+        last, count = _counted(run)
+        missing = last - before[0] - (count - before[1])
+        if missing > 0:
+            source.member.missing += missing
+            self._belonging.jobs.changed(source.run)
+            _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
 
     def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
         """Lines that were written together, and when by our clock."""
@@ -312,7 +321,7 @@ class Intake:
         """A file cannot be read, or can be again; it need not have been opened before."""
         source = self._watched.sources.awake(message.source)
         saved = self._watched.saved.sources.get(message.source)
-        log = source.run if source else self._belonging.member(message.source, *_known_member(saved, None))[1]
+        log = source.run if source else self._belonging.member(message.source, *_known(saved, None)[:2])[1]
         name = self._watched.sources.current(log, source)
         if isinstance(message, Readable):
             self._hears(self._watched.runs.get(name), message.source, log, None, now)
@@ -373,15 +382,14 @@ def _counted(run: Run) -> tuple[int, int]:
     return run.state.launch.last_iteration or 0, run.state.launch.iterations
 
 
-def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Member | None, str]:
-    """Which run the source was a stream of."""
+def _known(
+    saved: SavedSource | None, before: Source | None
+) -> tuple[Member | None, str, Known | None, tuple[Fingerprint, ...]]:
+    """What is known of a source from before: as a stream of which run, its experiments, and the files that it was,
+    whether or not the path names one of its own now.
+    """
     if saved is not None:
-        return saved.member, saved.run
-    return (before.member, before.run) if before is not None else (None, "")
-
-
-def _left_behind(saved: SavedSource | None, before: Source | None) -> tuple[Fingerprint, ...]:
-    """The files that the source was before, whether or not the path names one of its own now."""
-    if saved is not None:
-        return saved.position.former
-    return before.marker.former if before is not None else ()
+        return saved.member, saved.run, saved.experiments, saved.position.former
+    if before is not None:
+        return before.member, before.run, before.experiments, before.marker.former
+    return None, "", None, ()

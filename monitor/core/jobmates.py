@@ -19,13 +19,13 @@ class Jobmates:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._streams: dict[str, dict[str, None]] = {}
+        self._streams: dict[str, dict[str, Source]] = {}
         self._due: set[str] = set()  # runs of which something else is to be shown
 
     def add(self, source: Source) -> None:
         """Its key is known."""
         if source.member.key:
-            self._streams.setdefault(source.member.key, {})[source.name] = None
+            self._streams.setdefault(source.member.key, {})[source.name] = source
             self.changed(source.run)
 
     def remove(self, source: Source) -> None:
@@ -40,10 +40,8 @@ class Jobmates:
 
     def others(self, source: Source) -> Iterator[Source]:
         """The other streams of its job, in the order in which that was known."""
-        for name in tuple(self._streams.get(source.member.key, ())):
-            other = self._watched.sources.get(name)
-            if other is not None and other is not source:
-                yield other
+        others = tuple(self._streams.get(source.member.key, {}).values())
+        return (other for other in others if other is not source)
 
     def changed(self, run: str) -> None:
         """Something is to be shown of the run that was not before."""
@@ -53,20 +51,17 @@ class Jobmates:
         """`Run.identity` of those that have changed, and of those that share a job with them."""
         due, self._due = self._due, set()
         for name in sorted(due | {mate for one in due for mate in self._mates(one)}):
-            run, sources = self._watched.runs.get(name), self._watched.sources
-            if run is None:
+            if (run := self._watched.runs.get(name)) is None:
                 continue
-            own = {stream: sources[stream].member for stream in sources.of_run(name)}
+            own = {source.name: source.member for source in self._watched.sources.of_run(name)}
             shown = identity.page(own, self._mates(name))
             if shown != run.identity:
                 run.identity, run.dirty = shown, True
 
     def _mates(self, run: str) -> list[str]:
         """The other runs in its job."""
-        sources = self._watched.sources
-        keys = {sources[stream].member.key for stream in sources.of_run(run)} - {""}
-        of_jobs = (sources.get(stream) for key in keys for stream in self._streams.get(key, ()))
-        return sorted({other.run for other in of_jobs if other is not None and other.run != run})
+        keys = {source.member.key for source in self._watched.sources.of_run(run)}
+        return sorted({other.run for key in keys for other in self._streams.get(key, {}).values()} - {run})
 
 
 def withhold(source: Source, entries: Sequence[LogEvent], run: Run | None) -> list[LogEvent]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
+from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.saved import Waiting
 from megatron_monitor.detectors import hang
 from megatron_monitor.identity.naming import experiment_name, pid_file_of
@@ -99,23 +100,13 @@ class Runs(dict[str, Run]):
         self.wall_offset = 0.0
         self._config = config
         self._charts = charts
-        self._of_log: dict[str, dict[str, Run]] = {}
+        self._of_log = Groups()
         self._dead_at, self._first_dead = float("-inf"), 0.0  # when it was looked up which of the dead moved first
 
-    def __setitem__(self, name: str, run: Run) -> None:
-        """Its log is known as well."""
-        if name in self:
-            del self[name]
-        super().__setitem__(name, run)
-        self._of_log.setdefault(run.log, {})[name] = run
-
-    def __delitem__(self, name: str) -> None:
+    def drop(self, run: Run) -> None:
         """Nothing is left of it."""
-        log = self[name].log
-        super().__delitem__(name)
-        del self._of_log[log][name]
-        if not self._of_log[log]:
-            del self._of_log[log]
+        del self[run.state.name]
+        self._of_log.remove(run.log, run.state.name)
 
     @property
     def logs(self) -> Iterable[str]:
@@ -124,7 +115,7 @@ class Runs(dict[str, Run]):
 
     def of_log(self, log: str) -> list[Run]:
         """That of the log's name, and those of its other experiments."""
-        return list(self._of_log.get(log, {}).values())
+        return [self[name] for name in self._of_log.of(log)]
 
     def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
         """A new one; `experiment` is given where it is not the first of its log."""
@@ -151,6 +142,7 @@ class Runs(dict[str, Run]):
         run.state.blind_since = None
         run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
         self[run.state.name] = run
+        self._of_log.add(run.log, run.state.name)
         return run
 
     def make_room(self, busy: Callable[[str], bool]) -> Run | None:
@@ -159,7 +151,7 @@ class Runs(dict[str, Run]):
         if not dead:
             return None
         run = self[min(dead)[-1]]
-        del self[run.state.name]
+        self.drop(run)
         return run
 
     def died_since(self, at: float, busy: Callable[[str], bool], now: float) -> bool:
@@ -224,10 +216,10 @@ class Runs(dict[str, Run]):
         if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
             run.archived, run.state.live = True, False
 
-    def note_lost(self, run: Run, sources: set[str], now: float) -> None:
+    def note_lost(self, run: Run, sources: Iterable[str], now: float) -> None:
         """Its `sources` are followed: it is lost from sight where none of them can be read. That time is no silence."""
-        followed = sources | set(run.state.unreadable)
-        before, run.state.lost = run.state.lost, bool(followed) and followed <= set(run.state.unreadable)
+        unreadable = run.state.unreadable
+        before, run.state.lost = run.state.lost, bool(unreadable) and unreadable.keys() >= {*sources}
         if run.state.lost and not before:
             run.lost_at = now
         elif before and not run.state.lost:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.charts.history import Sealed
 from megatron_monitor.core.ended import Ended
+from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.outbox import Owed
 from megatron_monitor.events import Events
 from megatron_monitor.follow.messages import Position
@@ -144,8 +145,11 @@ class Waiting:
 
     def __init__(self, saved: OfLog) -> None:
         self.sources, self.runs = saved.sources, saved.runs
-        self._sources_of = _by_log((source.run, name) for name, source in self.sources.items())
-        self._runs_of = _by_log((run.state.experiment.log or name, name) for name, run in self.runs.items())
+        self._sources_of, self._runs_of = Groups(), Groups()
+        for name, source in self.sources.items():
+            self._sources_of.add(source.run, name)
+        for name, run in self.runs.items():
+            self._runs_of.add(run.state.experiment.log or name, name)
 
     @property
     def logs(self) -> Iterable[str]:
@@ -154,34 +158,27 @@ class Waiting:
 
     def of_log(self, log: str) -> OfLog:
         """What still waits; no run whose sources are all gone."""
-        waiting = {name: self.sources[name] for name in self._sources_of.get(log, ()) if name in self.sources}
-        if not waiting:
-            self._sources_of.pop(log, None)
-        runs = self._runs_of.get(log, ()) if waiting else ()
-        return OfLog(waiting, {name: self.runs[name] for name in runs if name in self.runs})
+        names = self._sources_of.of(log)
+        runs = self._runs_of.of(log) if names else ()
+        return OfLog({name: self.sources[name] for name in names}, {name: self.runs[name] for name in runs})
 
     def take_source(self, name: str) -> SavedSource | None:
         """It is claimed, if it waits."""
         found = self.sources.pop(name, None)
+        if found is not None:
+            self._sources_of.remove(found.run, name)
         if not self.sources:  # tables that were emptied keep their memory, some MB of 100,000
-            self.sources, self._sources_of = {}, {}
+            self.sources, self._sources_of = {}, Groups()
         return found
 
     def take_runs(self, log: str) -> list[Judged]:
         """They are claimed."""
-        return [self.runs.pop(name) for name in self._runs_of.get(log, ()) if name in self.runs]
+        return [self.runs.pop(name) for name in self._runs_of.pop(log, ())]
 
     def expire(self, now: float) -> set[str]:
         """Drop what nobody has seen for long; the logs that it was of."""
         old = [name for name, one in self.sources.items() if now - one.saved_at >= _KEEP_SECONDS]
-        return {self.sources.pop(name).run for name in old}
-
-
-def _by_log(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for log, name in pairs:
-        found[log] = (*found.get(log, ()), name)
-    return found
+        return {one.run for name in old if (one := self.take_source(name)) is not None}
 
 
 def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:

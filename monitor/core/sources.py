@@ -1,6 +1,6 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -8,6 +8,7 @@ from msgspec import Struct, field, msgpack
 
 from megatron_monitor.config import Config
 from megatron_monitor.config import Watch as Runs
+from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.ordered import Ordered
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.follow.content import ENOUGH_BYTES
@@ -147,10 +148,9 @@ class Sources(dict[str, Source]):
         super().__init__()
         self.dormant: dict[str, bytes] = {}
         """By name, SavedSource encoded: there may be a hundred thousand."""
-        self._dormant_of: dict[str, str] = {}  # run -> its only source, which is dormant
         self._rules = rules
-        self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
-        self._unread: dict[str, int] = {}  # run -> its sources that have not been read to their end
+        self._of_run = Groups()  # run -> its sources; one that is dormant is the only one
+        self._unread = Counter[str]()  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
     def open(
@@ -190,11 +190,11 @@ class Sources(dict[str, Source]):
 
     def put_dormant(self, name: str, saved: SavedSource) -> bool:
         """Keep no more of it, where its first bytes prove the place, and its log has no other source."""
-        run, position = saved.run, saved.position
-        alone = self._of_run.get(run, name) == name and run not in self._dormant_of
-        if not alone or position.head_bytes < min(ENOUGH_BYTES, position.offset + 1):
+        position = saved.position
+        if position.head_bytes < min(ENOUGH_BYTES, position.offset + 1) or {*self._of_run.of(saved.run)} - {name}:
             return False
-        self.dormant[name], self._dormant_of[run] = msgpack.encode(saved), name
+        self.dormant[name] = msgpack.encode(saved)
+        self._of_run.add(saved.run, name)
         return True
 
     def awake(self, name: str) -> Source | None:
@@ -202,7 +202,6 @@ class Sources(dict[str, Source]):
         if (kept := self.dormant.pop(name, None)) is not None:
             saved = _SAVED.decode(kept)
             at = saved.position
-            del self._dormant_of[saved.run]
             found = Opened(
                 name, name, at, at.offset, at.written, True, at.offset, at.device, at.inode,
                 owner=saved.owner, mount=saved.mount,
@@ -214,18 +213,14 @@ class Sources(dict[str, Source]):
 
     def dormant_of(self, run: str) -> dict[str, SavedSource]:
         """The source of that run, where it is dormant."""
-        name = self._dormant_of.get(run)
-        return {} if name is None else {name: _SAVED.decode(self.dormant[name])}
+        return {name: _SAVED.decode(self.dormant[name]) for name in self._of_run.of(run) if name in self.dormant}
 
     def _join(self, source: Source) -> None:
-        self.awake(self._dormant_of.get(source.run, ""))
-        names = self._of_run.setdefault(source.run, source.name)
-        if isinstance(names, set):
-            names.add(source.name)
-        elif names != source.name:
-            self._of_run[source.run] = {names, source.name}
+        for name in self._of_run.of(source.run):
+            self.awake(name)
+        self._of_run.add(source.run, source.name)
         if not source.caught_up:
-            self._unread[source.run] = self._unread.get(source.run, 0) + 1
+            self._unread[source.run] += 1
 
     def drop(self, source: Source) -> None:
         """It is followed no more."""
@@ -234,11 +229,9 @@ class Sources(dict[str, Source]):
         self._leave(source)
 
     def _leave(self, source: Source) -> None:
-        names = self._of_run[source.run]
-        if isinstance(names, set):
-            names.discard(source.name)
-        if not names or names == source.name:
-            del self._of_run[source.run]
+        if source.name not in self.dormant:
+            self._of_run.remove(source.run, source.name)
+        if not self.of_run(source.run):
             self._unread.pop(source.run, None)
             self._latest.pop(source.run, None)
 
@@ -279,7 +272,7 @@ class Sources(dict[str, Source]):
 
     def telling(self, run: str) -> list[Source]:
         """Those of its sources that told steps; all where none has yet."""
-        own = [self[name] for name in self.of_run(run)]
+        own = self.of_run(run)
         return [source for source in own if source.member.steps] or own
 
     @property
@@ -290,12 +283,11 @@ class Sources(dict[str, Source]):
     @property
     def runs(self) -> Iterable[str]:
         """Those that have sources."""
-        return (*self._of_run, *self._dormant_of)
+        return self._of_run
 
-    def of_run(self, run: str) -> set[str]:
-        """The names of its sources."""
-        names = self._of_run.get(run, set())
-        return {names} if isinstance(names, str) else names
+    def of_run(self, run: str) -> list[Source]:
+        """Its sources, but for one that is dormant."""
+        return [self[name] for name in self._of_run.of(run) if name in self]
 
     def catching_up(self, run: str) -> bool:
         """Is one of its sources not yet read to its end?"""
@@ -303,7 +295,7 @@ class Sources(dict[str, Source]):
 
     def unheard(self) -> dict[str, float]:
         """Until when each was heard that an earlier daemon read, and this one has not yet."""
-        own = (self[name] for run in self._unread for name in self.of_run(run))
+        own = (source for run in self._unread for source in self.of_run(run))
         return {source.name: source.heard_until for source in own if source.heard_until is not None}
 
     @property

@@ -57,13 +57,10 @@ def _shown(
     an incident the page is made too, for incidents stand there. `stopped`, `over`: as view_of says.
     """
     shown, name = run.shown, run.state.name
-    if shown is not None and not (asked.any_of(name) or run.book.open or shown.page["incidents"]):
-        return shown
     page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
     condition = derived.run_state(run.state, run.archived)
-    aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-    changed = run.dirty or condition != run.shown_state or aged
-    if shown is not None and not (changed or page > run.page_made or whole > run.whole_made):
+    older = page > run.page_made or whole > run.whole_made
+    if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
         return shown
     page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
     view = view_of(run, config, run.actions, stopped=stopped, over=over, identity=run.identity)
@@ -76,6 +73,17 @@ def _shown(
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown
+
+
+def _is_looked_at(run: Run, shown: RunSnapshot, asked: Asked) -> bool:
+    """Does somebody ask for it, or does it tell of an incident?"""
+    return asked.any_of(run.state.name) or bool(run.book.open) or bool(shown.page["incidents"])
+
+
+def _has_changed(run: Run, condition: str, now: float) -> bool:
+    """Has it, since it was shown last? What an open incident says grows with time."""
+    aged = bool(run.book.open) and now - run.shown_at >= _AGED
+    return run.dirty or condition != run.shown_state or aged
 
 
 def view_of(

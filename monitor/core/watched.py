@@ -73,7 +73,7 @@ class Watched:
         """
         busy, most = self.sources.catching_up, self.config.max_runs
         if not source.caught_up and self.runs.died_since(source.mtime - self.wall_offset, busy, now):
-            self._put_out({source.name})
+            self._put_out([source])
             return False
         if (dropped := self.runs.make_room(busy)) is not None:
             self._close(dropped, "it had ended, and another run needs its place", now)
@@ -93,22 +93,22 @@ class Watched:
         _log.warning("run=%r %s", silent.state.name, why)
         self._keep_page(silent, now)
         self._close(silent, why, now)
-        del self.runs[silent.state.name]
+        self.runs.drop(silent)
         self.touch(silent.log)
         return True
 
-    def _put_out(self, names: set[str]) -> None:
+    def _put_out(self, sources: Sequence[Source]) -> None:
         """The dead run of these sources makes room."""
-        self.counts.add("runs_dropped_total", "dead", by=not all(self.sources[name].put_out for name in names))
-        for name in names:
-            self.sources[name].put_out = True
+        self.counts.add("runs_dropped_total", "dead", by=not all(one.put_out for one in sources))
+        for one in sources:
+            one.put_out = True
 
     def let_go(self, run: Run, now: float) -> None:
         """Drop the run if it has expired; the page keeps what it showed."""
         if self.runs.expired(run, now):
             self._keep_page(run, now)
             self._close(run, "it ended longer ago than run_retention", now)
-            del self.runs[run.state.name]
+            self.runs.drop(run)
             self.touch(run.log)
 
     def _close(self, run: Run, why: str, now: float) -> None:

@@ -66,7 +66,7 @@ def facts_of(run: Run, core: Core, own_job: str) -> Facts:
 
 
 def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
-    return [followed[name] for run in runs for name in followed.of_run(run)]
+    return [source for run in runs for source in followed.of_run(run)]
 
 
 def may_act(state: RunState, incident: Incident, facts: Facts) -> str:

@@ -170,13 +170,13 @@ class SourceClock:
         """
         begin, scale = self.scale.now, self.scale
         if not waiting and dated is not None and raw is not None:
-            at = scale.place(dated.event, raw) if scale.dated else scale.first(dated.event, raw)
+            at = scale.place(dated.event, raw)
             return [self._dated(dated, at, source, "unknown" if scale.unsure else "proved")]
         spans = spans_of(self.steps, waiting, dated, begin or 0.0, scale.dated)
         if dated is None or raw is None:
             return list(self._forward(waiting, spans, source))
         told = sum([span.seconds for span in spans])
-        at = scale.place(dated.event, raw, told) if scale.dated else scale.first(dated.event, raw)
+        at = scale.place(dated.event, raw, told)
         if begin is None:
             placed = list(self._backward(waiting, spans, at, source))
         else:
@@ -230,8 +230,7 @@ class SourceClock:
         self, waiting: list[LogEvent], spans: list[Span], begin: float, end: float, dated: LogEvent, source: str
     ) -> Iterator[Placed]:
         """Between two stamps: by what they say, and what is left over where a line leaves it open."""
-        spans, slack = self._slack(spans, end - begin, dated.event)
-        at = begin
+        at, slack = begin, self._slack(spans, end - begin, dated.event)
         if self._carried:
             share = slack * self._carried / (self._carried + sum(span.open for span in spans))
             at, slack = begin + share, slack - share
@@ -251,19 +250,11 @@ class SourceClock:
             jumped = False
             yield Placed(at, entry, source, proof, False, span.took)
 
-    def _slack(self, spans: list[Span], passed: float, dated: Event) -> tuple[list[Span], float]:
-        """(the spans, the seconds of those that `passed` which no line explains). Where the times printed are longer
-        than the clock allows, they are scaled down.
-        """
+    def _slack(self, spans: list[Span], passed: float, dated: Event) -> float:
+        """The seconds of those that `passed` which no line explains."""
         told = sum(span.seconds for span in spans)
         number, last = number_of(dated), 0.0
         if number is not None and number != self.steps.counted:  # no copy of one that has come
             last = (seconds_of(dated) or 0.0) * self.steps.peek(dated)
         slack = passed - told - last
-        if slack >= 0:
-            return spans, slack
-        slack = max(0.0, passed - told)
-        if told <= 0 or last <= slack:
-            return spans, slack
-        scale = passed / (told + last)
-        return [span._replace(seconds=span.seconds * scale) for span in spans], 0.0
+        return slack if slack >= 0 else max(0.0, passed - told)

@@ -1,7 +1,7 @@
 """The stamps of one file on one scale of time: each clock in it is read on an offset of its own."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 
 from megatron_monitor.parsers.events import Event, FailureSeen
 from megatron_monitor.run.log_clock import in_zone, log_clock, yearless
@@ -10,7 +10,6 @@ from megatron_monitor.source_clock.steps import ENDS, Steps, seconds_of
 SKEW = 60.0
 """Seconds by which clocks of ranks and nodes differ: no reason to believe in another clock."""
 _HOUR = 3600.0
-_SUNDAY, _SPRINGS, _LATEST_CHANGE = 6, (3, 4, 9, 10), 4  # when clocks are put on, in either hemisphere
 _ZONE_STEP = 1800.0  # zones differ by whole and half hours
 _ZONES = 14 * _HOUR  # and by no more
 _NEAR = 120.0  # seconds beside a whole hour within which a first stamp of a scheduler is believed to be in another zone
@@ -59,13 +58,14 @@ class Scale:
 
     def place(self, event: Event, raw: float, told: float = 0.0) -> float:
         """A stamp on this source's one clock: not before `now` by more than clocks differ. `told` are the seconds since
-        that undated lines tell.
+        that undated lines tell. The first one after iterations that were counted from 0 makes no silence: their scale
+        goes on.
         """
-        key = _writer(event)
-        if self.now is None:
-            self._offsets[key] = [0.0]
-            return raw
-        now = self.now
+        key, now, dated = _writer(event), self.now, self.dated
+        self.dated = True
+        if now is None or not dated:
+            self._offsets[key] = [0.0 if now is None else now - raw]
+            return raw if now is None else now
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = [self._first_offset(key, event, raw, told)]
@@ -77,10 +77,14 @@ class Scale:
         if best is None:
             best = self._gone_back(event, raw + offsets[0]) + offsets[0]
             self._steady = 0
-        elif raw + best - now >= _HOUR and self._summer_began(event, raw + best):
-            best -= _HOUR
         self._steady = min(self._steady + 1, _CONFIRMED)
         self.unsure = self._steady < _CONFIRMED and raw + best > now + _HOUR
+        self._use(key, best)
+        return max(now, raw + best)
+
+    def _use(self, key: _Writer, best: float) -> None:
+        """The offset of the writer's last stamp; those before it are forgotten after a while."""
+        offsets = self._offsets[key]
         if best != offsets[0]:
             self._offsets[key] = [best, *(offset for offset in offsets if offset != best)][:4]
             self._used[key] = 0
@@ -88,15 +92,6 @@ class Scale:
             self._used[key] = self._used.get(key, 0) + 1
             if self._used[key] >= _CONFIRMED:
                 del offsets[1:]
-        return max(now, raw + best)
-
-    def first(self, event: Event, raw: float) -> float:
-        """The first one after iterations that were counted from 0 makes no silence: their scale goes on."""
-        if self.now is None:
-            self.dated = True
-        else:
-            self._offsets.setdefault(_writer(event), [self.now - raw])
-        return self.place(event, raw)
 
     def _first_offset(self, key: _Writer, event: Event, raw: float, told: float) -> float:
         """Of a writer that was not heard before: that of another one which makes the least silence."""
@@ -121,24 +116,6 @@ class Scale:
         if hours <= _ZONES and ahead <= _NEAR + 1.5 * (seconds or 0.0) * (self.steps.interval or 1):
             return hours
         return now - moment
-
-    def _summer_began(self, event: Event, moment: float) -> bool:
-        """Of a stamp that is an hour ahead: the clock was put on, on a Sunday night of spring, for the iteration says
-        it took that much less.
-        """
-        seconds = seconds_of(event)
-        if self.now is None or not self.dated or seconds is None:
-            return False
-        expected = seconds * self.steps.peek(event)
-        if abs(moment - self.now - _HOUR - expected) > max(5.0, 0.1 * expected) or expected >= _HOUR:
-            return False
-        change = datetime.fromtimestamp(self.now // _HOUR * _HOUR + _HOUR, self.zone)
-        return (
-            change.timestamp() <= self.now + expected + 5.0
-            and change.weekday() == _SUNDAY
-            and change.month in _SPRINGS
-            and change.hour <= _LATEST_CHANGE
-        )
 
 
 def _writer(event: Event) -> _Writer:

@@ -51,8 +51,6 @@ class Steps:
     """Something has ended the launch."""
     _last: dict[type[Event], int] = field(default_factory=dict)
     """The last iteration that each kind of line reported."""
-    _untimed: int | None = None
-    """An iteration that was reported, but not yet how long it took."""
     _started: int = 0
     """The iteration of the checkpoint that was loaded."""
     bars: dict[int | None, float] = field(default_factory=dict)
@@ -83,11 +81,8 @@ class Steps:
         self._last[kind] = number
         # where the loop's own lines count the engine's do not
         beside = self.stepped and kind is EngineStepLogged and IterationLogged in self._last
-        if number < (kind is not IterationLogged) or beside:
+        if number < (kind is not IterationLogged) or beside or (number == self.counted and self.stepped):
             return 0
-        if number == self.counted and self.stepped:
-            return self._told_again(event, number)
-        self._note_untimed(event, number)
         self.counted = number
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
         if delta <= 0:
@@ -96,17 +91,6 @@ class Steps:
             return self.interval or 1
         self.interval = delta
         return delta
-
-    def _note_untimed(self, event: Event, number: int) -> None:
-        """DeepSpeed may tell a step's time on another line."""
-        if type(event) is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
-            self._untimed = number
-
-    def _told_again(self, event: Event, number: int) -> int:
-        """Another form of a line that has counted: iterations of which it alone tells the time."""
-        timed = self._untimed == number and seconds_of(event) is not None
-        self._untimed = None if timed else self._untimed
-        return (self.interval or 1) if timed else 0
 
     def _first_steps(self, number: int, following: int | None) -> int:
         """Iterations that the first line of a launch stands for."""
@@ -183,7 +167,7 @@ class Steps:
         """A launch begins."""
         self.stepped = self.ended = self._waited = False
         self._started, self._elapsed = 0, 0.0
-        self._untimed = self.counted = self.usual = None
+        self.counted = self.usual = None
         self._last.clear()
         self.bars.clear()
         self._drawn.clear()

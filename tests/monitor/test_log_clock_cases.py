@@ -278,15 +278,6 @@ def test_the_end_of_summer_time(told: Tell, tmp_path: Path) -> None:
     assert "hang at iteration 100" in reported(tmp_path / "run.log")
 
 
-def test_the_begin_of_summer_time(told: Tell) -> None:
-    """Stamps go on by an hour on a Sunday of spring at two in the morning, and the iteration says 2 s."""
-    night = datetime(2026, 3, 29, 1, 58, 0, tzinfo=UTC)
-    log = setup(begin=night) + training(1, 59, 0, begin=night)
-    assert told(log + training(60, 120, 118 + 3600, begin=night)) == []
-    day = setup() + training(1, 59, 0)
-    assert told(day + training(60, 120, 118 + 3600)) == ["hang firing", "hang resolved"]  # at 8: an hour of silence
-
-
 def test_a_scheduler_in_another_zone(told: Tell) -> None:
     """The container's clock is UTC, the scheduler's two hours ahead: the job was cancelled, it had not hung."""
     log = setup() + training(1, 60, 0)

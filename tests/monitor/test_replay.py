@@ -10,7 +10,6 @@ from megatron_monitor.parsers.events import IterationLogged, LogEvent, SoftwareS
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.source_clock import clocked
 from tests.commands import command, log_of
-from tests.conftest import REAL_LOGS
 from tests.monitor.core.following import arguments
 
 SAID = {"run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence"}
@@ -88,38 +87,6 @@ def test_a_crash_is_told_though_its_last_lines_follow_each_other_closely(spread:
     assert (crash["incident"], crash["time"][:-1]) == ("crash", "2026-11-23T04:00:1")
 
 
-def test_a_log_that_ends_is_no_hang_unless_it_is_watched_on(tmp_path: Path) -> None:
-    """Nobody knows what became of the run; `--after` supposes that the daemon went on watching."""
-    log = log_of(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("hang", 300),)))
-    assert replayed(log)[0] == []
-    assert [item["incident"] for item in replayed(log, "--after", "1h")[0]] == ["hang"]
-
-
-def test_files_of_one_run_are_one_story(tmp_path: Path) -> None:
-    """`.out` and `.err` by their clocks: the crash comes after the last iteration, once."""
-    log_of(tmp_path / "j.out", Scenario(dialect="megatron-lm", iterations=50))
-    text = (tmp_path / "j.out").read_text().splitlines(True)
-    (tmp_path / "j.out").write_text("".join(line for line in text if "exiting" not in line and "done" not in line))
-    (tmp_path / "j.err").write_text(
-        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T09:00:00 DUE TO TIME LIMIT ***\n"
-    )
-    said, summary = replayed(tmp_path / "j.out", tmp_path / "j.err")
-    assert [(item["incident"], item["evidence"]["failure"]) for item in said if item["incident"] == "crash"] == [
-        ("crash", "time_limit"),
-    ]  # fmt: skip
-    assert (summary["run"], summary["last_iteration"]) == ("j", 50)
-
-
-def test_lost_work_is_summed_by_cause(tmp_path: Path) -> None:
-    """Back to the last checkpoint: 99 iterations were computed twice."""
-    log = log_of(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("crash_and_restart", 300),)))
-    _, summary = replayed(log)
-    assert summary["lost_iterations"] == 99
-    assert summary["lost_seconds"]["ecc"] == pytest.approx(99 * 105.2, rel=0.02)
-    assert (summary["restarts"], summary["unplanned_restarts"]) == (1, 1)
-    assert summary["advised_save_interval_iterations"] == pytest.approx((2 * 40 * 400 * 105.2) ** 0.5 / 105.2, rel=0.1)
-
-
 def test_no_training_line(tmp_path: Path) -> None:
     """Said, and exit 1."""
     (tmp_path / "a.log").write_text("hello\n")
@@ -151,23 +118,6 @@ def test_a_clock_never_runs_backwards() -> None:
     stamps = ("2026-01-01T00:00:10", "2026-01-01T00:00:05", "2026-01-01T00:00:12")
     entries = [LogEvent(1, "r", SoftwareSeen(name="x", version="1", logged_at=stamp), "") for stamp in stamps]
     assert [at % 60 for at, *_ in clocked(entries, "a")] == [10, 10, 12]
-
-
-@pytest.mark.real_logs
-def test_the_real_hang() -> None:
-    """NVIDIA 2340723: a rank runs out of data after 03:45:42, the others' watchdogs give up ten minutes later."""
-    said, summary = replayed(REAL_LOGS / "nvidia" / "2340723.out", REAL_LOGS / "nvidia" / "2340723.err")
-    assert [(item["incident"], item["status"], item["severity"]) for item in said] == [
-        ("hang", "firing", "critical"), ("crash", "firing", "critical"), ("hang", "resolved", "critical"),
-    ]  # fmt: skip
-    hang, crash = said[0], said[1]
-    assert (hang["time"], hang["iteration"], hang["evidence"]["phase"]) == ("2026-05-22T03:46:57", 15549, "training")
-    assert (crash["evidence"]["failure"], len(crash["evidence"]["watchdog_ranks"])) == (
-        "python_exception",
-        28,
-    )
-    assert "python_exception on rank 14: StopIteration" in crash["summary"]
-    assert summary["failures"] == {"python_exception": 1}
 
 
 ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n"

@@ -112,33 +112,6 @@ def test_two_jobs_of_one_name_as_history() -> None:
         assert set(logs.totals("megatron_restarts_total").values()) == {0}
 
 
-def test_a_job_after_a_job_is_a_restart() -> None:
-    """Of the same name, when the first has ended, with or without a word: one run, as ever."""
-    for end in ("slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-04-02T14:00:00 DUE TO TIME LIMIT ***\n", ""):
-        logs = Following(FOLDER)
-        for number in range(1, 31):
-            logs.wait(10)
-            logs.write("/l/tr/slurm-77.out", step(number))
-        logs.write("/l/tr/slurm-77.out", end)
-        logs.wait(35)
-        for number in range(21, 41):
-            logs.wait(10)
-            logs.write("/l/tr/slurm-78.out", step(number, loss=2.9))
-        assert logs.totals() == {"tr": 50}, end
-        assert logs.totals("megatron_restarts_total") == {"tr": 1}
-        assert logs.totals("megatron_lost_iterations_total") == {"tr": 10}
-
-
-def test_jobs_of_a_chain_as_history_are_one_run() -> None:
-    """Files of jobs that ran one after the other, without stamps."""
-    logs = Following(FOLDER)
-    for index in range(4):
-        lines = "".join(step(number) for number in range(20 * index + 1, 20 * index + 21))
-        logs.open(f"/l/tr/slurm-{77 + index}.out", lines, age=86400 * (5 - index))
-    logs.wait(2)
-    assert logs.totals() == {"tr": 80}
-
-
 @pytest.mark.parametrize("second", ["/l/tr/slurm-77.copy.out", "/l/tee-77.log", "/l/backup/slurm-77.out"])
 def test_a_second_log_of_a_job_that_stops_is_no_hang(second: str) -> None:
     """A tee's copy, a copy of the file, under the same name or another: the job's own log goes on."""
@@ -342,18 +315,6 @@ def test_the_processes_of_a_launch_are_one_run(own_loss: bool) -> None:
     (crash,) = [one for one in logs.told if one.incident == "crash" and one.status == "firing"]
     assert (crash.evidence["failure"], crash.evidence["rank"]) == ("cuda_oom", 3)
     assert logs.firing("hang") == []
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
-def test_the_processes_of_a_launch_as_history(order: tuple[int, ...]) -> None:
-    """In whichever order their files are read: one launch of forty iterations."""
-    logs = Following(ELASTIC)
-    for rank in order:
-        steps = "".join(step(number, 3.0 + rank / 10, seconds=1.0) for number in range(1, 41))
-        logs.open(of_process(rank), arguments() * (rank == 0) + steps, age=3600.0 - rank)
-    logs.wait(5)
-    assert logs.totals() == {"77": 40.0}
-    assert logs.totals("megatron_restarts_total") == {"77": 0.0}
 
 
 def test_a_bar_and_its_dicts_in_two_files_are_one_training() -> None:

@@ -1,25 +1,19 @@
-"""The core's rooms, each by itself: sources, runs, schedule of judgement, persistence, counters."""
-
-from collections.abc import ItemsView
+"""The core's rooms, each by itself: sources, runs, persistence, counters."""
 
 import msgspec
-import pytest
 
 from megatron_monitor.config import Config, default_config
 from megatron_monitor.core.counters import count_bytes, count_events, count_lines
 from megatron_monitor.core.runs import Run, Runs
 from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting
-from megatron_monitor.core.schedule import Schedule
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.follow.context import Registry
 from megatron_monitor.follow.messages import Data, Opened, Position, Restarted
-from megatron_monitor.incidents import Incident
-from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import IterationLogged, LogEvent, Malformed
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.reading import Own
-from megatron_monitor.run.records import Experiment
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import RunState
 from megatron_monitor.snapshot import MonitorCounts
 
 NOW = 1000.0
@@ -45,7 +39,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     assert sources.ready
     first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
     other = sources.open(opened("/b.log"), "b")
-    assert sources.of_run("a") == {"/a.out", "/a.err"}
+    assert sources.of_run("a") == [first, second]
     sources.finish(first)
     sources.finish(first)  # twice counts once
     sources.finish(other)
@@ -53,7 +47,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     sources.drop(second)
     assert (sources.catching_up("a"), sources.ready) == (False, True)
     sources.drop(first)
-    assert sources.of_run("a") == set()
+    assert sources.of_run("a") == []
     assert sources.get("/a.out") is None
 
 
@@ -78,151 +72,12 @@ def ended(runs: Runs, name: str, progress_at: float) -> Run:
     return run
 
 
-def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
-    """Not by one that lives or is still read; by one with an open incident last: the dead hold no place of the
-    living.
-    """
-    runs = Runs(config(max_runs=4), charts=True)
-    old = ended(runs, "old", 10.0)
-    ended(runs, "older", 5.0)
-    ended(runs, "oldest", 1.0)
-    living = runs.begin("living", NOW)
-    living.state.live = True
-    assert runs.full
-    runs["older"].book.open["hang"] = Incident("hang", "critical", "", since=1.0, notified_at=1.0)
-    assert runs.make_room(lambda name: name == "oldest") is old
-    assert not runs.full
-    assert runs.make_room(lambda name: name in ("oldest", "older")) is None
-    assert [run.state.name for _ in "12" if (run := runs.make_room(lambda _: False))] == ["oldest", "older"]
-    assert runs.make_room(lambda _: False) is None
-
-
-def test_a_backlog_is_archived_if_it_ended_or_is_stale() -> None:
-    """One that may still move is watched; what is watched stays so."""
-    runs = Runs(config(), charts=True)
-    for progress_at, phase, archived in (
-        (NOW - 1, "training", False), (NOW - DAY, "training", True), (NOW - 1, "finished", True),
-    ):  # fmt: skip
-        run = Run(RunState("r", launch=Launch(phase=phase), progress_at=progress_at))
-        runs.archive_or_watch(run, NOW)
-        assert (run.archived, run.state.live) == (archived, not archived)
-        if run.state.live:
-            runs.archive_or_watch(run, NOW + DAY)
-            assert not run.archived
-
-
-def test_what_is_over_expires_and_what_is_open_stays() -> None:
-    """After the retention, counted from when it was last read."""
-    runs = Runs(config(run_retention=100.0), charts=True)
-    over, training = ended(runs, "over", NOW), runs.begin("training", NOW)
-    assert not runs.expired(over, NOW + 100)
-    assert runs.expired(over, NOW + 101)
-    assert not runs.expired(training, NOW + DAY)
-    training.archived = True
-    training.book.open["source_lost"] = Incident("source_lost", "critical", "", since=1.0, notified_at=1.0)
-    assert not runs.expired(training, NOW + DAY)
-    training.book.open.clear()
-    assert runs.expired(training, NOW + DAY)
-
-
-def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
-    """One that can be read is enough."""
-    runs = Runs(config(), charts=True)
-    run = runs.begin("a", NOW)
-    for unreadable, followed, lost in (
-        ({}, set(), False), ({"/1": "EIO"}, {"/1", "/2"}, False), ({"/1": "EIO", "/2": "EIO"}, {"/1", "/2"}, True),
-        ({"/never-opened": "EACCES"}, set(), True),
-    ):  # fmt: skip
-        run.state.unreadable = dict(unreadable)
-        runs.note_lost(run, followed, NOW)
-        assert run.state.lost is lost
-
-
-# --- schedule -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def schedule() -> Schedule:
-    """With every detector."""
-    return Schedule(Judge(config()), set())
-
-
-def proven(runs: Runs, name: str) -> Run:
-    """A run that trains."""
-    run = runs.begin(name, NOW)
-    run.state.proven = run.state.live = True
-    run.state.launch.phase, run.state.progress_at = "training", NOW
-    return run
-
-
-def test_what_something_came_for_is_judged_at_once_the_others_when_they_are_due(schedule: Schedule) -> None:
-    """All are looked at once a second; a calm one is judged every 15 s, one with a pending incident every second."""
-    runs = Runs(config(), charts=True)
-    calm, pending = proven(runs, "calm"), proven(runs, "pending")
-    pending.book.pending["slowdown"] = NOW
-    assert schedule.names(runs, NOW) == ["calm", "pending"]
-    assert schedule.take(calm, NOW)
-    assert schedule.take(pending, NOW)
-    assert schedule.names(runs, NOW + 0.5) == []
-    schedule.request(calm)
-    assert calm.dirty
-    assert schedule.names(runs, NOW + 0.6) == ["calm"]
-    assert schedule.take(calm, NOW + 0.6)
-    assert not schedule.take(calm, NOW + 0.7)
-    assert schedule.names(runs, NOW + 2.0) == ["calm", "pending"]
-    assert not schedule.take(calm, NOW + 2.0)
-    assert schedule.take(pending, NOW + 2.0)
-    assert schedule.take(calm, NOW + 15.7)
-
-
-def test_what_is_not_proven_is_not_judged(schedule: Schedule) -> None:
-    """And a name without a run is forgotten."""
-    runs = Runs(config(), charts=True)
-    run = runs.begin("a", NOW)
-    schedule.names(runs, NOW)
-    schedule.request(run)
-    assert not schedule.take(run, NOW)
-    schedule.request(run)
-    schedule.forget("a")
-    assert schedule.names(runs, NOW + 0.1) == []
-
-
 # --- persistence ----------------------------------------------------------------------------------------------------
 
 
 def saved_source(run: str, at: float, **reader: int) -> SavedSource:
     """At offset 0."""
     return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), Bookmark(0, 1, **reader), at)
-
-
-class Counted(dict[str, Judged]):
-    """How often somebody went through all of it."""
-
-    walks = 0
-
-    def items(self) -> ItemsView[str, Judged]:
-        """One walk more."""
-        self.walks += 1
-        return super().items()
-
-
-def test_claims_do_not_walk_all_runs() -> None:
-    """A restart on ten thousand logs claims each run by its log: those of other experiments come along."""
-    waiting = Counted({name: Judged(RunState(name)) for name in map(str, range(50))})
-    waiting["other"] = Judged(RunState("other"))
-    waiting["other"].state.experiment = Experiment("7", "lr")
-    saved, runs = Waiting(OfLog({}, waiting)), Runs(default_config(), charts=False)
-    for name in map(str, range(50)):
-        runs.claim(saved, name, f"new-{name}")
-    assert (len(runs), len(saved.runs), waiting.walks) == (51, 0, 1)
-    own = {run.state.name for run in runs.of_log("new-7")}
-    assert len(own) == 2
-    assert "new-7" in own
-    for name in own:
-        del runs[name]
-    assert runs.of_log("new-7") == []
-    runs.claim(Waiting(OfLog(runs={"7": Judged(RunState("7"))})), "7", "7")
-    assert [run.state.name for run in runs.of_log("7")] == ["7"], "another state file's"
 
 
 def test_a_source_gives_back_what_it_reserved() -> None:

@@ -42,26 +42,6 @@ def firing(told: list[tuple[float, Transition]]) -> list[float]:
     return [at for at, item in told if (item.incident, item.status) == ("hang", "firing")]
 
 
-@pytest.mark.parametrize("seconds", [70.0, 220.0, 900.0])
-def test_a_silence_that_ended_is_known_by_the_next(seconds: float) -> None:
-    """Four saves of which no line tells: the first is told, and no other; a silence that goes on is."""
-    arrivals = list(saving(seconds))
-    core, told = followed(arrivals, after=4 * seconds)
-    assert len(firing(told)) == 2
-    assert firing(told)[0] == arrivals[4][0] + 60.0
-    assert firing(told)[1] - arrivals[-1][0] == pytest.approx(min(2 * (seconds + 10.0), 1800.0), abs=2.0)
-    assert core.runs["a"].state.past.silences.forgiven["training"][0][1] == pytest.approx(seconds + 10, abs=1)
-
-
-def test_another_launch_of_the_program_knows_it_too() -> None:
-    """A silence was learned in the first launch; the second one's of the same length is no news."""
-    first = list(saving(220.0, iterations=70))
-    second = [(first[-1][0] + 30.0 + at, text) for at, text in saving(220.0, iterations=120, loss=2.9)]
-    core, told = followed([*first, *second])
-    assert core.runs["a"].state.restarts == 1
-    assert len(firing(told)) == 1
-
-
 def test_each_line_comes_later_than_the_least_budget() -> None:
     """A bar that prints a pace of 2 s and comes every 73 s: one hang at most, then it is known how it is."""
     _, told = followed((73.0 * number, line(number, 100_000, seconds=2.0)) for number in range(1, 30))
