@@ -26,7 +26,6 @@ _INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, ro
 _LEVELS = frozenset(name for name, row in DETECTORS.items() if row.level)
 _HISTORY = 100
 _SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
-_MOMENT = 1.0  # seconds for which what a finished run leaves open is shown before it ends
 _FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
 # Seconds: a level that is back sooner has not ended, and what has just begun is told to people.
 _LINGERS = 300.0
@@ -108,8 +107,8 @@ class IncidentBook(Struct):
     """When the run was first judged as finished. What stands is told then, and ends with the next judgement."""
 
     def is_over(self, now: float) -> bool:
-        """Has the run finished, and was that said which stood then?"""
-        return self.finished_at is not None and now >= self.finished_at + _MOMENT
+        """Has the run finished, and was all told that its end may still bring, such as a job that fails behind it?"""
+        return self.finished_at is not None and now >= self.finished_at + _LINGERS
 
     def ended_lately(self, kind: str, now: float) -> list[str]:
         """The events of what such an incident makes needless and that ended a moment ago: with the line of a crash its
@@ -121,8 +120,7 @@ class IncidentBook(Struct):
     def ends_at(self) -> float | None:
         """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
         if self.finished_at is not None:
-            least = self.finished_at + _MOMENT
-            return min((max(least, one.opened_at + _LINGERS) for one in self.open.values()), default=None)
+            return min((max(self.finished_at, one.opened_at) + _LINGERS for one in self.open.values()), default=None)
         return min(
             (one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None), default=None
         )

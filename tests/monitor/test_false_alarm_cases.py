@@ -352,11 +352,12 @@ def test_a_finished_run_leaves_nothing_open_but_what_has_just_begun() -> None:
     run.at(0.0, firing("memory_pressure"))
     run.state.launch.phase = "finished"
     run.book.finished_at = 1000.0
-    assert len(run.at(1000.0, firing("memory_pressure") | firing("crash"))) == 1
-    assert [item.incident for item in run.at(1001.0, {})] == ["memory_pressure"]
-    assert run.book.ends_at() == 1300.0
-    assert run.at(1299.0, {}) == []
-    assert [item.incident for item in run.at(1300.0, {})] == ["crash"]
+    assert len(run.at(1100.0, firing("memory_pressure") | firing("crash"))) == 1
+    assert (run.book.is_over(1299.0), run.book.is_over(1300.0), run.book.ends_at()) == (False, True, 1300.0)
+    assert [item.incident for item in run.at(1300.0, {})] == ["memory_pressure"]
+    assert run.book.ends_at() == 1400.0
+    assert run.at(1399.0, {}) == []
+    assert [item.incident for item in run.at(1400.0, {})] == ["crash"]
 
 
 @pytest.mark.parametrize("kind", ["hang", "crash"])
