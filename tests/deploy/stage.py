@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import signal
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -234,6 +235,7 @@ def alertmanager(directory: Path, receiver: Receiver, *options: str, port: int =
         directory, "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}",
         *(options or ("--cluster.listen-address=",)), "--log.level=warn",
         listen="--web.listen-address", ready="/-/ready", port=port,
+        end=signal.SIGTERM,  # it saves what it has notified of
     ) as address:  # fmt: skip
         yield address
 
