@@ -14,6 +14,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     sources.py    the followed files: reader, proof of the place, read to the end or not; the dormant
     runs.py       the runs: begin, archive, lose, expire, make room
     schedule.py   which run is judged when
+    groups.py     names by what they are of: files of a run, runs of a log
     counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
     saved.py      what a restart needs
