@@ -288,7 +288,7 @@ def all_played(directory: Path, scripts: Iterable[Callable[[Play], None]], *, po
     acts = {script.__name__: script for script in scripts}
     with stage(directory, acts, posts=posts) as (made, plays):
         failed = played(plays, acts)
-        Event().wait(5.0)  # whatever else comes
+        Event().wait(9.0)  # an end is posted after 2 s, and sent within 3 s; whatever else comes
         yield Played(made, plays, failed)
 
 
