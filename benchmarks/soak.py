@@ -121,7 +121,7 @@ class Soak:
         configuration = {
             "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": "127.0.0.1:0",
             "state_dir": f"{directory}/state", "detectors": {"hang": {"minimum": f"{BUDGET:.0f}s"}},
-            "message_limit": {"messages": 0}, "notifiers": [{"type": "webhook", "name": "soak", "url": url}],
+            "notifiers": [{"type": "webhook", "name": "soak", "url": url}],
         }  # fmt: skip
         (directory / "config.yaml").write_text(json.dumps(configuration))
         self.unasked = 0  # times that it ended and nobody had ended it

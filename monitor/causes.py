@@ -39,7 +39,7 @@ class Cause(NamedTuple):
     line: str
     brief: str = ""
     gpus: str = ""
-    job: str = ""
+    job_id: str = ""
     checkpoint: str = ""
     samples: str = ""
     command: str = ""

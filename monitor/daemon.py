@@ -24,13 +24,13 @@ from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched, watches
 from megatron_monitor.desk import Desk
-from megatron_monitor.dumps import DumpReader
+from megatron_monitor.dumps import dump_reader
 from megatron_monitor.extensions import services
 from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.serve.latest import Latest
-from megatron_monitor.serve.tls import Tls, TlsError
+from megatron_monitor.serve.tls import TlsError
 from megatron_monitor.services import Services, StartError
 from megatron_monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
@@ -75,7 +75,7 @@ class Daemon:
         self._latest = Latest(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
         self._desk = Desk(self._core, config, self.clock, self.live.wake, self.links)
-        self._dumps = DumpReader(self.clock)
+        self._dumps = dump_reader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._found_by = self._began_at + _FOUND
@@ -88,26 +88,16 @@ class Daemon:
         return reduce(lambda config, part: part.follow(config), self._parts, self.config)
 
     @property
-    def tls(self) -> Tls | None:
-        """How the page is encrypted."""
-        return self._services.tls if self._services is not None else None
-
-    @property
-    def page_url(self) -> str | None:
-        """Where people reach the page; None if that is not known."""
-        return self._services.page_url if self._services is not None else None
-
-    @property
-    def address(self) -> str:
-        """host:port that HTTP listens on."""
+    def services(self) -> Services:
+        """What it serves and writes, once it is started."""
         assert self._services is not None
-        return self._services.address
+        return self._services
 
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
         config = self._core.config
         self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
-        directory = state_directory(self.config, self.address)
+        directory = state_directory(self.config, self.services.address)
         try:
             saved = self._desk.saving.load(directory)
         except (StateInUseError, StateNewerError) as error:
@@ -127,14 +117,13 @@ class Daemon:
         self._manager.ready()
 
     def _start_parts(self) -> None:
-        assert self._services is not None
         try:
             for part in self._parts:
                 part.start()
-                self._services.notes.append(partial(attrgetter("notice"), part))
+                self.services.notes.append(partial(attrgetter("notice"), part))
         except StartError:
             self._close_parts()
-            self._services.stop_server()
+            self.services.stop_server()
             self._desk.saving.release()
             raise
 
@@ -188,23 +177,22 @@ class Daemon:
         self._desk.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._was_ready and 0.0 < self._found_by <= began:
-            self._tell_unmatched()
+            self._found_by = 0.0
+            for pattern in unmatched(self._core.config, self._core.sources.names):
+                _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
         if self._latest.wanted:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._desk.saving.turn(now)
+        if self._all_read():
+            self._desk.all_is_read(now)
         if self._was_ready or began - self._began_at >= _SETTLE:
-            self._desk.deliveries.turn(self._core.outbox, now)
+            self._desk.send(now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
             self._status_at = self._turned_at
             self._manager.status(self._status())
-
-    def _tell_unmatched(self) -> None:
-        self._found_by = 0.0
-        for pattern in unmatched(self._core.config, self._core.sources.names):
-            _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
 
     def _cores(self, now: float) -> list[tuple[Core, float]]:
         """That of what is followed here, and those of optional parts; each with its instant."""
@@ -246,7 +234,7 @@ class Daemon:
         for part in self._parts:
             part.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
-        counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self.live.mounts())))
+        counts.set("ready", float(self._all_read()))
         counts.clear("mount_info")
         for mount in self.live.mounts():
             counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
@@ -259,6 +247,10 @@ class Daemon:
         incidents = sum(len(run.book.open) for run in runs)
         state = f"{len(runs)} runs, {sum(len(core.sources.names) for core in cores)} files, {incidents} open incidents"
         return state if self._was_ready else f"reading the backlog: {state}"
+
+    def _all_read(self) -> bool:
+        """Was every mount searched, and every log that was found there read to its end?"""
+        return self._was_ready and all(one.mount in self._core.scanned for one in self.live.mounts())
 
     def _searched(self) -> bool:
         """Was every mount that answers searched once, and what was found there opened?"""
@@ -287,18 +279,17 @@ class Daemon:
 
     def _apply(self, config: Config) -> None:
         """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
-        assert self._services is not None
         for key in ("listen", "state_dir", "intake.listen", "intake.spool", "kafka"):
             if attrgetter(key)(config) != attrgetter(key)(self.config):
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
         if config.empty:
             raise ReloadError("runs: there is nothing to follow")
-        prepared = self._services.prepare(config)
+        prepared = self.services.prepare(config)
         self.live.stop(_STOP_SECONDS)
         self._show(self.live.now(), EVERYTHING)  # what is shown until all of it is back
         self._desk.configure(config, self.config, _DELIVER_SECONDS)
         self.config = config
-        self._services.apply(self.followed, prepared)
+        self.services.apply(self.followed, prepared)
         self.live.reconfigure(self.followed)
         for part in self._parts:
             part.configure(config)
@@ -312,17 +303,15 @@ class Daemon:
 
     def _say_last_word(self) -> None:
         """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
-        assert self._services is not None
         began = self.clock.monotonic()
         self._desk.saving.at_once(whole=True)  # first: whoever ends it while it waits loses nothing
-        over = "over" if self.config.ends_with_job else "live"
-        self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
-        if self.config.ends_with_job:
-            for core, _ in self._cores(0.0):
-                core.end_runs()
-        self._services.write_last()
+        over = self.config.ends_with_job
+        self._desk.stop_runs(self.live.now(), over=over)
+        for core, _ in self._cores(0.0):
+            core.stop_runs(self.clock.wall(), over=over)
+        self.services.write_last()
         until = began + self.config.stop_wait
-        while not self._at_once.is_set() and self.clock.monotonic() < min(until, self._services.awaited_until(began)):
+        while not self._at_once.is_set() and self.clock.monotonic() < min(until, self.services.awaited_until(began)):
             self.turn(_WAIT)
 
     def _close(self) -> None:
@@ -364,5 +353,5 @@ def serve(config: Config, configure: Callable[[], Config] | None = None) -> None
     signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
     signal.signal(signal.SIGINT, lambda *_: daemon.stop(at_once=True))  # a person at a terminal
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
-    _log.info("listening on %s://%s/", "https" if config.web.tls_server_config else "http", daemon.address)
+    _log.info("listening on %s://%s/", "https" if config.web.tls_server_config else "http", daemon.services.address)
     daemon.run()

@@ -14,11 +14,16 @@ from megatron_monitor.core.extension import Runtime
 from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.message import Notifier
+from megatron_monitor.poster import Poster
 from megatron_monitor.saving import Saving
 from megatron_monitor.scalars import one_line
 from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
+
+_ALERTS = 60.0  # seconds after which all alerts are posted again: an Alertmanager that was restarted knows none
 
 Links = Callable[[Transition], Mapping[str, str]]
 
@@ -28,20 +33,25 @@ class Desk:
 
     def __init__(self, core: Core, config: Config, clock: Clock, wake: Callable[[], None], links: Links) -> None:
         """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
-        self.core, self._links = core, links
+        self.core, self._links, self._clock = core, links, clock
         self.saving = Saving(core, clock, wake)
-        self.deliveries = Deliveries(config.notifiers, clock, wake)
+        self.deliveries = Deliveries(_sent_messages(config), clock, wake)
         self.deliveries.accepted = self.saving.accepted
+        self.poster = Poster(config.notifiers, clock)
+        self._post_at = float("-inf")
         extend(core, Runtime(clock, wake, self.saving.at_once))
 
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
-        self.core.outbox.receivers(notifier.name for notifier in config.notifiers)
+        self.core.outbox.receivers(one.name for one in _sent_messages(config))
 
     def configure(self, config: Config, before: Config, seconds: float) -> None:
         """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
         if config.notifiers != before.notifiers:
-            self.deliveries.replace(config.notifiers, seconds)
+            self.deliveries.replace(_sent_messages(config), seconds)
+            self.poster.stop(0.0)
+            self.poster = Poster(config.notifiers, self._clock)
+            self._post_at = float("-inf")
         self.start(config)
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
@@ -52,7 +62,7 @@ class Desk:
         for extension in extensions:
             extension.look(now)
         for transition in self.core.tick(now if until is None else until):
-            self._report(transition, now)
+            self._report(transition, now, judged=True)
         for extension in extensions:
             for transition, to in extension.act(now):
                 self._report(transition, now, to)
@@ -62,22 +72,66 @@ class Desk:
         for extension in self.core.extensions:
             extension.stop()
 
-    def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
+    def _report(
+        self, transition: Transition, now: float, to: Sequence[str] | None = None, *, judged: bool = False
+    ) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
             transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
         )  # fmt: skip
-        if transition.kept_back and transition.status == "firing":
-            self.core.outbox.suppress(self.deliveries.receivers(replace(transition, quiet=False)))
+        linked = replace(transition, links=dict(self._links(transition)))
+        if judged:
+            self.core.alerts.take(linked)
+            self._post_at = float("-inf")
         if not transition.quiet:
-            linked = replace(transition, links=dict(self._links(transition)))
-            receivers = self.deliveries.receivers(transition) if to is None else to
-            self.core.outbox.owe(linked, receivers, now)
+            wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
+            self.core.outbox.owe(linked, wanting if to is None else to, now)
             self.saving.at_once()
+
+    def _receivers(self, message: Transition) -> list[str]:
+        """Who wants it, and has not heard of its event."""
+        incident, fires = f"{message.run}\0{message.incident}", message.status == "firing"
+        return [
+            name
+            for name in self.deliveries.receivers(message)
+            if self.core.judge.events.tells(message.event, name, incident, message.severity, fires=fires)
+        ]
+
+    def send(self, now: float) -> None:
+        """Hand out what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
+        self.deliveries.turn(self.core.outbox, now)
+        self._post(now)
+        for outcome, many in self.poster.outcomes().items():
+            self.core.counts.add("notifications_total", *outcome, by=many)
+        self.core.unposted = self.poster.failing()
+
+    def _post(self, now: float) -> None:
+        if self.poster.urls and not now < self._post_at <= now + _ALERTS:
+            at, alerts = now + self.core.wall_offset, self.core.alerts
+            self.poster.show(alerts.shown(at), at)
+            self._post_at = min(now + _ALERTS, alerts.next_end(at) - self.core.wall_offset)
+
+    def all_is_read(self, now: float) -> None:
+        """Every log was found and read to its end: a run that is not there is not followed, and its alerts end."""
+        if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
+            self._post_at = float("-inf")
+            self.core.changed = True
+
+    def stop_runs(self, now: float, *, over: bool) -> None:
+        """The daemon stops in order; `over`: its runs end with it. All alerts are posted once more."""
+        self.core.stop_runs(now + self.core.wall_offset, over=over)
+        self._post_at = float("-inf")
 
     def finish(self, now: float, seconds: float) -> None:
         """Send once more what is owed, within so many seconds; what was delivered is not sent again."""
+        self._post(now)
         self.deliveries.finish(self.core.outbox, now, seconds)
+        self.poster.stop(seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
+
+
+def _sent_messages(config: Config) -> list[Notifier]:
+    """The notifiers that are sent single messages: not an Alertmanager, which is shown all alerts."""
+    return [one for one in config.notifiers if not isinstance(one, Alertmanager)]

@@ -76,8 +76,6 @@ def read_dumps(asked: DumpsAsked, clock: Clock) -> DumpsRead:
     return DumpsRead(asked, told.dumps, told.missing, stacks)
 
 
-class DumpReader(Asking[DumpsAsked, DumpsRead]):
+def dump_reader(clock: Clock) -> Asking[DumpsAsked, DumpsRead]:
     """Where too many wait a run gets an empty answer, and asks again."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpsRead(asked), _WAITING)
+    return Asking("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpsRead(asked), _WAITING)

@@ -2,15 +2,13 @@
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
 with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
-resolved by what supersedes it, so that whoever was notified of it hears its end. A kind with a hold
-time is pending until its trouble has stood that long.
-
-Messages of one kind and run are limited (`MessageLimit`). An incident that is kept back lives as the others do, but
-quietly: it is shown, nobody is notified. If it still stands when the window is over, it is notified then. Crashes are
-never kept back.
+resolved by what supersedes it, so that whoever was notified of it hears its end. A kind with a hold time is pending
+until its trouble has stood that long. A level (a slowdown) that comes and goes is one incident: it ends when it has
+been over for five minutes. Every incident ends when its run has finished. Which incidents are one event for people,
+events.py says.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -20,35 +18,18 @@ from msgspec.structs import replace
 
 from megatron_monitor.detectors import DETECTORS
 from megatron_monitor.detectors.base import RANK, Severity, Verdict, duration, stated
+from megatron_monitor.events import Events
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
-from megatron_monitor.units import PositiveSeconds, Seconds
 
 _INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, row in DETECTORS.items()}
-_UNLIMITED = frozenset(name for name, row in DETECTORS.items() if row.messages == "each")
-_LEVELS = frozenset(name for name, row in DETECTORS.items() if row.messages == "level")
-_CRITICAL = RANK["critical"]
+_LEVELS = frozenset(name for name, row in DETECTORS.items() if row.level)
 _HISTORY = 100
+_SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
+_FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
+# Seconds: a level that is back sooner has not ended, and what has just begun is told to people.
+_LINGERS = 300.0
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
-
-
-class MessageLimit(Struct, frozen=True):
-    """How many messages of one kind a run may send. What is worse than all that was sent is never kept back."""
-
-    messages: int = 2
-    """Firing ones within `window`: the first is news, the second says that it was no chance, the third says nothing
-    new. Of a level, such as a slowdown, one: back within the window it is the same incident, which reopens quietly.
-    0: no limit.
-    """
-    window: PositiveSeconds = 3600.0
-    """After it what was kept back and still stands is notified: one message of a kind an hour while trouble comes and
-    goes.
-    """
-    critical: Seconds = 600.0
-    """A critical incident that is kept back is notified when it has stood for so long: what comes and goes does not."""
-
-
-_LIMIT = MessageLimit()
 
 
 class Told(Struct):
@@ -63,8 +44,8 @@ class Told(Struct):
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
-    kept_back: bool = False
-    """Quiet because of the limit, not by its verdict."""
+    event: str = ""
+    """The event that it belongs to (events.py), once it is more than information."""
     since: float | None = None
     """When the incident began."""
     gpus: int | None = None
@@ -79,7 +60,8 @@ class Told(Struct):
 
 _TOLD = Told.__struct_fields__
 _JSON = (
-    "run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence",
+    "run", "incident", "status", "severity", "event", "iteration", "onset_iteration", "time", "phase", "summary",
+    "evidence",
 )  # fmt: skip
 
 
@@ -105,43 +87,8 @@ class Incident(Told, kw_only=True):
     notified_at: float
     opened_at: float = 0.0
     attempt: int = 0
-
-
-class Messages(Struct):
-    """Messages of one kind: those of the last window."""
-
-    sent: list[tuple[float, int]] = field(default_factory=list)
-    """(instant, rank of the severity) of firing ones."""
-    last_at: float = 0.0
-    """When the last one was sent, firing or resolved."""
-    ended_at: float | None = None
-    """When an incident of this kind last ended,"""
-    ended_rank: int = 0
-    """the rank of the last one that was notified,"""
-    ended_attempt: int = 0
-    """and the launch in which it did."""
-
-    def alike(self, rank: int, now: float, window: float) -> int:
-        """How many as bad were sent within the window."""
-        self.sent = [item for item in self.sent if now - item[0] < window]
-        return sum(rank <= sent for _, sent in self.sent)
-
-    def just_ended(self, now: float, window: float, launch: int) -> bool:
-        """Did one end within the window, in this launch?"""
-        return self.ended_at is not None and now - self.ended_at < window and self.ended_attempt == launch
-
-    def note_sent(self, incident: Incident, now: float) -> None:
-        """A firing message goes out now."""
-        self.sent.append((now, RANK[incident.severity]))
-        self.last_at = now
-
-
-class Ended(Struct):
-    """The last incident of a kind that people were told of and that ended. Instants."""
-
-    severity: Severity
-    since: float
-    at: float
+    over_since: float | None = None
+    """Of a level: since when its trouble is over, while it may still come back."""
 
 
 class IncidentBook(Struct):
@@ -151,26 +98,37 @@ class IncidentBook(Struct):
     pending: dict[str, float] = field(default_factory=dict)
     """Kind -> since when its trouble stands before it is notified."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Kind -> incidents; a level that reopens is not counted again."""
+    """Kind -> incidents that people were to hear of."""
     history: list[Transition] = field(default_factory=list)
-    messages: dict[str, Messages] = field(default_factory=dict)
-    """Kind -> its messages, where the kind is limited."""
-    ended: dict[str, Ended] = field(default_factory=dict)
-    """Kind -> its last end. What another incident made needless has not ended: it goes on under that name."""
+    over: dict[str, float] = field(default_factory=dict)
+    """`KIND SEVERITY EVENT` of what stood until then: its series shows 0 for an hour."""
 
-    def due_at(self, limit: MessageLimit) -> float | None:
-        """When the next incident that was kept back and still stands is notified; None where there is none."""
-        return min([self.due(one, limit) for one in self.open.values() if one.kept_back], default=None)
+    finished_at: float | None = None
+    """When the run was first judged as finished. What stands is told then, and ends with the next judgement."""
 
-    def due(self, kept_back: Incident, limit: MessageLimit) -> float:
-        """When this one is."""
-        at = self.messages[kept_back.incident].last_at + limit.window
-        return min(at, kept_back.opened_at + limit.critical) if RANK[kept_back.severity] == _CRITICAL else at
+    def is_over(self, now: float) -> bool:
+        """Has the run finished, and was all told that its end may still bring, such as a job that fails behind it?"""
+        return self.finished_at is not None and now >= self.finished_at + _LINGERS
+
+    def ended_lately(self, kind: str, now: float) -> list[str]:
+        """The events of what such an incident makes needless and that ended a moment ago: with the line of a crash its
+        hang ends, and the crash is reported some seconds later.
+        """
+        recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
+        return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
+
+    def ends_at(self) -> float | None:
+        """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
+        if self.finished_at is not None:
+            return min((max(self.finished_at, one.opened_at) + _LINGERS for one in self.open.values()), default=None)
+        return min(
+            (one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None), default=None
+        )
 
 
 def judge(
     book: IncidentBook, state: RunState, verdicts: Mapping[str, Verdict], now: float, repeat_interval: float,
-    hold: Mapping[str, float] = _NO_HOLD, limit: MessageLimit = _LIMIT,
+    events: Events, hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:  # fmt: skip
     """Bring the book up to date with this tick's verdicts, by kind; the transitions in the order to be notified."""
     firing = {kind: verdict for kind, verdict in verdicts.items() if verdict.status == "firing"}
@@ -178,14 +136,16 @@ def judge(
     unknown = verdicts.keys() - firing.keys() - ends.keys()
     for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
-    tick = _Tick(book, state, now, limit)
+    book.over = {labels: at for labels, at in book.over.items() if now - at < _SHOWN}
+    tick = _Tick(book, state, now, events)
     out: list[Transition] = []
     firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}
     for kind, verdict in firing.items():
         out += tick.fires(kind, verdict, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
-        out.append(tick.resolve(kind, _superseded(kind, firing, book), ends.get(kind, "")))
-    out += tick.overdue()
+        by = _superseded(kind, firing, book)
+        if by is not None or not tick.lingers(kind, over=not verdicts):
+            out.append(tick.resolve(kind, by, ends.get(kind, "")))
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
@@ -221,22 +181,26 @@ class _Tick(NamedTuple):
     book: IncidentBook
     state: RunState
     now: float
-    limit: MessageLimit
+    events: Events
 
     def fires(self, kind: str, verdict: Verdict, hold: float, repeat_interval: float) -> Iterator[Transition]:
         """A kind fires: what is told of it."""
         book, now = self.book, self.now
         known = book.open.get(kind)
-        if known is not None and verdict.since is not None and verdict.since > known.since:
-            yield self.resolve(kind)  # it had ended and began anew between two ticks
+        began_anew = known is not None and verdict.since is not None and verdict.since > known.since
+        if began_anew and kind not in _LEVELS:  # it had ended between two ticks; a level that is back has not
+            yield self.resolve(kind)
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
             return
         book.pending.pop(kind, None)
         if known is None:
+            superseded = [one.event for one in book.open.values() if kind in _INHIBITED_BY.get(one.incident, ())]
+            superseded += book.ended_lately(kind, now)
             known = book.open[kind] = _opened(self.state, kind, verdict, now)
+            self._joins(known, superseded)
             if not verdict.quiet:
-                self._notify(known)
+                self._count(kind)
         elif not self._told_again(known, verdict, repeat_interval):
             return
         yield _transition(self.state, "firing", known, now)
@@ -244,60 +208,62 @@ class _Tick(NamedTuple):
     def _told_again(self, known: Incident, verdict: Verdict, repeat_interval: float) -> bool:
         """An incident that is open still fires: is it told again, worse, louder than before, or as a reminder?"""
         worse = RANK[verdict.severity] > RANK[known.severity]
+        if worse:
+            self._note_over(known)
         known.severity = verdict.severity if worse else known.severity
-        known.summary, known.evidence = verdict.summary, verdict.evidence
-        begins = known.quiet and not known.kept_back and not verdict.quiet  # what was only shown until now
-        if not verdict.quiet and (worse or begins):
-            self._notify(known, anew=begins)
+        known.summary, known.evidence, known.over_since = verdict.summary, verdict.evidence, None
+        begins = known.quiet and not verdict.quiet  # what was only shown until now
+        if begins:
+            known.quiet = False
+            self._count(known.incident)
+        self._joins(known)
         told = worse or begins or (not known.quiet and self.now - known.notified_at >= repeat_interval)
         if told:
             known.notified_at = self.now
         return told
 
-    def _notify(self, incident: Incident, *, anew: bool = True) -> None:
-        """People are to hear of it, unless as much of its kind was sent already. `anew`: it begins now."""
-        book, now, limit = self.book, self.now, self.limit
-        kind, rank = incident.incident, RANK[incident.severity]
-        incident.quiet = incident.kept_back = False
-        if kind in _UNLIMITED or limit.messages == 0:
-            book.counts[kind] = book.counts.get(kind, 0) + anew
-            return
-        messages = book.messages.setdefault(kind, Messages())
-        alike = messages.alike(rank, now, limit.window)
-        level = kind in _LEVELS and messages.just_ended(now, limit.window, self.state.launch.number)
-        reopens = level and (alike > 0 or rank <= messages.ended_rank)
-        book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
-        limited = (reopens or alike >= limit.messages) and now - messages.last_at < limit.window
-        if not anew or not limited:
-            messages.note_sent(incident, now)
-            return
-        incident.quiet = incident.kept_back = True
+    def _joins(self, incident: Incident, superseded: Collection[str] = ()) -> None:
+        """It gets its event, unless it has one or is only information."""
+        if not (incident.event or incident.quiet):
+            offset = self.state.wall_offset
+            since, at = incident.since + offset, self.now + offset
+            budget = incident.evidence.get("budget_seconds")
+            deadline = since + budget if incident.incident == "hang" and budget is not None else None
+            incident.event = self.events.of(self.state.name, incident.severity, since, at, superseded, deadline)
+
+    def _count(self, kind: str) -> None:
+        self.book.counts[kind] = self.book.counts.get(kind, 0) + 1
+
+    def _note_over(self, incident: Incident) -> None:
+        """Its present severity stands no more."""
+        self.book.over[f"{incident.incident} {incident.severity} {incident.event}"] = self.now
+
+    def lingers(self, kind: str, *, over: bool) -> bool:
+        """Whether it stands on although its trouble does not: a level that may still come back, because its attempt
+        goes on and it was over for a short time; of a finished run (`over`) what has just begun, so that people hear.
+        """
+        incident = self.book.open[kind]
+        if over:
+            return self.book.finished_at is not None and self.now - incident.opened_at < _LINGERS
+        goes_on = self.state.launch.phase not in ENDED and self.state.launch.number == incident.attempt
+        if kind not in _LEVELS or not goes_on:
+            return False
+        if incident.over_since is None:
+            incident.over_since = self.now
+        return self.now - incident.over_since < _LINGERS
 
     def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
         """The incident has ended: how, and how long it lasted. `end` is what its detector says of that."""
         book, state, now = self.book, self.state, self.now
         incident = book.open.pop(kind)
-        messages = book.messages.get(kind)
-        lasted = max(0.0, now - incident.since)
-        if messages is not None:
-            messages.ended_at, messages.ended_attempt = now, state.launch.number
-            if not incident.quiet:
-                messages.ended_rank, messages.last_at = RANK[incident.severity], now
-        if by is None and not incident.quiet:
-            book.ended[kind] = Ended(incident.severity, incident.since, now)
+        over = now if incident.over_since is None else incident.over_since
+        lasted = max(0.0, over - incident.since)
+        self._note_over(incident)
         incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
         how = f"superseded by {by} after {duration(lasted)}"
         if by is None:
             how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
         return _transition(state, "resolved", replace(incident, summary=how), now)
-
-    def overdue(self) -> Iterator[Transition]:
-        """What was kept back, still stands, and is due."""
-        for incident in [one for one in self.book.open.values() if one.kept_back]:
-            if self.now >= self.book.due(incident, self.limit):
-                incident.quiet, incident.kept_back, incident.notified_at = False, False, self.now
-                self.book.messages[incident.incident].note_sent(incident, self.now)
-                yield _transition(self.state, "firing", incident, self.now)
 
 
 def _end(state: RunState, incident: Incident) -> str:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import DETECTORS, crash, hang
-from megatron_monitor.detectors.base import UNKNOWN, Detector, OfLaunch, Verdict, prepare, recall
+from megatron_monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
+from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent, TimersReported
@@ -51,7 +52,8 @@ class Judge:
 
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
-        self._limit = config.message_limit
+        self.events = Events()
+        """Of all runs that it judges."""
         self._hang: hang.HangSettings = config.detectors.hang
         self._crash: crash.CrashSettings = config.detectors.crash
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
@@ -142,21 +144,25 @@ class Judge:
             due = crash.due(run.state, self._crash)
             if due is not None and (heard >= due or not (run.state.live or run.state.launch.doubtful)):
                 believe(run.state, heard)
-        transitions = judge(
-            run.book, run.state, self._verdicts(run, heard), now, self._repeat_interval, self._hold, self._limit
-        )
+        verdicts = {} if self._is_over(run, now) else self._verdicts(run, heard)
+        transitions = judge(run.book, run.state, verdicts, now, self._repeat_interval, self.events, self._hold)
         hung = run.book.open.get("hang")
         run.state.launch.hung = hung is not None and hung.severity == "critical"
-        if transitions:  # series that were once 1 stay as 0: they must not vanish between two scrapes
-            fired = {(item.incident, item.severity) for item in transitions}
-            run.state.fired = sorted(fired.union(run.state.fired))
         return transitions
 
+    def _is_over(self, run: Judged, now: float) -> bool:
+        """The run has finished, and all that there is to say of it was said: nothing of it stands any more."""
+        book = run.book
+        if run.state.launch.phase != "finished":
+            book.finished_at = None
+        elif book.finished_at is None:
+            book.finished_at = now
+        return book.is_over(now)
+
     def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
-        """The run cannot be judged any more: that is told, and whatever else is open of it stays as it is."""
-        lost = Verdict("firing", "critical", why, {"reason": why})
-        verdicts = {**dict.fromkeys(DETECTORS, UNKNOWN), "source_lost": lost}
-        return judge(run.book, run.state, verdicts, now, self._repeat_interval, limit=self._limit)
+        """The run cannot be judged any more: that is told, and whatever else is open of it ends."""
+        verdicts = {"source_lost": Verdict("firing", "critical", why, {"reason": why})}
+        return judge(run.book, run.state, verdicts, now, self._repeat_interval, self.events)
 
     def give_up(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
@@ -182,7 +188,7 @@ class Judge:
         state = run.state
         if state.progress_at is None or state.launch.phase == "crashed":
             return -math.inf
-        due = run.book.due_at(self._limit) if run.book.open else None
+        due = run.book.ends_at()
         calm = state.progress_at + self._hang.minimum / 2
         return calm if due is None else min(calm, due)
 
@@ -190,7 +196,7 @@ class Judge:
         """The next instant after `now` at which time alone may change a verdict."""
         instants = [at for deadlines, settings in self._deadlines for at in deadlines(run.state, settings)]
         ahead = [at for at in instants if at is not None and at > now]
-        due = run.book.due_at(self._limit) if run.book.open else None
+        due = run.book.ends_at()
         if due is not None:
             ahead.append(max(due, now))
         return min(ahead, default=None)

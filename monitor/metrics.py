@@ -4,6 +4,7 @@ Law: every metric is named there once; docs/metrics.md is generated from these r
 samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -36,7 +37,7 @@ class View(Struct, frozen=True):
     book: IncidentBook
     run_state: str
     hang_deadline: float | None
-    """Unix seconds."""
+    """Unix seconds; None where no progress is expected."""
     peak_tflops: float | None
     over: bool = False
     """The daemon ends, and its runs with it: nothing of them fires any more."""
@@ -113,37 +114,24 @@ def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
-def _open(view: View) -> dict[tuple[str, str], Incident]:
-    """The incidents that stand, by their labels."""
-    return {} if view.over else {(one.incident, one.severity): one for one in view.book.open.values()}
+def _open(view: View) -> list[Incident]:
+    """The incidents that stand."""
+    return [] if view.over else list(view.book.open.values())
 
 
 def _incidents(view: View) -> Iterator[Sample]:
-    now = _open(view).keys()
-    return (Sample(labels, float(labels in now)) for labels in sorted(now | set(view.state.fired)))
+    known = {(one.incident, one.severity, one.event) for one in view.book.open.values()}
+    over = {tuple(labels.split(" ", 2)) for labels in view.book.over}
+    stand = () if view.over else known
+    return (Sample(labels, float(labels in stand)) for labels in sorted(known | over))
 
 
-def _incidents_told(view: View) -> Iterator[Sample]:
-    told = {labels for labels, one in _open(view).items() if not one.quiet}
-    return (Sample(one.labels, float(one.labels in told)) for one in _incidents(view))
-
-
-def _ended(view: View) -> Iterator[Sample]:
-    for kind, end in sorted(view.book.ended.items()):
-        yield Sample((kind, end.severity), end.at + view.state.wall_offset)
-
-
-def _lasted(view: View) -> Iterator[Sample]:
-    for kind, end in sorted(view.book.ended.items()):
-        yield Sample((kind, end.severity), max(0.0, end.at - end.since))
-
-
-_LONGEST = 1000  # characters of a text that is told: whole sentences with what to do
+_LONGEST = 200  # characters of a summary
 
 
 def _incident_info(view: View) -> Iterator[Sample]:
+    labels = _LABELS["megatron_incident_info"]
     for cause in causes(view.book) if not view.over else ():
-        labels = _LABELS["megatron_incident_info"]
         yield Sample(tuple(clean_label(getattr(cause, name), _LONGEST) for name in labels), 1.0)
 
 
@@ -211,6 +199,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     "recent_grad_norm": _recent("grad_norm"),
     "parts": _of_timers(critical),
     "spreads": _of_timers(spreads),
+    "hang_deadline": lambda view: _one(math.inf if view.hang_deadline is None else view.hang_deadline),
     "nodes": lambda view: [Sample((clean_label(node),), 1.0) for node in view.nodes],
     "run_state": lambda view: [Sample((name,), float(name == view.run_state)) for name in RUN_STATES],
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),
@@ -218,13 +207,15 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     "validation": lambda view: _named({name: one.loss for name, one in view.state.launch.validations.items()}),
     "gpu_seconds": lambda view: _one(view.state.gpu_seconds or None),
     "progress_at": lambda view: _one(view.state.unix(view.state.progress_at)),
-    "lost": lambda view: [Sample(labels, lost_seconds(one.evidence)) for labels, one in _open(view).items()],
-    "since": lambda view: [Sample(labels, one.since + view.state.wall_offset) for labels, one in _open(view).items()],
+    "lost": lambda view: [Sample((one.incident, one.severity), lost_seconds(one.evidence)) for one in _open(view)],
+    "since": lambda view: [
+        Sample((one.incident, one.severity), one.since + view.state.wall_offset) for one in _open(view)
+    ],
     **{
         read.__name__.removeprefix("_"): read
         for read in (
-            _info, _job, _part, _durations, _timers, _tflops, _memory, _over_normal, _incidents, _incidents_told,
-            _incident_info, _ended, _lasted, _failure_info, _launch_blocking,
+            _info, _job, _part, _durations, _timers, _tflops, _memory, _over_normal, _incidents,
+            _incident_info, _failure_info, _launch_blocking,
         )
     },
 }  # fmt: skip

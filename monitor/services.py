@@ -17,7 +17,7 @@ from megatron_monitor.outputs import Outputs
 from megatron_monitor.serve.auth import Auth, Hosts, is_loopback
 from megatron_monitor.serve.http import App
 from megatron_monitor.serve.latest import Latest
-from megatron_monitor.serve.server import HttpServer, may_listen
+from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls, TlsError
 from megatron_monitor.snapshot import FIGURES, MonitorCounts
 from megatron_monitor.system.clock import Clock
@@ -29,22 +29,6 @@ _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGT
 
 class StartError(Exception):
     """The daemon cannot start; the message gives the reason and what to do."""
-
-
-def refused(config: Config) -> list[str]:
-    """Why a daemon would not start with it, on this host and as this user: what no look at the text can tell."""
-    problems = []
-    try:
-        _secured(config)
-    except TlsError as error:
-        problems.append(f"web.tls_server_config: {error}")
-    for key, listen in (("listen", config.listen), ("intake.listen", config.intake.listen)):
-        try:
-            if listen is not None:
-                may_listen(*host_and_port(listen))
-        except OSError as error:
-            problems.append(f"{key}: cannot listen on {listen}: {error.strerror or error}")
-    return problems
 
 
 Secured: TypeAlias = tuple[Tls | None, Auth | None]
@@ -61,7 +45,7 @@ class Services:
         self._clock = clock
         host, port = host_and_port(config.listen)
         try:
-            secured = _secured(config)
+            built = _secured(config)
             app = App(latest, clock, turned)
             self._server = HttpServer(host, port, app)
         except TlsError as error:
@@ -75,7 +59,7 @@ class Services:
         self._app = app
         self.notes: list[Callable[[], str]] = []
         """What every page begins with besides, if it is not empty."""
-        self._secure(secured)
+        self._secure(built)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
@@ -102,10 +86,10 @@ class Services:
         host = socket.gethostname() if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
         return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
 
-    def _secure(self, secured: Secured) -> None:
+    def _secure(self, built: Secured) -> None:
         """Who is let in, and under which names; a warning where everybody is."""
         web, server = self._config.web, self._server
-        server.tls, server.auth = secured
+        server.tls, server.auth = built
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
         server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import socket
 import socketserver
 import subprocess
@@ -98,13 +99,15 @@ def listening(pid: int) -> int | None:
 
 
 @contextmanager
-def running(directory: Path, *command: str | Path, listen: str, ready: str) -> Iterator[str]:
-    """The address of a program that is told `LISTEN=127.0.0.1:0`, once `ready` is served; killed at the end."""
+def running(
+    directory: Path, *command: str | Path, listen: str, ready: str, port: int = 0, end: int = signal.SIGKILL
+) -> Iterator[str]:
+    """The address of a program that is told `LISTEN=127.0.0.1:PORT`, once `ready` is served; ended by a signal."""
     program = Path(command[0]).name
     log = directory / f"{program}-{len(list(directory.glob(f'{program}-*.log')))}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:0"], stdout=stream, stderr=stream, cwd=directory
+            [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:{port}"], stdout=stream, stderr=stream, cwd=directory
         )
     try:
         wait(lambda: process.poll() is not None or bool(listening(process.pid)), 30.0, log.read_text)
@@ -113,7 +116,7 @@ def running(directory: Path, *command: str | Path, listen: str, ready: str) -> I
         assert process.poll() is None, log.read_text()[-4000:]
         yield address
     finally:
-        process.kill()
+        process.send_signal(end)
         process.wait(timeout=slack(10))
 
 

@@ -1,6 +1,6 @@
 """Medians of the timers of several iteration lines, by category."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -82,10 +82,7 @@ def critical(timed: Timed) -> dict[str, float]:
     """Category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: work at its longest,
     waiting at its shortest. A pass of which no part is printed is compute; the sum is the iteration's time.
     """
-    parts: dict[str, float] = {}
-    for key, (low, high) in split(timed.timers).items():
-        category = "compute" if key == WHOLE else key
-        parts[category] = parts.get(category, 0.0) + (low if category == "communication" else high)
+    parts = _categories(timed, lambda key, low, high: low if key == "communication" else high)
     if timed.seconds is not None:
         parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
     for name in BESIDE & timed.timers.keys():
@@ -98,13 +95,16 @@ def spreads(timed: Timed) -> dict[str, float]:
     """Category -> seconds that the slowest rank took longer for it than the fastest; nothing where the log prints one
     rank's timers, or the slowest's.
     """
-    if timed.across != "range":
-        return {}
-    found: dict[str, float] = {}
+    return _categories(timed, lambda _, low, high: max(0.0, high - low)) if timed.across == "range" else {}
+
+
+def _categories(timed: Timed, figure: Callable[[str, float, float], float]) -> dict[str, float]:
+    """A figure of each category's least and most; a whole pass is compute."""
+    parts: dict[str, float] = {}
     for key, (low, high) in split(timed.timers).items():
         category = "compute" if key == WHOLE else key
-        found[category] = found.get(category, 0.0) + max(0.0, high - low)
-    return found
+        parts[category] = parts.get(category, 0.0) + figure(category, low, high)
+    return parts
 
 
 def outside(timed: Timed) -> tuple[float, float] | None:

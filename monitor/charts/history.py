@@ -9,9 +9,7 @@ Buckets stay as they are until the next merge: they are sealed by the dozen, and
 """
 
 import struct
-from array import array
-from collections.abc import Callable, Mapping, Sequence
-from operator import add
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field, msgpack
 
@@ -23,12 +21,11 @@ Row = tuple[int | float | None, ...]
 """(iteration, Unix seconds or None, attempt, *values)."""
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
 AXIS_VALUES = 3  # of a row stand before its values
-QUAD = 16  # bytes of (low, high, sum, count)
+QUAD = struct.Struct("=4f")  # low, high, sum, count
 _CROWDED = 4  # buckets a launch, on the average, below which launches are merged
 _LAST_ITERATION = 2**31 - 1
 _LEAST, _LARGEST = -3.0e38, 3.0e38  # float32 holds no more
-_pack = struct.Struct("=4f").pack
-ABSENT = _pack(float("inf"), float("-inf"), 0.0, 0.0)
+ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
 
@@ -37,26 +34,13 @@ def packed(rows: Sequence[Row], width: int) -> tuple[bytes, list[bytes]]:
     starts = range(0, len(rows), width)
     strange = [0] * len(starts)
     series: list[bytes] = []
-    quads: list[bytes]
     for column in list(zip(*rows, strict=True))[AXIS_VALUES:]:
         if column.count(None) == len(column):  # most series of most runs
             series.append(ABSENT * len(starts))
             continue
-        if width == 1:  # the first thousand rows of every run: worth a shorter way
-            quads = [
-                ABSENT if one is None or not _LEAST <= one <= _LARGEST else _pack(one, one, one, 1.0) for one in column
-            ]
-            if quads.count(ABSENT) > column.count(None):
-                unsound = [one is not None and quad == ABSENT for one, quad in zip(column, quads, strict=True)]
-                strange = list(map(add, strange, unsound))
-            series.append(b"".join(quads))
-            continue
-        quads = []
-        for place, start in enumerate(starts):
-            quad, odd = _quad_of(column[start : start + width])
-            quads.append(quad)
-            strange[place] += odd
-        series.append(b"".join(quads))
+        quads = [_quad_of(column[start : start + width]) for start in starts]
+        series.append(b"".join([quad for quad, _ in quads]))
+        strange = [known + odd for known, (_, odd) in zip(strange, quads, strict=True)]
     lasts = [*rows[width - 1 : -1 : width], rows[-1]]
     axis = b"".join(map(_axis_record, rows[::width], lasts, strange))
     return axis, series
@@ -82,63 +66,51 @@ def _quad_of(values: Sequence[float | None]) -> tuple[bytes, int]:
         if not kept:
             return ABSENT, len(present)
         low, high, total = min(kept), max(kept), sum(kept)
-    return _pack(low, high, min(max(total, _LEAST), _LARGEST), len(kept)), len(present) - len(kept)
+    return QUAD.pack(low, high, min(max(total, _LEAST), _LARGEST), len(kept)), len(present) - len(kept)
 
 
 def _bounded(number: float | None) -> int:
     return min(max(int(number or 0), 0), _LAST_ITERATION)
 
 
-def without_partner(axis: bytes | bytearray) -> list[int]:
-    """Buckets that merge with nothing: the last of each launch that has an odd number of them, for figures of two
-    launches have no mean. None of them where launches are so many that hardly anything would merge.
+def pairs_of(axis: bytes | bytearray) -> list[tuple[int, int | None]]:
+    """Which buckets become one. The last of each launch that has an odd number of them stays alone, for figures of two
+    launches have no mean; not where launches are so many that hardly anything would merge.
     """
     attempts = [record[2] for record in AXIS.iter_unpack(axis)]
-    alone, begun = [], 0
-    for place in range(1, len(attempts) + 1):
-        if place == len(attempts) or attempts[place] != attempts[place - 1]:
-            if (place - begun) % 2:
-                alone.append(place - 1)
-            begun = place
-    return alone if len(alone) <= len(attempts) // _CROWDED else [len(attempts) - 1] * (len(attempts) % 2)
+    pairs: list[tuple[int, int | None]] = []
+    place = 0
+    while place < len(attempts):
+        alone = attempts[place : place + 2] != [attempts[place]] * 2
+        pairs.append((place, None if alone else place + 1))
+        place += 1 if alone else 2
+    if sum(two is None for _, two in pairs) <= len(attempts) // _CROWDED:
+        return pairs
+    return [(one, one + 1 if one + 1 < len(attempts) else None) for one in range(0, len(attempts), 2)]
 
 
-def _even(column: bytes | bytearray, size: int, alone: Sequence[int], partner: Callable[[bytes], bytes]) -> bytes:
-    """Each of the `alone` records with its `partner` behind it."""
-    parts: list[bytes] = []
-    begun = 0
-    for place in alone:
-        end = (place + 1) * size
-        parts += [bytes(column[begun:end]), partner(bytes(column[end - size : end]))]
-        begun = end
-    return b"".join([*parts, column[begun:]])
+def halved(column: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -> bytearray:
+    """Neighbours as one."""
+    quads, out = list(QUAD.iter_unpack(column)), bytearray()
+    for one, two in pairs:
+        low, high, total, count = quads[one]
+        if two is not None:
+            other = quads[two]
+            low, high = min(low, other[0]), max(high, other[1])
+            total, count = min(max(total + other[2], _LEAST), _LARGEST), count + other[3]
+        out += QUAD.pack(low, high, total, count)
+    return out
 
 
-def _finite(record: bytes) -> bytes:
-    """The same record, its values that are not finite counted already."""
-    first, last, attempt, _, start, end = AXIS.unpack(record)
-    return AXIS.pack(first, last, attempt, 0, start, end)
-
-
-def halved(column: bytes | bytearray, alone: Sequence[int] = ()) -> bytearray:
-    """Neighbours as one. An absent quad is the neutral element of all four operations."""
-    quads = array("f")
-    quads.frombytes(_even(column, QUAD, alone, lambda _: ABSENT))
-    out = array("f", bytes(len(quads) * 2))
-    joins: tuple[Callable[[float, float], float], ...] = (min, max, add, add)
-    for place, join in enumerate(joins):
-        out[place::4] = array("f", map(join, quads[place::8], quads[place + 4 :: 8]))
-    return bytearray(out.tobytes())
-
-
-def halved_axis(axis: bytes | bytearray, alone: Sequence[int] = ()) -> bytearray:
+def halved_axis(axis: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -> bytearray:
     """Neighbours as one: the first's beginning, the second's end."""
-    out = bytearray()
-    records = list(AXIS.iter_unpack(_even(axis, AXIS.size, alone, _finite)))
-    for one, two in zip(records[::2], records[1::2], strict=True):
-        start = one[4] if one[4] == one[4] else two[4]
-        end = two[5] if two[5] == two[5] else one[5]
-        out += AXIS.pack(one[0], two[1], two[2], min(one[3] + two[3], 2**32 - 1), start, end)
+    records, out = list(AXIS.iter_unpack(axis)), bytearray()
+    for one, two in pairs:
+        first, last = records[one], records[one if two is None else two]
+        strange = first[3] if two is None else min(first[3] + last[3], 2**32 - 1)
+        start = first[4] if first[4] == first[4] else last[4]
+        end = last[5] if last[5] == last[5] else first[5]
+        out += AXIS.pack(first[0], last[1], last[2], strange, start, end)
     return out
 
 
@@ -269,9 +241,9 @@ class Track(Struct):
 
     def _halve(self) -> None:
         axis, series = self.closed()
-        alone = without_partner(axis)
-        self.width, self.axis, self.sealed = self.width * 2, halved_axis(axis, alone), []
-        self.series = {name: halved(column, alone) for name, column in series.items()}
+        pairs = pairs_of(axis)
+        self.width, self.axis, self.sealed = self.width * 2, halved_axis(axis, pairs), []
+        self.series = {name: halved(column, pairs) for name, column in series.items()}
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
         """So many at most, nothing left open: no more rows will come."""

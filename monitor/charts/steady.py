@@ -63,23 +63,14 @@ class Steady:
 
     def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
         """A steady iteration; `tflops` only where it was printed for this very time."""
-        at = self.sizes.get(batch_size or 0)
-        if at is None or len(self.sizes) > 1:
-            at = self._at(batch_size or 0)
+        sizes, key = self.sizes, batch_size or 0
+        at = sizes.pop(key) if key in sizes else AtSize()
+        sizes[key] = at  # the newest stands last
+        while len(sizes) > _SIZES:
+            del sizes[next(iter(sizes))]
         at.seconds.add(seconds)
         if tflops is not None:
             at.tflops.add(tflops)
-
-    def _at(self, key: int) -> AtSize:
-        """Where this batch size stands, now the newest."""
-        sizes = self.sizes
-        at = sizes.get(key)
-        if at is None or next(reversed(sizes)) != key:  # the newest stands last
-            at = sizes.pop(key, None) or AtSize()
-            sizes[key] = at
-            while len(sizes) > _SIZES:
-                del sizes[next(iter(sizes))]
-        return at
 
     def chosen(self, planned: int | None) -> tuple[int | None, AtSize] | None:
         """The batch size that stands for the run: the planned one if it was reached, else the one seen last."""

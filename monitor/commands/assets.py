@@ -21,7 +21,8 @@ def assets(directory: Path, force: bool) -> None:
     A file that is there and differs is left, and named; then nothing is written.
     """
     found = dict(_files())
-    differing = [name for name, data in found.items() if _differs(directory / name, data)]
+    there = {name: directory / name for name in found if (directory / name).exists()}
+    differing = [name for name, path in there.items() if not path.is_file() or path.read_bytes() != found[name]]
     if differing and not force:
         warn(*(f"{directory / name}: differs from ours" for name in differing))
         fail("nothing written; --force writes over them")
@@ -42,7 +43,3 @@ def _files() -> Iterator[tuple[str, bytes]]:
         for path in (Path(folder, name) for name in sorted(names)):
             if path.name != "Dockerfile":
                 yield str(path.relative_to(_ASSETS)), path.read_bytes()
-
-
-def _differs(path: Path, data: bytes) -> bool:
-    return path.exists() and not (path.is_file() and path.read_bytes() == data)

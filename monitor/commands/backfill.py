@@ -12,7 +12,7 @@ import click
 
 from megatron_monitor.backfill import Moment, Spool, UndatedError, history
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
-from megatron_monitor.commands.progress import progress
+from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent
@@ -68,11 +68,10 @@ def backfill(
         config = given.configured(files)
         spool = Spool(Path(folder), extra)
         complete, runs = True, by_run(files, config)
-        with progress(file for logs in runs.values() for file in logs):
-            for name, logs in runs.items():
-                sources, written = {path: _read(path, config) for path in logs}, max(written_at(logs).values())
-                moments = history(config, Judge(config), name, sources, step, zone, began, written)
-                complete = _fill(spool, name, moments) and complete
+        for name, logs in tracked(runs.items(), len(runs)):
+            sources, written = {path: _read(path, config) for path in logs}, max(written_at(logs).values())
+            moments = history(config, Judge(config), name, sources, step, zone, began, written)
+            complete = _fill(spool, name, moments) and complete
         with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as stream:
             spool.write(stream)
     if spool.first is not None and spool.last is not None:

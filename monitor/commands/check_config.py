@@ -15,17 +15,19 @@ from megatron_monitor.config import ConfigError, load
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2.
 
-    What the daemon would refuse here is an error too: certificates that cannot be used, an address that is not this
-    host's.
+    Certificates that cannot be used are an error, too.
     """
     try:
         config = load(file, overrides)
     except ConfigError as error:
         fail(error, code=2)
-    from megatron_monitor.services import refused  # loads the server
+    if config.web.tls_server_config is not None:
+        from megatron_monitor.serve.tls import Tls, TlsError  # loads OpenSSL
 
-    if problems := refused(config):
-        fail(*(f"{file}: {problem}" for problem in problems), code=2)
+        try:
+            Tls(config.web.tls_server_config)
+        except TlsError as error:
+            fail(f"{file}: web.tls_server_config: {error}", code=2)
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
     if config.empty:

@@ -5,10 +5,11 @@ from typing import TextIO
 
 import click
 
-from megatron_monitor.commands.arguments import Given, with_config
-from megatron_monitor.commands.reading import only_run
+from megatron_monitor.archive import read_runs
+from megatron_monitor.commands.arguments import Given, spooled, warn, with_config
 from megatron_monitor.commands.tables import grid, show
 from megatron_monitor.reports import comparison
+from megatron_monitor.reports.rows import Options, Row
 
 _SAME = {None: "\n\nThe logs do not hold their configuration.", True: "\n\nSame configuration.", False: ""}
 
@@ -16,12 +17,10 @@ _SAME = {None: "\n\nThe logs do not hold their configuration.", True: "\n\nSame 
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
-              help="How it is written.")  # fmt: skip
-@click.option("--json", "form", flag_value="json", help="JSON instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
 @with_config
-def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
+def compare(a: str, b: str, as_json: bool, output: TextIO, given: Given) -> None:
     r"""Compare the runs of two logs: is it the same configuration, what differs, and how sure the difference is.
 
     A and B are files, or directories that hold one run.
@@ -30,11 +29,11 @@ def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
     Example:
       megatron-monitor compare /logs/monday.log /logs/tuesday.log
     """
-    one, other = (only_run(path, given)[1] for path in (a, b))
+    one, other = (_only_run(path, given) for path in (a, b))
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
-    if form == "json":
+    if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False), output)
         return
     click.echo(found["verdict"] + _SAME[found["same_configuration"]], output)
@@ -43,3 +42,15 @@ def compare(a: str, b: str, form: str, output: TextIO, given: Given) -> None:
         show(grid(table.headers, table.rows, table.numeric()), to=output)
     if found["notes"]:
         click.echo("".join(f"\nNote: {note}" for note in found["notes"]), output)
+
+
+def _only_run(path: str, given: Given) -> Row:
+    """The one run that the path holds; an error with their names if it holds another number."""
+    with spooled((path,)) as files:
+        config = given.configured(files)
+        _, runs, problems = read_runs(config, Options(config.gpu_peak_tflops))
+    if len(runs) == 1:
+        return runs[0][1]
+    warn(*problems)
+    names = ", ".join(row.run for _, row in runs) or "none"
+    raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

@@ -8,8 +8,6 @@ import click
 
 from megatron_monitor import identity
 from megatron_monitor.commands.arguments import Given, with_config
-from megatron_monitor.config import Config
-from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.events import ANSI, EnvironmentVariableSeen, Event, to_fields
@@ -19,44 +17,19 @@ from megatron_monitor.reading import own_rules
 
 @click.command()
 @click.argument("line", nargs=-1)
-@click.option("--path", multiple=True, help="A log: which run and job it belongs to, and why. May be repeated.")
 @with_config
-def explain(line: tuple[str, ...], path: tuple[str, ...], given: Given) -> None:
+def explain(line: tuple[str, ...], given: Given) -> None:
     r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
     Example:
       megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
-      megatron-monitor explain --config config.yaml --path /logs/tr11/slurm-77.out
     """
-    config = given.configured(())
-    for one in path:
-        for answer in belonging(absolute(one), config):
-            click.echo(answer)
-    if path and not line:
-        return
     texts = [" ".join(line)] if line else (text.rstrip("\r\n") for text in sys.stdin)
-    rules = own_rules(config).rules
+    rules = own_rules(given.configured(())).rules
     for text in texts:
         for answer in explanation(text, rules):
             click.echo(answer)
-
-
-def belonging(path: str, config: Config) -> Iterator[str]:
-    """Which run and job the log at `path` is of, as far as the path tells, a sentence a line."""
-    named, key = identity.named(path, config.runs), identity.key_of(path, config.slurm.job_from)
-    yield f"run: {named.name} (by {named.why}, pattern {named.pattern})"
-    member = identity.Member(named.name, named.why)
-    member.take_key(key)
-    asked = identity.candidate(member, path, config.slurm.job_from)
-    if asked is None and key.id:
-        yield f"job: {key.id} ({key.why})"
-    elif asked is not None and asked.proven:
-        yield f"job: {asked.id} ({key.why})"
-    elif asked is not None:
-        yield f"job: {asked.id}, if Slurm says that this file is its output, or the set-up prints it"
-    else:
-        yield f"job: none in the path; {identity.JOB_VARIABLE}=... before the first iteration tells it"
 
 
 def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:

@@ -85,13 +85,9 @@ def _print(found: Diagnosis, nodes: dict[int, str]) -> None:
         click.echo(missing.sentence(nodes))
         for rank in missing.ranks:
             if rank in found.stacks:
-                _print_stack(f"rank {rank}, last recorded in that group", found.stacks[rank])
+                click.echo("\n  ".join((f"rank {rank}, last recorded in that group:", *found.stacks[rank])))
         if found.waiting_stack:
-            _print_stack("a rank that waits", found.waiting_stack)
+            click.echo("\n  ".join(("a rank that waits:", *found.waiting_stack)))
     if found.without_dump:
         some = ", ".join(map(str, found.without_dump[:16])) + (" ..." if len(found.without_dump) > 16 else "")
         warn(f"no dump of ranks {some}")
-
-
-def _print_stack(title: str, frames: Sequence[str]) -> None:
-    click.echo("\n  ".join((f"{title}:", *frames)))

@@ -1,17 +1,15 @@
 """`replay`: the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
 import json
-import math
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from megatron_monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
-from megatron_monitor.commands.progress import progress
+from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
-from megatron_monitor.detectors.base import RANK, duration
+from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent
@@ -29,39 +27,28 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @click.option(
     "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
 )
-@click.option(
-    "--fail-on", type=click.Choice([*reversed(RANK)]), help="Exit 1 if an incident as severe or worse is told."
-)
 @with_config
-def replay(
-    paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None, given: Given
-) -> None:
+def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float, given: Given) -> None:
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
     config = given.configured(paths)
     judge = Judge(config, repeats=False)
-    seen = failed = False
-    untold = ""
-    runs, worst = by_run(paths, config), RANK.get(fail_on or "", math.inf)
-    with progress(file for files in runs.values() for file in files):
-        for name, files in runs.items():
-            sources = {path: _entries(path, config) for path in files}
-            for player, transition in played(judge, name, sources, after, written_at(files)):
-                if transition is not None:
-                    if everything or not transition.quiet:
-                        _say(player, transition, as_json)
-                    failed |= not transition.quiet and RANK[transition.severity] >= worst
-                elif player.run.state.proven:
-                    seen = True
-                    _sum_up(player, as_json)
-                elif failure := player.run.state.launch.failure:
-                    untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+    seen, untold, runs = False, "", by_run(paths, config)
+    for name, files in tracked(runs.items(), len(runs)):
+        sources = {path: _entries(path, config) for path in files}
+        for player, transition in played(judge, name, sources, after, written_at(files)):
+            if transition is not None:
+                if everything or not transition.quiet:
+                    _say(player, transition, as_json)
+            elif player.run.state.proven:
+                seen = True
+                _sum_up(player, as_json)
+            elif failure := player.run.state.launch.failure:
+                untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
         fail(f"no training line in {', '.join(paths)}{untold}")
-    if failed:
-        sys.exit(1)
 
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:

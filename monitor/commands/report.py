@@ -9,7 +9,7 @@ import click
 
 from megatron_monitor.archive import Read, read_archive, read_task, tasks_of
 from megatron_monitor.commands.arguments import POSITIVE, Given, count, spooled, warn, with_config
-from megatron_monitor.commands.progress import progress
+from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.model.flops import FORMULAS
 from megatron_monitor.parsers.redaction import masked_path
@@ -83,10 +83,9 @@ def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
     if not tasks:
         patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
         warn("no file matches " + ", ".join(patterns))
-    with progress(file.path for task in tasks for file in task):
-        for reading in read_archive(tasks, read, workers):
-            rows += reading.rows
-            warn(*reading.problems)
+    for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
+        rows += reading.rows
+        warn(*reading.problems)
     return rows
 
 

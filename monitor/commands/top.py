@@ -24,7 +24,7 @@ from megatron_monitor.commands.tables import width as terminal_width
 from megatron_monitor.config import Config
 from megatron_monitor.live import LiveCore
 from megatron_monitor.reports.rows import Options, Row
-from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, number, percent
+from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, percent
 from megatron_monitor.snapshot import Snapshot, clean_label
 from megatron_monitor.system.clock import SystemClock
 
@@ -206,27 +206,12 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
     return text.append(f"  {clean_label(incident['summary'])}", style="default not bold")
 
 
-def _done(run: Run) -> str:
-    iteration, total = run.get("iteration"), run.get("train_iterations")
-    return percent(iteration / total) if iteration is not None and total else DASH
-
-
-_FIGURES: dict[str, Callable[[Run, dict[str, Figure]], str | Figure]] = {
-    "Iteration": lambda run, _: number(run.get("iteration")),
-    "Done": lambda run, _: _done(run),
-    "s/it": lambda run, _: number(run.get("seconds_per_iteration")),
-    "vs normal": lambda _, shown: shown["over_normal"],
-    "TFLOPs": lambda run, _: number(run.get("tflops")),
-    "MFU": lambda run, _: percent(run.get("mfu")),
-    "Samples/s": lambda _, shown: shown["samples_per_second"].text,
-    "Loss": lambda run, _: number(run.get("lm_loss")),
-    "Scale": lambda _, shown: shown["loss_scale"].text,
-    "Memory": lambda _, shown: shown["max_memory_bytes"].text,
-    "Silent": lambda _, shown: shown["progress_at"],
-    "Ends in": lambda _, shown: shown["eta"].text,
-    "At risk": lambda _, shown: shown["at_risk_seconds"].text,
-}
-"""Heading -> cell, of the run and its figures in words."""
+_FIGURES = {
+    "Iteration": "iteration", "Done": "done", "s/it": "seconds_per_iteration", "vs normal": "over_normal",
+    "TFLOPs": "tflops", "MFU": "mfu", "Samples/s": "samples_per_second", "Loss": "lm_loss", "Scale": "loss_scale",
+    "Memory": "max_memory_bytes", "Silent": "progress_at", "Ends in": "eta", "At risk": "at_risk_seconds",
+}  # fmt: skip
+"""Heading -> key of the run's figures in words."""
 _FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "Done", "Ends in", "TFLOPs", "At risk")
 
 
@@ -235,9 +220,11 @@ def _table(runs: Sequence[Run], now: float, width: int) -> Table:
     headers = ["Run", "State", *_FIGURES]
     lines: list[list[Text]] = []
     for run in runs:
-        shown = figures(run, now)
+        iteration, total = run.get("iteration"), run.get("train_iterations")
+        done = percent(iteration / total) if iteration is not None and total else DASH
+        shown = figures(run, now) | {"done": Figure(done), "mfu": Figure(percent(run.get("mfu")))}
         state = _state(run, shown["state"], noted=width >= _WIDE)
-        lines.append([Text(clean_label(run["run"])), state, *(_cell(read(run, shown)) for read in _FIGURES.values())])
+        lines.append([Text(clean_label(run["run"])), state, *(_cell(shown[key]) for key in _FIGURES.values())])
     widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
     widths[0] = min(widths[0], _NAME)
     kept = fitting(headers, widths, _FIRST, width, gap=1)
@@ -249,9 +236,7 @@ def _table(runs: Sequence[Run], now: float, width: int) -> Table:
     return grid([headers[place] for place in kept], rows, [place > 1 for place in kept], gap=1)
 
 
-def _cell(told: str | Figure) -> Text:
-    if isinstance(told, str):
-        return Text(told)
+def _cell(told: Figure) -> Text:
     return Text(told.text.removesuffix(" ago").replace("\u00a0", " "), style=_STYLES.get(told.tone, ""))
 
 

@@ -12,7 +12,6 @@ the list is not empty; `first` is the type of a list's first item. A class may h
 message) for what its values together have wrong.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -216,5 +215,7 @@ def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[
 
 
 def _nearest(word: Any, names: list[str]) -> str | None:
+    import difflib  # most configurations have no unknown key
+
     close = difflib.get_close_matches(str(word)[:100], names, n=1)
     return f'did you mean "{close[0]}"?' if close else None

@@ -19,7 +19,6 @@ from megatron_monitor.config.intake import IntakeSettings, KafkaSettings
 from megatron_monitor.config.policies import Policy
 from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.detectors import DETECTORS, IncidentKind
-from megatron_monitor.incidents import MessageLimit
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.scalars import FilePath, Name
 from megatron_monitor.units import PositiveSeconds, Seconds
@@ -207,8 +206,6 @@ class Config(Struct, frozen=True, kw_only=True):
     """An incident that still fires is notified again after this: Alertmanager's default."""
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
     """Incident kind -> how long it must last before it is notified; none: at once."""
-    message_limit: MessageLimit = MessageLimit()
-    """Messages of one kind that a run may send in a while; what is above it is suppressed (monitor/incidents.py)."""
     run_retention: Seconds = 3600.0
     """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000

@@ -39,6 +39,7 @@ from typing import Any
 import msgspec
 
 from megatron_monitor import __version__
+from megatron_monitor.alerts import Alerts
 from megatron_monitor.config import Config
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.counters import count_lines
@@ -74,7 +75,10 @@ class Core(Watched):
         self.wanted_jobs: set[str] = set()
         """Runs of which somebody waits for Slurm's answer."""
         self.outbox = Outbox()
-        self._over = False
+        self.alerts = Alerts()
+        self.unposted: Mapping[str, int] = {}
+        """By notifier, how many Alertmanagers did not accept the last post."""
+        self._stopped = self._over = False
         self.place: Place | None = None
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
@@ -82,13 +86,13 @@ class Core(Watched):
         self._sealed = Charts({})
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
+        self.counts.add("state_save_failures_total", by=0.0)  # what increases from nothing has no rate
 
     def begin(self, config: Config, judge: Judge) -> None:
         """Nothing is followed yet, and nothing is known of any run."""
         super().begin(config, judge)
         for extension in self.extensions:
             extension.configure(config)
-        self.counts.set("run_retention_seconds", config.run_retention)
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
@@ -125,6 +129,9 @@ class Core(Watched):
         """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
         transitions since the last call.
         """
+        events = self.judge.events
+        if events.away_since is not None and events.back_at is None:
+            events.back_at = now + self.wall_offset
         self._settle(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
@@ -190,9 +197,13 @@ class Core(Watched):
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def end_runs(self) -> None:
-        """The runs end with the daemon: from now on they are shown without deadlines and open incidents."""
-        self._over = True
+    def stop_runs(self, at: float, *, over: bool) -> None:
+        """The daemon stops in order (`at`: Unix seconds): nobody watches, so no deadline is shown. `over`: the runs end
+        with it, and their incidents too.
+        """
+        self._stopped, self._over = True, over
+        if over:
+            self.alerts.end_all(at)
         for run in self.runs.values():
             run.dirty = True
 
@@ -204,11 +215,12 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        found = (show(run, now, self.config, self.aside, self._shown_run, asked, over=self._over) for run in runs)
+        ends = {"stopped": self._stopped, "over": self._over}
+        found = (show(run, now, self.config, self.aside, self._shown_run, asked, **ends) for run in runs)
         shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
-        self.counts.set("runs", len(shown))
+        self.counts.set("runs", 0 if self._over else len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
@@ -238,7 +250,7 @@ class Core(Watched):
         for (receiver, outcome), many in self.outbox.take_outcomes().items():
             self.counts.add("notifications_total", receiver, outcome, by=many)
         self.counts.clear("notifications_owed")
-        for receiver, many in self.outbox.owed().items():
+        for receiver, many in {**self.outbox.owed(), **self.unposted}.items():
             self.counts.set("notifications_owed", many, receiver)
         for source in self.sources.values():
             count_lines(self.counts, source)
@@ -250,7 +262,9 @@ class Core(Watched):
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
         saved = self.save(now)
         self.saved = Waiting(saved)
-        self.begin(config, Judge(config))
+        judge = Judge(config)
+        judge.events = self.judge.events
+        self.begin(config, judge)
         self.touch_all()
         return saved.positions
 
@@ -296,7 +310,7 @@ class Core(Watched):
 
     def _owing(self, saved: Saved) -> Saved:
         """With what others are owed, and what is counted of that."""
-        saved.owed = self.outbox.save()
+        saved.owed, saved.events, saved.alerts = self.outbox.save(), self.judge.events, self.alerts
         counts = self.counted().values
         saved.counts |= {name: list(counts[name].items()) for name in _OWED_COUNTS if name in counts}
         return saved
@@ -341,6 +355,8 @@ class Core(Watched):
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
+        self.judge.events, self.alerts = saved.events, saved.alerts
+        self.judge.events.away_since, self.judge.events.back_at = saved.heard_at + saved.wall_offset, None
         for extension in self.extensions:
             if (data := saved.extensions.get(extension.name)) is not None:
                 try:

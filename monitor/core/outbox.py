@@ -94,11 +94,6 @@ class Outbox:
             self.last = number = next(self._numbers)
             self._lane(name).waiting[number] = Owed(number, message, now)
 
-    def suppress(self, receivers: Iterable[str]) -> None:
-        """A message is above the limit of its run and kind: none of these gets it."""
-        for name in receivers:
-            self._count(name, "suppressed")
-
     def receivers(self, names: Iterable[str]) -> None:
         """These are configured now; what others are owed is dropped."""
         wanted = list(names)

@@ -12,10 +12,12 @@ from sys import intern
 import msgspec
 from msgspec import Struct, field
 
+from megatron_monitor.alerts import Alerts
 from megatron_monitor.charts.history import Sealed
 from megatron_monitor.core.ended import Ended
 from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.outbox import Owed
+from megatron_monitor.events import Events
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.identity import Member
 from megatron_monitor.judgement import Judged
@@ -84,7 +86,11 @@ class Saved(OfLog):
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
-    """By notifier, the messages that it has not accepted yet. With its counts a part of its own."""
+    """By notifier, the messages that it has not accepted yet. With `events`, `alerts` and counts a part of its own."""
+    events: Events = field(default_factory=Events)
+    """Which incidents are one event."""
+    alerts: Alerts = field(default_factory=Alerts)
+    """What an Alertmanager is shown."""
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
@@ -198,7 +204,8 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         saved = decode(parts.pop(MONITOR), type=Saved)
         saved.extensions = kept
         owing = decode(parts.pop(OWED), type=Saved)
-        saved.owed, saved.counts = owing.owed, saved.counts | owing.counts
+        saved.owed, saved.events, saved.alerts = owing.owed, owing.events, owing.alerts
+        saved.counts |= owing.counts
         saved.charts = names
         saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])
     except (msgspec.MsgspecError, KeyError) as error:

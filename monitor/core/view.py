@@ -38,20 +38,23 @@ def show(
     added: Added = _nothing,
     asked: Asked = EVERYTHING,
     *,
+    stopped: bool = False,
     over: bool = False,
 ) -> RunSnapshot | None:
     """The run as HTTP shows it, with what is `added`; one that cannot be shown as it was last, if it ever was."""
     try:
-        return _shown(run, now, config, added, asked, over=over)
+        return _shown(run, now, config, added, asked, stopped=stopped, over=over)
     except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
         aside.note("page", run.state.name, error)
         return run.shown
 
 
-def _shown(run: Run, now: float, config: Config, added: Added, asked: Asked, *, over: bool = False) -> RunSnapshot:
+def _shown(
+    run: Run, now: float, config: Config, added: Added, asked: Asked, *, stopped: bool, over: bool
+) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
     samples are made anew, its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with
-    an incident the page is made too, for incidents stand there. `over`: as view_of says.
+    an incident the page is made too, for incidents stand there. `stopped`, `over`: as view_of says.
     """
     shown, name = run.shown, run.state.name
     page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
@@ -60,7 +63,7 @@ def _shown(run: Run, now: float, config: Config, added: Added, asked: Asked, *, 
     if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
         return shown
     page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
-    view = view_of(run, config, run.actions, over=over, identity=run.identity)
+    view = view_of(run, config, run.actions, stopped=stopped, over=over, identity=run.identity)
     made: dict[str, Any] = {"samples": samples_of(view)}
     if page:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
@@ -88,12 +91,15 @@ def view_of(
     config: Config,
     actions: Iterable[str] = (),
     *,
+    stopped: bool = False,
     over: bool = False,
     identity: Mapping[str, Any] = _NO_IDENTITY,
 ) -> View:
-    """What metrics and pages read of it. `over`: it ends with the daemon, and nothing is expected of it."""
+    """What metrics and pages read of it. `stopped`: the daemon stops in order, and nothing is expected of the run;
+    `over`: the run ends with it.
+    """
     state = run.state
-    deadline = None if run.archived or state.lost or over else hang.deadline(state, config.detectors.hang)
+    deadline = None if run.archived or state.lost or stopped else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
     gone = over or run.archived or name == "finished"  # its nodes are another's by now
     nodes = () if gone else tuple(countable_nodes(state, config.max_run_nodes))

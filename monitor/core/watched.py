@@ -76,6 +76,7 @@ class Watched:
             self._put_out([source])
             return False
         if (dropped := self.runs.make_room(busy)) is not None:
+            self._close(dropped, "it had ended, and another run needs its place", now)
             self.touch(dropped.log)
             self._put_out(self.sources.of_run(dropped.log))
             return True
@@ -91,7 +92,7 @@ class Watched:
         why = f"max_runs: {most} runs are watched, and this one has been silent for longest"
         _log.warning("run=%r %s", silent.state.name, why)
         self._keep_page(silent, now)
-        self.of_run(silent, lambda: self.judge.give_up(silent, why, now))
+        self._close(silent, why, now)
         self.runs.drop(silent)
         self.touch(silent.log)
         return True
@@ -106,8 +107,13 @@ class Watched:
         """Drop the run if it has expired; the page keeps what it showed."""
         if self.runs.expired(run, now):
             self._keep_page(run, now)
+            self._close(run, "it ended longer ago than run_retention", now)
             self.runs.drop(run)
             self.touch(run.log)
+
+    def _close(self, run: Run, why: str, now: float) -> None:
+        """The run is dropped: what is open of it is open no more."""
+        self.of_run(run, lambda: self.judge.give_up(run, why, now), failed=bool(run.failed))
 
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown

@@ -71,8 +71,8 @@ class Detector(Struct, frozen=True):
     """deadlines(state, settings): the instants, past or to come, at which time alone may change the verdict."""
     inhibited_by: tuple[str, ...] = ()
     """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
-    messages: Literal["event", "level", "each"] = "event"
-    """For the limit of messages (incidents.py): a level that returns soon is the same; `each` is never kept back."""
+    level: bool = False
+    """It is a level that comes and goes: one that returns within minutes is the same incident (incidents.py)."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:

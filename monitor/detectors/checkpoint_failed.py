@@ -48,6 +48,18 @@ class Save(Struct):
     scheduled: bool = False
 
 
+class Failed(Struct):
+    """A save that failed, and those before it that did."""
+
+    at: float
+    """When the first one did."""
+    iteration: int = 0
+    """Of the last one, 0 where unknown."""
+    reason: str = ""
+    in_a_row: int = 0
+    exception: bool = False
+
+
 class Memory(Struct):
     """Saves under way, and the last one that failed."""
 
@@ -55,12 +67,7 @@ class Memory(Struct):
     completed: int = 0
     longest_async: int | None = None
     file_open: bool = False
-    failed: int | None = None
-    """Its iteration, 0 where unknown."""
-    reason: str = ""
-    failed_at: float | None = None
-    in_a_row: int = 0
-    exception: bool = False
+    failed: Failed | None = None
 
 
 def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
@@ -111,9 +118,9 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
     memory.completed += 1
     memory.file_open = False
     done = iteration if iteration is not None else state.past.checkpoints.last_iteration
-    mended = memory.failed is not None and (done is None or done >= memory.failed)
+    mended = memory.failed is not None and (done is None or done >= memory.failed.iteration)
     if mended:
-        memory.failed, memory.failed_at, memory.reason, memory.in_a_row, memory.exception = None, None, "", 0, False
+        memory.failed = None
         memory.pending = [other for other in memory.pending if (other.iteration or 0) > (done or 0)]
     return mended
 
@@ -132,22 +139,21 @@ def _broken(state: RunState, memory: Memory, message: str, *, disk: bool) -> boo
     held = next((save for save in reversed(memory.pending) if not save.scheduled and not save.lines), None)
     if held is None and not (disk and (memory.file_open or memory.pending)):
         return False
-    if memory.exception and memory.failed_at is not None and held is None:
+    if held is None and memory.failed is not None and memory.failed.exception:
         return False
     save = held or (memory.pending[-1] if memory.pending else None)
     if save is not None:
         memory.pending.remove(save)
     iteration = save.iteration if save is not None else state.launch.latest.iteration
-    _fail(memory, iteration, message.strip()[:300], state.updated_at)
-    memory.exception = True
+    _fail(memory, iteration, message.strip()[:300], state.updated_at).exception = True
     return True
 
 
-def _fail(memory: Memory, iteration: int | None, reason: str, at: float) -> None:
-    if memory.failed is None:
-        memory.failed_at = at
-    memory.failed, memory.reason = iteration or 0, reason
-    memory.in_a_row += 1
+def _fail(memory: Memory, iteration: int | None, reason: str, at: float) -> Failed:
+    memory.failed = failed = memory.failed or Failed(at)
+    failed.iteration, failed.reason = iteration or 0, reason
+    failed.in_a_row += 1
+    return failed
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointFailedSettings) -> bool:
@@ -192,25 +198,25 @@ def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFa
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
     """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
-    failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
-    if failed is None:
-        failed, reason, in_a_row = _ended_inside(state.launch, memory), "the run ended inside: it may be partial", 1
+    failed, since = memory.failed, memory.failed.at if memory.failed else None
+    if failed is None and (cut := _ended_inside(state.launch, memory)) is not None:
+        failed = Failed(state.updated_at, cut, "the run ended inside: it may be partial", 1)
     if failed is None:
         return CLEAR
     complete = state.past.checkpoints.last_iteration
-    severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
+    severity: Severity = "critical" if failed.exception or failed.in_a_row > 1 else "warning"
     risk = at_risk_seconds(state) or 0.0
     lost = f", {risk:.0f} s of training at risk" if risk else ""
     last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
-    summary = f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{lost}"
+    summary = f"the checkpoint of iteration {failed.iteration or '?'} failed: {failed.reason}; {last}{lost}"
     evidence = {
-        "failed_iteration": failed or None,
-        "reason": reason,
-        "failed_in_a_row": in_a_row,
+        "failed_iteration": failed.iteration or None,
+        "reason": failed.reason,
+        "failed_in_a_row": failed.in_a_row,
         "last_complete_iteration": complete,
         "at_risk_seconds": round(risk, 1),
     }
-    return Verdict("firing", severity, summary, evidence, onset=failed or None, since=memory.failed_at)
+    return Verdict("firing", severity, summary, evidence, onset=failed.iteration or None, since=since)
 
 
 def _ended_inside(launch: Launch, memory: Memory) -> int | None:

@@ -157,6 +157,6 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
 
 
 DETECTOR = Detector(
-    CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), messages="level",
+    CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), level=True,
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
 )  # fmt: skip

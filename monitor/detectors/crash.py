@@ -208,4 +208,4 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
     return stated(fields)
 
 
-DETECTOR = Detector(CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each")
+DETECTOR = Detector(CrashSettings, check, memory=CrashMemory, deadlines=deadlines)

@@ -99,4 +99,4 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.launch.last_iteration or 0) > reached
 
 
-DETECTOR = Detector(CrashLoopSettings, check, messages="each")
+DETECTOR = Detector(CrashLoopSettings, check)

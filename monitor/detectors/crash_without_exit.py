@@ -65,4 +65,4 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     return Verdict("firing", "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
 
 
-DETECTOR = Detector(CrashWithoutExitSettings, check, deadlines=deadlines, messages="each")
+DETECTOR = Detector(CrashWithoutExitSettings, check, deadlines=deadlines)

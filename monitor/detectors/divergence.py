@@ -164,4 +164,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     return Verdict("firing", severity, summary, evidence, onset=rise.onset, since=rise.since)
 
 
-DETECTOR = Detector(DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")
+DETECTOR = Detector(DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), level=True)

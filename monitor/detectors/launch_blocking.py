@@ -7,7 +7,6 @@ The variable leaves no trace within a launch: it is slower as a whole than the r
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -77,26 +76,30 @@ def _compared(
 ) -> Verdict:  # fmt: skip
     blocking, free = (here, other) if on else (other, here)
     cost = math.expm1(blocking.level - free.level)
-    world = state.launch.topology.world_size
-    found = None
+    world, found = state.launch.topology.world_size, None
     if blocking.profile is not None and free.profile is not None:
         found = attribute(free.profile, blocking.profile, state.launch.topology.pipeline_parallel_size)
     risky = world is None or world >= _RISK
     if cost < settings.cost if on else not risky:
         return CLEAR
-    if on:
+    against = "unset it, unless it was set against a hang"
+    if risky:
         against = "runs of this size have hung without it, weigh the one against the other"
-        summary = (
-            f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
-            f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; "
-            f"{against if risky else 'unset it, unless it was set against a hang'}{_where(found)}"
-        )
-        return _firing(memory, here, "warning", summary, cost, "1", found)
     summary = (
-        f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung without "
-        f"it; it cost {100 * cost:.1f} % here"
+        f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
+        f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; {against}{_where(found)}"
+        if on
+        else f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung "
+        f"without it; it cost {100 * cost:.1f} % here"
     )
-    return _firing(memory, here, "info", summary, cost, "0", found)
+    evidence = {
+        "seconds_per_iteration": round(math.exp(here.level), 4),
+        "cost_ratio": round(cost, 4),
+        "cuda_launch_blocking": "1" if on else "0",
+        **(words.evidence(found, None) if found is not None else {}),
+    }
+    severity: Severity = "warning" if on else "info"
+    return Verdict("firing", severity, summary, evidence, onset=here.first_iteration, since=memory.at)
 
 
 def _where(found: Attribution | None) -> str:
@@ -109,17 +112,4 @@ def _where(found: Attribution | None) -> str:
     return f"; {words.sentence(found)}{other}"
 
 
-def _firing(
-    memory: Memory, here: slowdown.Segment, severity: Severity, summary: str, cost: float, value: str,
-    found: Attribution | None,
-) -> Verdict:  # fmt: skip
-    evidence: dict[str, Any] = {
-        "seconds_per_iteration": round(math.exp(here.level), 4),
-        "cost_ratio": round(cost, 4),
-        "cuda_launch_blocking": value,
-        **(words.evidence(found, None) if found is not None else {}),
-    }
-    return Verdict("firing", severity, summary, evidence, onset=here.first_iteration, since=memory.at)
-
-
-DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(LaunchBlockingSettings, check, Memory, update, level=True)

@@ -75,23 +75,11 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
     """See the scale of each step."""
     launch = state.launch
     lines, first, changed = launch.whole_lines, launch.first_iteration, False
-    low, block = math.log2(2 * settings.minimum), settings.block
-    scale_before, level = 0.0, 0.0
     for step in steps:
         scale = step.loss_scale
         if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not memory.line_scale):
             continue  # bf16 prints none or 1.0: there is nothing to scale
-        if scale != scale_before:
-            scale_before, level = scale, math.log2(scale)
-        known, iteration = memory.line_scale, step.iteration
-        calm = level == known and level > low and memory.search.over and not memory.counted and not memory.reason
-        if calm and iteration - memory.block_from < block:
-            memory.block.append(level)  # all but a few steps of a healthy run end here
-            if lines and step.grad_norm is not None:  # the Trainer's may come behind the step
-                memory.norms.append(step.grad_norm)
-            memory.highest = max(memory.highest, level)
-            continue
-        changed |= _seen(memory, step, level, lines, first == iteration, settings)
+        changed |= _seen(memory, step, math.log2(scale), lines, first == step.iteration, settings)
     return changed
 
 
@@ -257,4 +245,4 @@ def _of_gradients(memory: Memory) -> str:
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)
-DETECTOR = Detector(LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+DETECTOR = Detector(LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, level=True)

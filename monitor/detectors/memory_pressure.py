@@ -222,4 +222,4 @@ def _leak_text(leak: dict[str, Any]) -> str:
 
 
 _LISTENS = (MemoryReported, FailureSeen)
-DETECTOR = Detector(MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level")
+DETECTOR = Detector(MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, level=True)

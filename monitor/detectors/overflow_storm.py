@@ -214,4 +214,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     return Verdict("firing", severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")
+DETECTOR = Detector(OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), level=True)

@@ -18,4 +18,4 @@ def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) ->
     return Verdict("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
 
 
-DETECTOR = Detector(NoSettings, check, messages="each")
+DETECTOR = Detector(NoSettings, check)

@@ -7,7 +7,8 @@ repeats its past exactly. What a person changed on purpose (other arguments for 
 
 import bisect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -20,59 +21,57 @@ from megatron_monitor.units import Ratio, Seconds
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
 
 
+class Line(NamedTuple):
+    """What a run printed at an iteration."""
+
+    iteration: int
+    rate: float | None
+    batch: int | None
+    samples: int | None
+
+
 class Past(Struct):
-    """What a run printed by iteration, thin enough to keep: learning rate, batch size, consumed samples."""
+    """The lines of a run, thin enough to keep."""
 
-    iterations: list[int] = field(default_factory=list)
-    rates: list[float | None] = field(default_factory=list)
-    batches: list[int | None] = field(default_factory=list)
-    samples: list[int | None] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
-    def add(self, iteration: int, rate: float | None, batch: int | None, samples: int | None) -> None:
+    def add(self, line: Line) -> None:
         """One more line. An iteration that was seen before adds nothing: it is computed again."""
-        if self.iterations and iteration <= self.iterations[-1]:
+        if self.lines and line.iteration <= self.lines[-1].iteration:
             return
-        self.iterations.append(iteration)
-        self.rates.append(rate)
-        self.batches.append(batch)
-        self.samples.append(samples)
-        if len(self.iterations) > _KEPT:
-            columns: tuple[list[Any], ...] = (self.iterations, self.rates, self.batches, self.samples)
-            for column in columns:
-                column[: _KEPT // 2] = column[: _KEPT // 2 : 2]
+        self.lines.append(line)
+        if len(self.lines) > _KEPT:
+            self.lines[: _KEPT // 2] = self.lines[: _KEPT // 2 : 2]
 
     @property
     def interval(self) -> int:
         """Iterations between the last two lines."""
-        return max(1, self.iterations[-1] - self.iterations[-2]) if len(self.iterations) > 1 else 1
+        return max(1, self.lines[-1].iteration - self.lines[-2].iteration) if len(self.lines) > 1 else 1
 
-    def _around(self, iteration: int) -> tuple[int, int] | None:
-        """The places before and after an iteration, the last two for one beyond; None before all that is known."""
-        if not self.iterations or iteration < self.iterations[0]:
+    def around(self, iteration: int) -> tuple[Line, Line] | None:
+        """The lines before and after an iteration, the last two for one beyond; None before all that is known."""
+        lines = self.lines
+        if not lines or iteration < lines[0].iteration:
             return None
-        after = min(max(1, bisect.bisect_left(self.iterations, iteration)), len(self.iterations) - 1)
-        return max(0, after - 1), after
+        after = min(max(1, bisect.bisect_left(lines, iteration, key=itemgetter(0))), len(lines) - 1)
+        return lines[max(0, after - 1)], lines[after]
 
-    def at(self, values: list[float | None] | list[int | None], iteration: int) -> tuple[float, float] | None:
-        """(value, its change per iteration) of a column at an iteration, as the lines around it say."""
-        places = self._around(iteration)
-        if places is None:
+    def at(self, column: Literal["rate", "samples"], iteration: int) -> tuple[float, float] | None:
+        """(value, its change per iteration) at an iteration, as the lines around it say."""
+        low, high = self.around(iteration) or (None, None)
+        one, two = getattr(low, column, None), getattr(high, column, None)
+        if low is None or high is None or one is None or two is None:
             return None
-        low, high = places
-        one, two = values[low], values[high]
-        if one is None or two is None:
-            return None
-        steps = self.iterations[high] - self.iterations[low]
-        if not steps and iteration != self.iterations[low]:
+        steps = high.iteration - low.iteration
+        if not steps and iteration != low.iteration:
             return None  # one line gives no slope
         slope = (two - one) / steps if steps else 0.0
-        return one + slope * (iteration - self.iterations[low]), abs(slope)
+        return one + slope * (iteration - low.iteration), abs(slope)
 
     def batches_at(self, iteration: int) -> tuple[int, int] | None:
         """(smallest, largest) batch size of the lines around an iteration."""
-        places = self._around(iteration)
-        around = [value for place in set(places or ()) if (value := self.batches[place])]
-        return (min(around), max(around)) if around else None
+        known = [line.batch for line in self.around(iteration) or () if line.batch]
+        return (min(known), max(known)) if known else None
 
 
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
@@ -153,15 +152,15 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Res
             memory.rate_awaited = False
             changed |= _first_rate(memory, step, settings)
         if step.counted if lines else rate is not None and iteration:
-            memory.past.add(iteration, rate, step.batch_size, step.samples)
+            memory.past.add(Line(iteration, rate, step.batch_size, step.samples))
     return changed
 
 
 def _first_rate(memory: Memory, step: Step, settings: ResumeSettings) -> bool:
     """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
     past = memory.older or memory.past
-    jump = step.iteration - past.iterations[-1] if past.iterations else 0
-    if not past.iterations or jump > 2 * past.interval:
+    jump = step.iteration - past.lines[-1].iteration if past.lines else 0
+    if not past.lines or jump > 2 * past.interval:
         return False
     found = list(_rate(past, step, max(past.interval, jump), settings))
     if found:
@@ -185,7 +184,7 @@ def _later(memory: Memory, step: Step, rate: float | None, settings: ResumeSetti
 def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettings) -> bool:
     had = bool(memory.found)
     memory.attempt, memory.expected_rate = state.launch.number, None
-    pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
+    pasts = [past for past in (memory.past, memory.older) if past is not None and past.lines]
     compared = [(_compare(state, memory, past, step, settings), past) for past in pasts]
     found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
     plan = state.launch.topology.schedule, state.launch.train_iterations
@@ -193,7 +192,7 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
     memory.schedule, memory.total = plan
     memory.found, memory.rate_awaited = [], not state.launch.whole_lines
     _take(memory, step, found)
-    anew = bool(past.iterations) and step.iteration <= past.iterations[0]
+    anew = bool(past.lines) and step.iteration <= past.lines[0].iteration
     memory.older, memory.past = past if found else None, Past() if found or anew else past
     memory.skipped_to, memory.left_early = None, False
     return had or bool(found)
@@ -211,7 +210,8 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
     """All that does not go on from this past."""
     launch = state.launch
     iteration = step.iteration
-    last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
+    last, every = past.lines[-1].iteration, past.interval
+    jump = iteration - last
     if jump > 2 * every:
         # Lines were lost, or iterations: what the schedule should be now is not known.
         if memory.skipped_to is not None or not _ahead(past, step, jump, settings):
@@ -241,7 +241,7 @@ def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str
 
 
 def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    samples, found, before = step.samples, past.at(past.samples, step.iteration), past.batches_at(step.iteration)
+    samples, found, before = step.samples, past.at("samples", step.iteration), past.batches_at(step.iteration)
     if samples is None or found is None:
         return
     expected, _ = found
@@ -252,7 +252,7 @@ def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[
 
 
 def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    expected, rate = past.at(past.rates, step.iteration), step.learning_rate
+    expected, rate = past.at("rate", step.iteration), step.learning_rate
     if expected is None or rate is None or expected[0] <= 0:
         return
     value, slope = expected
@@ -263,10 +263,10 @@ def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Itera
 
 def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:
     """A jump forward that the counter of samples does not show."""
-    samples, known, batch = step.samples, past.samples[-1], step.batch_size
+    samples, known, batch = step.samples, past.lines[-1].samples, step.batch_size
     if samples is None or known is None or not batch:
         return False
-    smallest = min(batch, past.batches[-1] or batch)
+    smallest = min(batch, past.lines[-1].batch or batch)
     return samples - known < (1 - settings.samples) * smallest * jump - 2 * batch
 
 

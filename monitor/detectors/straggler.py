@@ -97,14 +97,22 @@ def _take(launch: Launch, memory: Memory, timed: Timed, at: float, settings: Str
     memory.last.append(ratio)
     del memory.last[:-_LAST]
     base, limit = memory.base, memory.limit
-    if len(memory.last) < _LAST or (memory.found is None and ratio - base <= limit / 2):
+    if len(memory.last) < _LAST:
         return False
     excess = median(memory.last) - base
-    if memory.found is not None:
-        return _see_end(memory, excess, limit)
-    if excess <= limit or sum(x - base > limit / 2 for x in memory.last) < _MOST:
+    still = ratio - base > limit / 2 and sum(x - base > limit / 2 for x in memory.last) >= _MOST
+    return _weigh(memory, excess, limit, Found(timed.iteration, at, excess) if still and excess > limit else None)
+
+
+def _weigh(memory: Memory, excess: float, limit: float, found: Found | None) -> bool:
+    """`found` where nothing stood out before; what does lasts until its `excess` is half of the limit or less."""
+    if memory.found is None:
+        memory.found = found
+        return found is not None
+    if excess > limit / 2:
+        memory.found.excess = excess
         return False
-    memory.found = Found(timed.iteration, at, excess)
+    memory.found = None
     return True
 
 
@@ -162,15 +170,6 @@ def _peers(
     return True
 
 
-def _see_end(memory: Memory, excess: float, limit: float) -> bool:
-    assert memory.found is not None
-    if excess > limit / 2:
-        memory.found.excess = excess
-        return False
-    memory.found = None
-    return True
-
-
 def on_event(state: RunState, memory: Memory, event: StragglerReported, settings: StragglerSettings) -> bool:
     """Megatron's own report names the rank with the lowest throughput."""
     launch = state.launch
@@ -189,12 +188,9 @@ def on_event(state: RunState, memory: Memory, event: StragglerReported, settings
         return False
     excess = median(memory.shares[-_REPORTS:]) - usual
     limit = math.log1p(settings.threshold)
-    if memory.found is not None:
-        return _see_end(memory, excess if memory.reports > 1 else 0.0, limit)
-    if memory.reports < _REPORTS or excess <= limit:
-        return False
-    memory.found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank)
-    return True
+    named = memory.reports >= _REPORTS and excess > limit
+    found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank) if named else None
+    return _weigh(memory, excess if memory.reports > 1 else 0.0, limit, found)
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: StragglerSettings) -> Verdict:
@@ -219,6 +215,6 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
 
 
 DETECTOR = Detector(
-    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
+    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), level=True,
     inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
 )  # fmt: skip

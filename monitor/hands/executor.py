@@ -82,10 +82,8 @@ class Executor(Asking[Order, StepDone]):
                 return self._resubmit(order)
             if order.check:
                 self._unchanged(order)
-        except RefusedError as why:
-            return False, f"{NOT_DONE}{why}"
-        except LaterError as why:
-            if order.action == "resubmit":
+        except (RefusedError, LaterError) as why:
+            if order.action == "resubmit" and isinstance(why, LaterError):
                 raise
             return False, f"{NOT_DONE}{why}"
         if order.action == "dump_stacks":

@@ -4,12 +4,16 @@ Asked when a policy plans, and again before each step. What only Slurm can tell 
 that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.core import Core
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import TOGETHER, Source, Sources
+from megatron_monitor.identity import key_of
 from megatron_monitor.incidents import Incident
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.phases import ENDED
@@ -39,6 +43,30 @@ class Facts(Struct, frozen=True):
     """Another running job that writes the same run."""
     own_job: str = ""
     """The job that the monitor itself runs in."""
+
+
+def facts_of(run: Run, core: Core, own_job: str) -> Facts:
+    """Of the files that tell steps, or of all where none does, those count that were written last."""
+    job, sources = run.state.job or Job("", ""), _streams(core.sources, [run.log])
+    tell = [source for source in sources if source.has_steps or source.member.steps] or sources
+    newest = max((source.mtime for source in tell), default=0.0)
+    lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
+    ids, outputs, site = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}, core.config.slurm.job_from
+    numbers = {key_of(path, site).id for path in lately} if site is not None else set()
+    mates = {name for name, other in core.runs.items() if other.state.job is not None and other.state.job.id in ids}
+    mates = mates.union(run.identity.get("shares_job_with", ())) - {run.state.name}
+    return Facts(
+        proven=not (lately.isdisjoint(outputs) and numbers.isdisjoint(ids)),
+        owners=frozenset(source.owner for source in sources),
+        others=[core.runs[name].state for name in sorted(mates & core.runs.keys())],
+        undecided=any(source.waiting for source in (*sources, *_streams(core.sources, mates))),
+        beside=run.state.beside,
+        own_job=own_job,
+    )
+
+
+def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
+    return [source for run in runs for source in followed.of_run(run)]
 
 
 def may_act(state: RunState, incident: Incident, facts: Facts) -> str:

@@ -57,7 +57,7 @@ def matches(policy: Policy, run: str, incident: Incident) -> bool:
     return (
         incident.incident in policy.incidents
         and RANK[incident.severity] >= RANK[policy.minimum_severity]
-        and (incident.kept_back or not incident.quiet)
+        and not incident.quiet
         and (not policy.phases or incident.phase in policy.phases or (in_step and "training" in policy.phases))
         and (not policy.failures or incident.incident != "crash" or failure in policy.failures)
         and (not policy.runs or any(fnmatchcase(run, pattern) for pattern in policy.runs))
@@ -71,7 +71,8 @@ def plan(
     """What the policy has to do; None where it was done, or is under way. `since` when the incident is one for this
     policy, and since when the run has been `watched` without a gap.
     """
-    if any(_same(course, policy, state, incident) for course in record.courses):
+    same = state.name, policy.dry_run, policy.name, incident.incident, incident.opened_at  # a dry run hinders nobody
+    if any((one.run, one.dry_run, one.policy, one.incident, one.opened_at) == same for one in record.courses):
         return None
     returned = watched > incident.opened_at
     at = max(since, watched) + max(policy.lasting, _RETURNED if returned else 0.0)
@@ -89,11 +90,15 @@ def plan(
 
 
 def choice(policy: Policy, state: RunState, record: Record, before: int) -> tuple[Sequence[Action], bool]:
-    """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
-    is known to have made without a new checkpoint.
+    """What the policy is for, and whether it gives up: then without a restart, a job that would be requeued is ended.
+    `before`: restarts that somebody else is known to have made without a new checkpoint.
     """
-    gave_up = bool(restarts(policy.actions)) and max(before, _attempts(policy, state, record)) >= policy.attempts
-    return _last_actions(policy.actions) if gave_up else policy.actions, gave_up
+    last = state.past.checkpoints.last_iteration
+    own = sum(one.restarts and one.checkpoint == last for one in _counting(policy, state, record))
+    if not restarts(policy.actions) or max(before, own) < policy.attempts:
+        return policy.actions, False
+    kept: list[Action] = [action for action in policy.actions if not isinstance(action, RESTARTS)]
+    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in policy.actions) else kept, True
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -123,13 +128,6 @@ def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
     )
 
 
-def _same(course: Course, policy: Policy, state: RunState, incident: Incident) -> bool:
-    """A dry run of it is not the same: it hinders nobody who then switches the policy on."""
-    if course.run != state.name or course.dry_run != policy.dry_run:
-        return False
-    return (course.policy, course.incident, course.opened_at) == (policy.name, incident.incident, incident.opened_at)
-
-
 def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts, record: Record, now: float) -> str:
     """Why the policy does nothing here, whatever its actions are."""
     if record.began_at is None or incident.since < record.began_at:
@@ -137,7 +135,9 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts
     if any(course.open for course in record.courses if course.run == state.name):
         return "another policy is at work"
     own = _counting(policy, state, record)
-    if _today(policy, own, now) >= policy.per_day:
+    # Who ends or restarts counts with all others that do.
+    done = [one for one in own if one.policy == policy.name or (policy.acts and one.acts)]
+    if sum(now - one.planned_at < _DAY for one in done) >= policy.per_day:
         return f"policies have acted {policy.per_day} times in 24 hours"
     if all(isinstance(action, Notify) for action in policy.actions):
         return UNREADABLE if state.lost or state.unreadable else ""
@@ -155,27 +155,9 @@ def _dealt_with(policy: Policy, state: RunState, own: Sequence[Course]) -> str:
     return f"policy {dealt.policy} has dealt with job {dealt.job}" if dealt is not None else ""
 
 
-def _today(policy: Policy, own: Sequence[Course], now: float) -> int:
-    """How often it has acted in 24 hours; who ends or restarts counts with all others that do."""
-    done = [course for course in own if course.policy == policy.name or (policy.acts and course.acts)]
-    return sum(now - course.planned_at < _DAY for course in done)
-
-
 def _counting(policy: Policy, state: RunState, record: Record) -> list[Course]:
     """What was done with the run. For a dry run, dry ones count as if they had been carried out."""
     return [one for one in record.courses if one.run == state.name and (policy.dry_run or not one.dry_run)]
-
-
-def _attempts(policy: Policy, state: RunState, record: Record) -> int:
-    """Restarts since the last new checkpoint."""
-    last = state.past.checkpoints.last_iteration
-    return sum(course.restarts and course.checkpoint == last for course in _counting(policy, state, record))
-
-
-def _last_actions(actions: Sequence[Action]) -> list[Action]:
-    """The same without a restart: a job that would be requeued is ended."""
-    kept: list[Action] = [action for action in actions if not isinstance(action, RESTARTS)]
-    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in actions) else kept
 
 
 def _step(action: Action, policy: Policy, state: RunState, incident: Incident, actions: Sequence[Action]) -> Step | str:

@@ -179,3 +179,43 @@ def shown(step: Step) -> str:
     if step.action == "notify":
         return f"notify {', '.join(step.to)}"
     return " && ".join(shlex.join(command) for command in step.commands)
+
+
+def commands(course: Course) -> list[str]:
+    """A line for each step: its commands and what became of them."""
+    return [f"{step.action}: {shown(step)}: {step.outcome or step.status}" for step in course.steps]
+
+
+def order(course: Course, index: int) -> Order:
+    """A step, or what is asked before the first of them, or about the job that is to begin."""
+    action, timeout, directory, check, job = "look", None, None, True, course.job
+    commands: list[list[str]] = []
+    if index == ASK:
+        action, commands = course.ending[-1].action, [test for step in course.ending for test in step.tests]
+    elif index == LOOK:
+        job = course.new_job
+    else:
+        step = course.steps[index]
+        action, commands, timeout, directory = step.action, step.commands, step.timeout, step.directory
+        check = not any(one.action in ENDING and one.status == "done" for one in course.steps[:index])
+    return Order(
+        course.number, index, course.run, action, tuple(tuple(command) for command in commands), timeout, directory,
+        job, course.job_started_at, course.job_restarts, course.over, check,
+    )  # fmt: skip
+
+
+def told(course: Course) -> str:
+    """What a course did, in a line."""
+    begin = (
+        f"policy {course.policy}{' (dry run)' if course.dry_run else ''}, {course.incident}, job {course.job or '-'}"
+    )
+    stop = "; restarts no more: no new checkpoint came of the last ones" if course.gave_up else ""
+    parts = []
+    for step in course.steps:
+        if step.status == "dry_run":
+            parts.append(f"would run {shown(step)}")
+        elif step.status in ("waiting", "begun"):
+            parts.append(f"{step.action} {'waits' if step.status == 'waiting' else 'is under way'}: {shown(step)}")
+        else:
+            parts.append(f"{step.action} {step.status}" + (f" ({step.outcome})" if step.outcome else ""))
+    return f"{begin}: {'; '.join(parts)}{stop}"

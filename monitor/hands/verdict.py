@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from megatron_monitor.config.policies import Policy, Requeue, restarts
 from megatron_monitor.detectors.base import RANK, duration
@@ -51,10 +50,6 @@ class Verdict(Struct, frozen=True):
     """The iteration to go on from."""
     same_cause_before: int = 0
     """Launches that ended of it before this one."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As the API has it."""
-        return asdict(self)
 
 
 def verdict_of(

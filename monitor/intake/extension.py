@@ -59,7 +59,7 @@ class Receiver(Service):
         assert self._door is not None
         server, asks, web = self._door.server, config.intake.auth, config.web
         users, tokens = asks.basic_auth_users or web.basic_auth_users, asks.bearer_tokens.values()
-        server.tls, server.auth = self._daemon.tls, Auth(users, tokens) if users or tokens else None
+        server.tls, server.auth = self._daemon.services.tls, Auth(users, tokens) if users or tokens else None
         asked = web.tls_server_config is not None and web.tls_server_config.client_auth_type.startswith("RequireAnd")
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):
             _log.warning("intake.listen=%s: whoever reaches it can push lines: see intake.auth", server.address)

@@ -86,7 +86,7 @@ class Member(Service):
     def start(self) -> None:
         """Join the group. StartError for a property that librdkafka does not know, or a file of `client_files`."""
         self._config = config = self._daemon.followed
-        self._address = self._daemon.page_url or f"http://{self._daemon.address}/"
+        self._address = self._daemon.services.page_url or f"http://{self._daemon.services.address}/"
         try:
             own = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {self._address}"}
             self._consumer = Consumer(

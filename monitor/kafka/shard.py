@@ -263,7 +263,7 @@ class Shard:
             self._prune()
             self.desk.saving.turn(self._at)
             if self.caught_up or clock - self._began_at >= _SETTLE:
-                self.desk.deliveries.turn(self.core.outbox, self._at)
+                self.desk.send(self._at)
         if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
             self._sweep(self._at)
 

@@ -1,51 +1,95 @@
-"""Alertmanager by its API v2: an incident is an alert, its kind, run and severity are labels.
+"""Alertmanager by its API v2: it is shown all alerts, again and again.
 
-Comes in: a Transition. Goes out: one POST of alerts. An alert of a lower severity of the same incident is ended by the
-message with the higher one; a resolved incident ends all of them.
+Comes in: the alerts that stand, and those that ended lately (monitor/alerts.py). Goes out: a POST to each Alertmanager.
+Its labels never change: alertname, cluster, run, incident, severity, event. What people read are annotations.
+An alert that stands is valid for twelve hours, so that a monitor that is down ends none.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
+from msgspec import Meta
+
+from megatron_monitor import scalars
+from megatron_monitor.alerts import Alert
+from megatron_monitor.detectors.base import RANK
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import words
-from megatron_monitor.notifiers.message import SEVERITIES, payload
-from megatron_monitor.notifiers.webhook import Webhook
-from megatron_monitor.units import PositiveSeconds
+from megatron_monitor.notifiers.message import plain
+from megatron_monitor.notifiers.webhook import Posting
+
+_VALID: Final = 12 * 3600.0  # seconds
+_NAMED: Final = 3  # runs of an event that its headline names
 
 
-class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
-    """An Alertmanager, by its API; `url` is its root, as in http://alertmanager:9093."""
+class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
+    """All Alertmanagers of a site: each is posted to, as Prometheus does, and no load balancer."""
 
-    keep: PositiveSeconds = 12 * 3600.0
-    """An alert that the daemon neither repeats nor resolves ends by itself after this: longer than repeat_interval."""
+    urls: Annotated[tuple[scalars.Url, ...], Meta(min_length=1)]
+    """Their roots, as in http://alertmanager:9093."""
+    cluster: Annotated[str, Meta(min_length=1)]
+    """The label `cluster`, as the Prometheus that scrapes this monitor has it."""
+    dashboard_url: scalars.PublicUrl | None = None
+    """Grafana's board of a run, as in https://grafana.example/d/megatron-run."""
 
-    def _url(self) -> str:
-        return Webhook._url(self).rstrip("/") + "/api/v2/alerts"
+    def content(self, alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
+        """What is posted of these alerts at `now`, Unix seconds."""
+        wanted = [one for one in alerts if self.wants(one.message)]
+        headlines = _headlines(wanted)
+        return [self._alert(one, now, headlines[one.message.event]) for one in wanted]
 
-    def _content(self, message: Transition) -> Any:
-        """One alert a severity: the message's own fires, unless it is resolved; the others have ended."""
-        fields = payload(message)
-        annotations = {"summary": fields["title"], "description": words.body(message, {})}
-        for name in ("iteration", "onset_iteration", "phase", *words.facts(message)):
-            if name in fields:
-                annotations[name] = str(fields[name])
-        annotations |= {f"evidence_{name}": str(value) for name, value in fields["evidence"].items()}
-        name = "Megatron" + "".join(part.title() for part in message.incident.split("_"))
-        labels = {"alertname": name, "run": fields["run"], "incident": message.incident}
-        ends = dict.fromkeys(SEVERITIES, message.time)
-        if message.status == "firing":
-            ends[message.severity] += self.keep
-        return [
+    def _alert(self, alert: Alert, now: float, headline: str) -> dict[str, Any]:
+        message = alert.message
+        labels = {
+            "alertname": "MegatronIncident", "cluster": self.cluster, "run": message.run, "incident": message.incident,
+            "severity": message.severity, "event": message.event,
+        }  # fmt: skip
+        annotations = {
+            "summary": words.title(message),
+            "description": words.body(message, message.evidence),
+            "headline": headline,
+            "runbook_url": message.links.get("runbook", ""),
+            "page_url": message.links.get("page", ""),
+            "dashboard_url": self._dashboard(message),
+            "slurm_job": message.job,
+        }
+        alert_of: dict[str, Any] = plain(
             {
-                "labels": {**labels, "severity": severity},
-                "annotations": annotations,
-                "startsAt": _instant(message.time),
-                "endsAt": _instant(end),
+                "labels": labels,
+                "annotations": {name: text for name, text in annotations.items() if text},
+                "startsAt": _instant(alert.starts_at),
+                "endsAt": _instant(now + _VALID if alert.ends_at is None else alert.ends_at),
             }
-            for severity, end in ends.items()
-        ]
+        )
+        return alert_of
+
+    def _dashboard(self, message: Transition) -> str:
+        if self.dashboard_url is None:
+            return ""
+        mark = "&" if "?" in self.dashboard_url else "?"
+        return f"{self.dashboard_url}{mark}{urlencode({'var-cluster': self.cluster, 'var-run': message.run})}"
+
+
+def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:
+    """By event: its worst alert; of several runs, how many, and what happens to most of them."""
+    of_event: dict[str, list[Alert]] = defaultdict(list)
+    for alert in alerts:
+        of_event[alert.message.event].append(alert)
+    return {event: _headline(several) for event, several in of_event.items()}
+
+
+def _headline(alerts: Sequence[Alert]) -> str:
+    standing = [one for one in alerts if one.ends_at is None] or alerts
+    worst = max(standing, key=lambda one: (RANK[one.message.severity], -one.starts_at)).message
+    runs = sorted({one.message.run for one in standing})
+    if len(runs) == 1:
+        return words.title(worst)
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"[{worst.severity}] {len(runs)} runs: {worst.incident} ({', '.join(runs[:_NAMED])}{more})"
 
 
 def _instant(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -33,7 +33,7 @@ class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="comman
         """Runs the program once. Raises DeliveryError."""
         body = json.dumps(payload(message), allow_nan=False).encode("ascii")
         variables = {**os.environ, **_variables(message)}
-        done = run(self.command, SystemClock(), self.timeout, _MOST, variables, given=body, silent=True)
+        done = run(self.command, SystemClock(), self.timeout, _MOST, variables, given=body)
         if done.message:
             raise DeliveryError(done.message, permanent=done.code != _TRY_AGAIN)
 

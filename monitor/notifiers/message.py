@@ -90,16 +90,16 @@ def message_id(message: Transition) -> str:
 def payload(message: Transition) -> dict[str, Any]:
     """The object of `replay --json`, version, id, and what a person asks first, as every JSON reader takes it."""
     known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
-    plain: dict[str, Any] = _plain(known | {"title": words.title(message)} | words.facts(message))
-    return plain
+    found: dict[str, Any] = plain(known | {"title": words.title(message)} | words.facts(message))
+    return found
 
 
-def _plain(value: Any) -> Any:
-    """JSON knows neither NaN nor infinity nor half of a surrogate pair, and a log may hold all of them."""
+def plain(value: Any) -> Any:
+    """A value for JSON: that has neither NaN nor infinity nor half of a surrogate pair, and a log may hold them."""
     if isinstance(value, Mapping):
-        return {_text(str(key)): _plain(item) for key, item in value.items()}
+        return {_text(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"  # as Prometheus writes them
     if value is None or isinstance(value, bool | int | float):

@@ -14,6 +14,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -28,14 +29,9 @@ from megatron_monitor.units import PositiveSeconds
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 
 
-class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
-    """A JSON object posted to an address at each transition of an incident."""
+class Posting(Notifier, frozen=True, kw_only=True):
+    """What notifiers share that post JSON: the keys of the request, and how a refusal is told from a bad moment."""
 
-    url: scalars.Url | None = None
-    url_file: FilePath | None = None
-    """The file that holds the address, read at each delivery: for addresses that are secrets."""
-    url_env: scalars.Variable | None = None
-    """The environment variable that holds the address."""
     headers: Mapping[scalars.PlainHeader, scalars.HeaderValue] = msgspec.field(default_factory=scalars.empty)
     header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=scalars.empty)
     """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
@@ -44,16 +40,16 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
-        if sum(where is not None for where in (self.url, self.url_file, self.url_env)) != 1:
-            yield "", "expected exactly one of url, url_file, url_env"
         for header in {name.lower() for name in self.headers} & {name.lower() for name in self.header_files}:
             yield "header_files", f"{header} stands in headers too"
 
-    def send(self, message: Transition) -> None:
-        """Posts the message once. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection may pass."""
-        body = json.dumps(self._content(message), allow_nan=False).encode("ascii")
+    def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Posts it once, with `more` headers. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection
+        may pass.
+        """
+        body = json.dumps(content, allow_nan=False).encode("ascii")
         try:
-            request = urllib.request.Request(self._url(), data=body, headers=self._headers(message), method="POST")  # noqa: S310 - url_of lets http and https pass only
+            request = urllib.request.Request(url, data=body, headers=self._headers(more), method="POST")  # noqa: S310 - url_of lets http and https pass only
             with _opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
         except OSError as error:
@@ -68,24 +64,8 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
             printable = "".join(c for c in reason[:80] if c.isprintable())
             raise DeliveryError(f"answered {status} {printable}{hint}", permanent)
 
-    def _content(self, message: Transition) -> Any:
-        """What is posted, as JSON values."""
-        return payload(message)
-
-    def _url(self) -> str:
-        if self.url is not None:
-            return self.url
-        try:
-            return url_of(from_environment(self.url_env) if self.url_env is not None else _secret(str(self.url_file)))
-        except ValueError as error:
-            raise DeliveryError(f"in {self.url_env or self.url_file}: {error}", permanent=True) from error
-
-    def _headers(self, message: Transition) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"megatron-monitor/{__version__}",
-            "Idempotency-Key": message_id(message),
-        }
+    def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "User-Agent": f"megatron-monitor/{__version__}", **more}
         headers.update(self.headers)
         for header, path in self.header_files.items():
             try:
@@ -100,6 +80,34 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
             return f"no answer within {self.timeout:g} s"
         text = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
         return f"no connection: {text}"
+
+
+class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
+    """A JSON object posted to an address for each message."""
+
+    url: scalars.Url | None = None
+    url_file: FilePath | None = None
+    """The file that holds the address, read at each delivery: for addresses that are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds the address."""
+
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if sum(where is not None for where in (self.url, self.url_file, self.url_env)) != 1:
+            yield "", "expected exactly one of url, url_file, url_env"
+        yield from Posting.problems(self)
+
+    def send(self, message: Transition) -> None:
+        """Posts the message once. Raises DeliveryError."""
+        self.post(self._url(), payload(message), {"Idempotency-Key": message_id(message)})
+
+    def _url(self) -> str:
+        if self.url is not None:
+            return self.url
+        try:
+            return url_of(from_environment(self.url_env) if self.url_env is not None else _secret(str(self.url_file)))
+        except ValueError as error:
+            raise DeliveryError(f"in {self.url_env or self.url_file}: {error}", permanent=True) from error
 
 
 class _Timed(io.RawIOBase):

@@ -56,13 +56,17 @@ def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) ->
     if not troubled or looked.times >= _LOOKS or now - looked.at < _AGAIN:
         return None
     since = state.unix(state.progress_at if state.progress_at is not None else state.first_at)
-    # the name stands for itself: a run called ../x or * reads no other directory
-    known = [pattern for pattern in patterns if "{run}" not in pattern or _is_plain(state.name)]
-    if since is None or not known:
+    named = _named(patterns, state.name)
+    if since is None or not named:
         return None
     looked.at, looked.times = now, looked.times + 1
-    named = tuple(pattern.replace("{run}", state.name) for pattern in known)
     return DumpsAsked(state.name, launch.number, named, since)
+
+
+def _named(patterns: Iterable[str], run: str) -> tuple[str, ...]:
+    """The patterns with the run's name, which stands for itself: a run called ../x or * reads no other directory."""
+    plain = not any(char in run for char in "*?[]") and ".." not in run.split("/")
+    return tuple(pattern.replace("{run}", run) for pattern in patterns if plain or "{run}" not in pattern)
 
 
 def take(state: RunState, looked: Looked, read: DumpsRead) -> bool:
@@ -80,7 +84,3 @@ def take(state: RunState, looked: Looked, read: DumpsRead) -> bool:
         return False
     launch.dumped, launch.dumped_stacks = found, dict(read.stacks) if found is not None else {}
     return True
-
-
-def _is_plain(name: str) -> bool:
-    return not any(char in name for char in "*?[]") and ".." not in name.split("/")

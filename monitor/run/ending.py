@@ -210,17 +210,28 @@ def _over(it: _Weighed) -> Ending | None:
     over, own = it.over, [row for row in it.fatal if _is_own(row) and _is_proof(row)]
     if over is None or any(row.at < over.at - MOMENT for row in own):
         return None
-    coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
-    failed = _job_failed(coded) if it.done is not None else None
-    if failed is None and over.sort == "finished":  # by a cause of its own or another script's: it cost no iteration
-        behind = (row for row in it.rows if row.at >= over.at)
-        failed = next((row.at for row in behind if row in own or (row.sort == "traceback" and row.fatal)), None)
+    failed = _job_failed(it, [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None])
+    if failed is None and over.sort == "finished":
+        failed = _failed_behind(it, over.at, own)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 
+def _failed_behind(it: _Weighed, over: float, own: Sequence[Evidence]) -> float | None:
+    """When something failed behind the program's end, by its own cause or another script's: it cost no iteration."""
+    causes = [*own, *(row for row in it.rows if row.sort == "traceback" and row.fatal)]
+    return min((row.at for row in causes if row.at >= over), default=None)
+
+
 def _job_failed_behind(it: _Weighed) -> Ending | None:
-    failed = _job_failed(it.fatal) if it.done is not None else None
+    failed = _job_failed(it, it.fatal)
     return None if failed is None else replace(it.found, state="finished", job_failed_at=failed)
+
+
+def _job_failed(it: _Weighed, fatal: Sequence[Evidence]) -> float | None:
+    """When the job of a training that is done ended badly, for no cause of the training's own."""
+    if it.done is None or any(row.sort != "exit" for row in fatal):
+        return None
+    return next((row.at for row in fatal), None)
 
 
 def _died(it: _Weighed) -> Ending | None:
@@ -333,11 +344,6 @@ def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evide
         codes = [row.exit_code for row in known if row.sort == "failure" and not row.consequence]
         cause = replace(cause, exit_code=next((code for code in codes if code is not None), None))
     return cause
-
-
-def _job_failed(fatal: Sequence[Evidence]) -> float | None:
-    """When the job of a training that is done ended badly, for no cause of the training's own."""
-    return None if any(row.sort != "exit" for row in fatal) else next((row.at for row in fatal), None)
 
 
 def _is_proof(row: Evidence) -> bool:

@@ -43,21 +43,12 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     clock = _note_line(state, event, at)
     launch, counted = state.launch, state.iterations_total
     before, silent_work = launch.phase, launch.silent_work
-    moved: Moved = False
-    if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
-        handler = _HANDLERS.get(kind)
-        moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
-    now = state.launch
-    phase = now.phase
-    if moved.__class__ is str and moved != phase:
-        enter(state, moved, at)
-        phase = moved
+    moved = _handled(state, event, Told(source, at, live, clock, entry))
+    now, phase = state.launch, state.launch.phase
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
-    stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
-    if (live or state.history.kept) and (
-        stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged)
-    ):
+    stepped, entered = state.iterations_total != counted, drawn_as(phase) != drawn_as(before)
+    if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if stepped:
         state.copies.count(source, now.number)
@@ -65,9 +56,26 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         if live and now is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, silent_work or before, event, at)
         _note_progress(state, kind, clock, at, live=live)
-        state.live = state.live or live
-    if now.parts.told and (silence := now.parts.follow(before, phase, event)) > 0:
+    if now.parts.told:
+        _follow_parts(state, before, event)
+
+
+def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
+    silence = state.launch.parts.follow(before, state.launch.phase, event)
+    if silence > 0:
         state.past.silences.learn(before, silence)
+
+
+def _handled(state: RunState, event: Event, told: Told) -> Moved:
+    """What the event's handler makes of it; the phase that it leads to is entered."""
+    kind = type(event)
+    if kind in _OF_AN_END and _is_of_the_last_launch(state, told.clock):
+        return False
+    handler = _HANDLERS.get(kind)
+    moved = handler is None or handler(state, event, told)
+    if not isinstance(moved, bool):
+        enter(state, moved, told.at)
+    return moved
 
 
 def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
@@ -75,6 +83,7 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
     is known if it came `live`; else it is still as much as before.
     """
     launch = state.launch
+    state.live = state.live or live
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0 if live else state.unheard
     launch.hung, state.unheard_before = False, None
@@ -203,15 +212,13 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 def _on_memory(state: RunState, event: events.MemoryReported, _told: Told) -> bool:
     memory = state.launch.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
-        memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
+        memory.host_used_ratio = event.host_used_ratio
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
     if all(value is None for value in reported):
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
-        state.launch.memory = memory = Memory(
-            host_used=memory.host_used, host_used_ratio=memory.host_used_ratio, report=report
-        )
+        state.launch.memory = memory = Memory(host_used_ratio=memory.host_used_ratio, report=report)
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)

@@ -50,16 +50,20 @@ class Candidate(Struct, frozen=True):
 
 def refusal(state: RunState, job: Job, candidate: Candidate, owners: frozenset[int]) -> str | None:
     """Why this cannot be the run's job; None where it may be believed. `owners`: user ids of the run's files."""
-    known, told = state.job, owners - _SHARED_OWNERS
+    known, told, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
     if candidate.id not in (job.id, job.array_id):
         return f"Slurm answered with job {job.id}"
     if told and job.uid is not None and job.uid not in told:
         return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(told)}'s"
-    last = state.unix(state.updated_at) or 0.0
     if job.state in OVER and (job.ended_at is None or last > job.ended_at + _END_SLACK):
         return "the job had ended before the log's last line"
     if known is not None and known.id == job.id:
         return None if _continues(known, job) else f"the id is another job's now: {job.name} of {job.user}"
+    return _unproven(state, job, candidate, last)
+
+
+def _unproven(state: RunState, job: Job, candidate: Candidate, last: float) -> str | None:
+    """Why a job that nobody knew yet, and that may be the run's, is not believed."""
     if not (candidate.proven or _mentioned(state, job)):
         return f"its output is {job.output or 'not told'}, and no line before the first iteration names it"
     if job.started_at is None or job.state in WAITING:
@@ -90,13 +94,9 @@ def proofs(state: RunState) -> list[LogEvent]:
     job = state.job
     if job is None or state.launch.phase == "finished":
         return []
-    failure, crashed = _FAILURES.get(job.state), state.launch.phase == "crashed"
+    crashed = state.launch.phase == "crashed"
     events: list[Event] = []
-    node = None
-    if job.state in WAITING and job.restarts:  # it was ended and waits for its nodes again
-        failure = _FAILURES.get(job.ended_as, "requeued")
-        if failure == "node_failure" and is_node_name(job.ended_on):  # of several it is not told which failed
-            node = job.ended_on
+    failure, node = _failed(job)
     if failure is not None:
         known = state.launch.failure
         if not crashed or (known is not None and known.failure in _UNEXPLAINED and failure not in _UNEXPLAINED):
@@ -104,6 +104,14 @@ def proofs(state: RunState) -> list[LogEvent]:
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
         events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]
     return [LogEvent(0, "slurm", event, sentence(job)) for event in events]
+
+
+def _failed(job: Job) -> tuple[Failure | None, str | None]:
+    """What ended it, None for nothing that is known; the node that failed, of several it is not told which."""
+    if not _waits_again(job):
+        return _FAILURES.get(job.state), None
+    failure = _FAILURES.get(job.ended_as, "requeued")
+    return failure, job.ended_on if failure == "node_failure" and is_node_name(job.ended_on) else None
 
 
 def sentence(job: Job) -> str:
@@ -118,10 +126,15 @@ def sentence(job: Job) -> str:
     if job.state == "TIMEOUT" and job.time_limit is not None:
         parts.append(f"after its time limit of {job.time_limit / 3600:.3g} h")
     if job.restarts:
-        parts.append(f"requeued {job.restarts} time{'s' if job.restarts > 1 else ''}")
-    if job.state in WAITING and job.restarts:
+        parts.append(f"requeued {job.restarts} time{'s' * (job.restarts > 1)}")
+    if _waits_again(job):
         parts.append(f"after {job.ended_as}" if job.ended_as else "(why, the accounting does not tell)")
     return " ".join(parts)
+
+
+def _waits_again(job: Job) -> bool:
+    """Whether it was ended, and waits for its nodes again."""
+    return job.state in WAITING and job.restarts > 0
 
 
 def evidence(state: RunState) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _ENDS_KEPT = 50
 _OPENING_KEPT = 4096
 _SET_UP = (
     "arguments", "topology", "environment", "software", "parameters_by_rank", "train_iterations",
-    "loop", "trainer",
+    "counts_steps", "trainer",
 )  # fmt: skip
 """What of a launch is its set-up."""
 _TOTALS = (
@@ -127,6 +127,8 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
     if died:
         count_failure(state)  # one that was doubted until now: it did end the launch
     _note_end(state, at, died=died)
+    over = before.phase in ("finished", "exiting") or before.training_done
+    state.after_finish = over or (state.after_finish and not before.iterations)
     state.past.baseline = state.last_baseline
     state.past.log_interval = before.log_interval or state.past.log_interval
     state.restarts += 1
@@ -157,15 +159,12 @@ def _left_behind(state: RunState) -> bool:
 
 def _note_end(state: RunState, at: float, *, died: bool) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
-    failure, attempt = state.launch.failure, state.launch
-    finished = attempt.phase in ("finished", "exiting")
-    state.after_finish = finished or attempt.training_done or (state.after_finish and not attempt.iterations)
-    if finished:
-        failure = None  # a warning of a process on its way out
+    attempt, finished = state.launch, state.launch.phase in ("finished", "exiting")
+    failure = None if finished else attempt.failure  # else a warning of a process on its way out
     told = failure or Evidence("silence", state.progress_at or at)
+    failed_at = attempt.ending.since if failure is not None else None
     cause = "hang" if attempt.hung else told.failure or "unknown"
     planned = finished or cause in PLANNED or attempt.mixed  # of two trainings in one log none may have ended
-    state.lost_to = cause
     state.unplanned_ends += not planned
     _keep_record(state, "finished" if finished else cause, planned=planned)
     named = suspects(state) if failure is not None else []
@@ -174,8 +173,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
             number=attempt.number,
             failure=cause,
             message=told.message[:300],
-            at=max(told.at, attempt.ending.since or told.at) if failure else told.at,
-            started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
+            at=max(told.at, failed_at or told.at),
+            started_at=state.first_at if attempt.started_at is None else attempt.started_at,
             iterations=attempt.iterations,
             last_iteration=attempt.last_iteration,
             checkpoint=state.past.checkpoints.last_iteration,
@@ -283,7 +282,7 @@ def _count_lost(state: RunState, iteration: int) -> None:
     lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
     if lost > 0:
         seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
-        cause = state.lost_to
+        cause = state.ends[-1].failure
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

@@ -20,31 +20,42 @@ def record(
 
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
-    history, at = state.history, at + state.wall_offset  # the log's own times are those of a wall clock
+    history, latest = state.history, state.launch.latest
+    at += state.wall_offset  # the log's own times are those of a wall clock
     if live:
-        if stepped or type(event) in AMENDING:
-            latest = state.launch.latest
-            state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.launch.step_seconds)
-        if clock is not None:
-            lag = at - clock
-            history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+        _record_live(state, clock, at, stepped=stepped or type(event) in AMENDING)
     if not history.kept:
         return
     time = clock if clock is not None else at - history.zone if live else None
     rows = history.steps.open
     latest_known = rows[-1][1] if rows else None
-    if stepped and state.launch.latest.iteration is not None:
-        _add_step(state, state.launch.latest.iteration, time, latest_known)
+    if stepped and latest.iteration is not None:
+        _add_step(state, latest.iteration, time, latest_known)
     else:
         _amend(state, event, time if time is not None else latest_known)
     if entered:
-        if not history.phases:
-            first = state.log_clock_first
-            if clock is None:
-                first = (state.unix(state.first_at) or at) - history.zone if live else None
-            history.add_phase(first, None, "starting")
-        bounds = time is None and state.launch.phase in _BOUNDS
-        history.add_phase(latest_known if bounds else time, state.launch.latest.iteration, drawn_as(state.launch.phase))
+        _enter(state, time, latest_known, dated=clock is not None)
+
+
+def _record_live(state: RunState, clock: float | None, at: float, *, stepped: bool) -> None:
+    """The newest figures, and how late lines come."""
+    history, latest = state.history, state.launch.latest
+    if stepped:
+        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.launch.step_seconds)
+    if clock is not None:
+        lag = at - clock
+        history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+
+
+def _enter(state: RunState, time: float | None, latest_known: float | None, *, dated: bool) -> None:
+    """A phase has begun at `time`, or nobody knows when. `dated`: by the log's own clock."""
+    launch, history = state.launch, state.history
+    if not history.phases:
+        first = state.unix(state.first_at)
+        seen = first - history.zone if first and time is not None else time
+        history.add_phase(state.log_clock_first if dated else seen, None, "starting")
+    bounds = time is None and launch.phase in _BOUNDS
+    history.add_phase(latest_known if bounds else time, launch.latest.iteration, drawn_as(launch.phase))
 
 
 def _add_step(state: RunState, iteration: int, time: float | None, latest_known: float | None) -> None:

@@ -88,7 +88,6 @@ class Memory(Struct):
     max_allocated: int | None = None
     reserved: int | None = None
     max_reserved: int | None = None
-    host_used: int | None = None
     host_used_ratio: float | None = None
     report: str = ""
     """Which report the figures are of: iteration and occasion, as printed."""

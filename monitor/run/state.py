@@ -7,7 +7,7 @@
     Stream     one source of a run (streams.py): where it stands in the present launch
 
 A restart is a new `Launch` (launches.py): nothing of the one before is reset by hand, and what the new one has not said
-is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and
+is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung`, and
 the core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
 
 Instants are seconds of the daemon's steady clock (system/clock.py), durations seconds; `unix` translates an instant
@@ -45,7 +45,7 @@ from megatron_monitor.run.records import (
 from megatron_monitor.run.silence import Intervals, Silences
 from megatron_monitor.run.steps.copies import Copies, Overflows
 from megatron_monitor.run.steps.pace import Histogram, Pace
-from megatron_monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
+from megatron_monitor.run.steps.sources import Engine, SourceName, Trainer
 from megatron_monitor.run.steps.watch import Watch
 
 
@@ -86,7 +86,8 @@ class Launch:
     """The last lines that look like steps and that nobody reads: their numbers and their losses."""
     driver: SourceName | None = None
     """Who counts the iterations (sources.py),"""
-    loop: Loop = field(default_factory=Loop)
+    counts_steps: bool = False
+    """A number of the loop's line that may count samples counts steps."""
     trainer: Trainer = field(default_factory=Trainer)
     engine: Engine = field(default_factory=Engine)
     """and what is known of each that may."""
@@ -305,8 +306,6 @@ class RunState:
     """What the last arguments say that tells experiments apart (experiments.py)."""
     arguments: dict[str, str] = field(default_factory=dict)
     """Of the last launch that told its own."""
-    lost_to: str = "unknown"
-    """What the last launch ended by: its lost work is counted under this name."""
     after_finish: bool = False
     """The last launch that computed something had done what was asked, though it may have failed on its way out."""
 
@@ -330,8 +329,6 @@ class RunState:
     """What the charts draw."""
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
-    fired: list[tuple[str, str]] = field(default_factory=list)
-    """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
 

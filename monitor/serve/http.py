@@ -7,7 +7,7 @@ the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 import gzip
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qs
 
 from msgspec.structs import replace
@@ -28,11 +28,6 @@ _ROUND_TRIP: Final = 1.0  # and seconds more
 _PEERS: Final = 16  # scrapers that are remembered; a pair of Prometheus is two
 
 
-class _Scraper(NamedTuple):
-    asked_at: float
-    interval: float
-
-
 class Scrapes:
     """Who scrapes, and how often, each one's last scrape and the time between its last two: an orderly stop serves each
     of them once more.
@@ -44,24 +39,23 @@ class Scrapes:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._scrapers: dict[str, _Scraper] = {}
+        self._scrapers: dict[str, tuple[float, float]] = {}  # address -> its last scrape, and its interval
 
     def answered(self, request: Request, asked_at: float) -> None:
         """A page that was asked for at `asked_at` is ready."""
         if _HEADER not in request.headers:
             return
         with self._guard:
-            known = self._scrapers.pop(request.peer, None)
-            interval = _UNKNOWN if known is None else asked_at - known.asked_at
-            self._scrapers[request.peer] = _Scraper(asked_at, interval)
+            before, _ = self._scrapers.pop(request.peer, (asked_at - _UNKNOWN, _UNKNOWN))
+            self._scrapers[request.peer] = asked_at, asked_at - before
             if len(self._scrapers) > _PEERS:
                 del self._scrapers[next(iter(self._scrapers))]
 
     def expected_until(self, since: float) -> float:
         """When the last scraper that has not come after `since` should have come; -inf if all have."""
         with self._guard:
-            waiting = [one for one in self._scrapers.values() if one.asked_at <= since]
-        return max((one.asked_at + _LATE * one.interval + _ROUND_TRIP for one in waiting), default=float("-inf"))
+            waiting = [one for one in self._scrapers.values() if one[0] <= since]
+        return max((at + _LATE * interval + _ROUND_TRIP for at, interval in waiting), default=float("-inf"))
 
 
 _AGE = "megatron_monitor_shown_age_seconds"
@@ -154,7 +148,10 @@ class App:
             self.scrapes.answered(request, asked_at)
             return reply
         if request.path == "/-/healthy":
-            return self._healthy()
+            idle = self._clock.monotonic() - self._turned()
+            if idle < _HEALTHY_WITHIN:
+                return text_reply(200, "healthy\n")
+            return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
         if request.path == "/-/ready":
             self._ready = self._ready or self._snapshot(NOTHING).ready
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
@@ -165,12 +162,6 @@ class App:
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
         return _packed(page, request)
-
-    def _healthy(self) -> Reply:
-        idle = self._clock.monotonic() - self._turned()
-        if idle < _HEALTHY_WITHIN:
-            return text_reply(200, "healthy\n")
-        return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
 
 
 def _packed(reply: Reply, request: Request) -> Reply:

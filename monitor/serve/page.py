@@ -175,10 +175,12 @@ def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) 
 
 
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
+    evidence = incident.get("evidence", {})
     return {
-        **incident, "path": run_path(incident["run"]), "age": _age(incident, now), "order": _worse(incident, now),
+        **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
+        "order": (_SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]),
         "lasted": duration(now - incident["since"]), "said": _said(incident), "place": _place(incident, now),
-        "facts": _evidence(incident),
+        "facts": facts(evidence, [name for name in evidence if name not in _TOLD]),
     }  # fmt: skip
 
 
@@ -219,16 +221,6 @@ def _place(incident: dict[str, Any], now: float) -> str:
 def _cost(incident: dict[str, Any], now: float) -> float | None:
     evidence = incident.get("evidence", {})
     return cost_gpu_hours(incident["incident"], now - incident["since"], incident.get("gpus"), evidence)
-
-
-def _worse(incident: dict[str, Any], now: float) -> tuple[int, float, float]:
-    """What open incidents are sorted by: severity, cost, age."""
-    return _SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]
-
-
-def _evidence(incident: dict[str, Any]) -> list[tuple[str, str]]:
-    evidence = incident.get("evidence", {})
-    return facts(evidence, [name for name in evidence if name not in _TOLD])
 
 
 def _age(incident: dict[str, Any], now: float) -> str:

@@ -44,7 +44,9 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
         "attempt": [record[2] for record in records],
         "not_finite": [record[3] for record in records],
         "time": [round(record[5] + zone, 3) if record[5] == record[5] else None for record in records],
-        "series": {name: _figures(series[name][start * QUAD :], track.width > 1) for name in names if name in series},
+        "series": {
+            name: _figures(series[name][start * QUAD.size :], track.width > 1) for name in names if name in series
+        },
     }
 
 

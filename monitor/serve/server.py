@@ -7,7 +7,6 @@ none for a TLS handshake and none for the number of connections: these stand her
 
 import asyncio
 import contextlib
-import errno
 import logging
 import resource
 import socket
@@ -380,15 +379,6 @@ def _start(reply: Reply, *, close: bool) -> _Message:
         headers.append(("connection", "close"))
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     return {"type": "http.response.start", "status": reply.status, "headers": encoded}
-
-
-def may_listen(host: str, port: int) -> None:
-    """Raises OSError if the address is none of this host's, or not for this user. A port in use is another's matter."""
-    try:
-        _listen(host, port).close()
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
 
 
 def _listen(host: str, port: int) -> socket.socket:

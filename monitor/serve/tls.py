@@ -45,8 +45,13 @@ class Tls:
         _log.info("tls: certificate=%s read again", self._settings.cert_file)
         return True
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._files]
+    def _look(self) -> list[tuple[int, int, int]]:
+        found = []
+        for path in self._files:
+            with suppress(OSError):
+                status = os.stat(path)
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
     def _build(self) -> ssl.SSLContext:
         settings = self._settings
@@ -69,10 +74,3 @@ class Tls:
             raise TlsError(f"{' or '.join(self._files)} cannot be used: {reason}") from error
         context.verify_mode = verify
         return context
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    with suppress(OSError):
-        status = os.stat(path)
-        return status.st_ino, status.st_size, status.st_mtime_ns
-    return None

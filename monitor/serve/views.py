@@ -79,7 +79,10 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
     if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
         return None
     if what == "history":
-        return _history(run, request, now)
+        width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
+        past = history_json(run.history, width, start, _first(request, "key"))
+        incidents = [{**item.to_json(), "since": item.since} for item in run.transitions]
+        return _json({"at": now, "run": page.live_run(run.page, now), **past, "incidents": incidents})
     return _json({name: run.page.get(name) or {} for name in _CONFIGURATION})
 
 
@@ -133,13 +136,6 @@ def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
 def _first(request: Request, name: str) -> str:
     """The first value of a parameter, "" if there is none."""
     return parse_qs(request.query[:4000], errors="replace").get(name, [""])[0]
-
-
-def _history(run: RunSnapshot, request: Request, now: float) -> Reply:
-    width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
-    past = history_json(run.history, width, start, _first(request, "key"))
-    incidents = [{**item.to_json(), "since": item.since} for item in run.transitions]
-    return _json({"at": now, "run": page.live_run(run.page, now), **past, "incidents": incidents})
 
 
 def _whole(text: str) -> int:

@@ -126,9 +126,7 @@ def _tflops(scenario: Scenario, step: Step) -> float:
     if scenario.printed_tflops is not None:
         return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
     topology, dialect = topology_of(scenario), scenario.program.dialect.name
-    found = flops.computed_tflops(
-        topology, step.elapsed, step.batch_size, scenario.sequence_length, dialect, scenario.formula
-    )
+    found = flops.computed_tflops(topology, step.elapsed, step.batch_size, scenario.sequence_length, dialect)
     return found[1] if found else 0.0
 
 

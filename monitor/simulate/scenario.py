@@ -86,8 +86,6 @@ class Scenario:
     save_interval: int = 100
     """0: no saving."""
     save_seconds: float = 40.0
-    save_noise: float = 0.0
-    """How much saves vary: standard deviation of the logarithm of their time."""
     eval_interval: int = 0
     """0: no evaluation."""
     eval_sets: int = 1
@@ -95,7 +93,6 @@ class Scenario:
     """Of one validation set."""
     start_seconds: float = 60.0
     fp16: bool = False
-    gpu: str = "NVIDIA A100-SXM4-80GB"
     printed_dp: int | None = None
     """Data parallel size as printed, for logs whose layout does not fit; computed if not given."""
     checkpointing: bool = True
@@ -103,8 +100,6 @@ class Scenario:
     """Parameters that DeepSpeed's pipeline engine prints."""
     printed_tflops: float | None = None
     """TFLOPs printed at `seconds_per_iteration`, as a table keeps them; by the program's formula if not given."""
-    formula: str | None = None
-    """A formula of model/flops.py in place of the program's own."""
     memory_mib: float | None = None
     """Memory reserved on the middle pipeline stages; the size of a usual report if not given."""
     end_memory_mib: float | None = None
@@ -114,8 +109,6 @@ class Scenario:
     """The form in which the log prints timers (timers.py); empty: it prints none."""
     timers_every: int = 1
     """Iteration lines of which one has timers."""
-    tee_prefix: str = ""
-    """What the launcher puts before each line, e.g. `[default7]:`."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
     """Unix seconds of the first line, for dialects that print times (UTC)."""

@@ -72,15 +72,6 @@ def timeline(scenario: Scenario) -> Iterator[Emission]:
     run = _Run(chance, of_timers, iteration=scenario.first_iteration - 1)
     run.saved = run.iteration
     run.samples = run.saved_samples = run.iteration * scenario.global_batch_size
-    for emission in _texts(scenario, run):
-        prefix = scenario.tee_prefix
-        if prefix:
-            text = "".join(prefix + line for line in emission.text.splitlines(keepends=True))
-            emission = emission._replace(text=text)  # noqa: PLW2901
-        yield emission
-
-
-def _texts(scenario: Scenario, run: _Run) -> Iterator[Emission]:
     starting = any(fault.kind == "hang_starting" for fault in scenario.faults)
     yield from _launch(scenario, run, cut=starting)
     if starting:
@@ -293,9 +284,8 @@ def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -
         run.at += scenario.save_seconds / 2
         yield Emission(run.at, _crash(scenario, run, "checkpoint_failed"), {"fault": "checkpoint_failed"})
         return True
-    varies = math.exp(run.of_timers.gauss(0.0, scenario.save_noise)) if scenario.save_noise else 1.0
     longer = sum(fault.factor - 1 for fault in active if fault.kind == "slow_save")
-    took = scenario.save_seconds * varies + longer * scenario.save_interval * scenario.seconds_per_iteration
+    took = scenario.save_seconds + longer * scenario.save_interval * scenario.seconds_per_iteration
     run.at += took
     run.pending_overhead += took
     if ended := say("saved", scenario, run.at, iteration=run.iteration, took=took * 1000):

@@ -108,17 +108,20 @@ class Jobs:
         asked.waiting = False
         if answer.question.launch not in (None, run.state.launch.number):
             return "refused"  # a launch has begun since: the answer is about the one before
-        late = answer.question.account and _is_late(run.state.job, answer.job)
+        late, known, told = False, run.state.job, answer.job
         if answer.question.account:
+            # The accounting is behind the controller, which says that the job was cancelled.
+            if known is not None and known.state == "CANCELLED" and told is not None:
+                late = not told.cancelled_by or told.uid != known.uid
             of = _execution(run, answer.question.job)
             asked.account = late and asked.accounted != of  # once more
             asked.accounted = of
         if late:
             return "answered"
-        if answer.job is None:
+        if told is None:
             return self._failed(run, answer, now)
         self._speaks()
-        job = _merged(run.state.job, answer.job) if answer.question.account else answer.job
+        job = _merged(known, told) if answer.question.account else told
         return self._take_job(run, asked.candidate, job, _owners(run, sources), now)
 
     def _take_job(self, run: Run, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
@@ -225,13 +228,6 @@ def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) ->
     writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
     run.state.beside, asked.over = (other.id, "") if writes else ("", other.id)
     return "answered"
-
-
-def _is_late(known: Job | None, told: Job | None) -> bool:
-    """Whether the accounting is behind the controller, which says that the job was cancelled."""
-    if known is None or known.state != "CANCELLED" or told is None:
-        return False
-    return not told.cancelled_by or told.uid != known.uid
 
 
 def _merged(known: Job | None, told: Job) -> Job:

@@ -56,12 +56,12 @@ def read_show(text: str, asked: str) -> Job:
         partition=_text(one.get("Partition")),
         nodes=_text(one.get("NodeList")),
         excluded=_text(one.get("ExcNodeList")),
-        restarts=_count(one.get("Restarts")),
+        restarts=int(_number(one.get("Restarts")) or 0),
         time_limit=_limit(one.get("TimeLimit")),
-        submitted_at=_instant(one.get("SubmitTime")),
-        started_at=_instant(one.get("StartTime")),
-        ended_at=_instant(one.get("EndTime")),
-        suspended_at=_instant(one.get("SuspendTime")),
+        submitted_at=_number(one.get("SubmitTime")),
+        started_at=_number(one.get("StartTime")),
+        ended_at=_number(one.get("EndTime")),
+        suspended_at=_number(one.get("SuspendTime")),
         directory=_text(one.get("WorkDir")),
         command=_text(one.get("Command")),
         options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(one.get(key)))],
@@ -100,9 +100,9 @@ def read_account(text: str, asked: str) -> Job:
         partition=_text(partition),
         nodes=_text(nodes),
         time_limit=60.0 * int(limit) if _DIGITS.fullmatch(limit) else None,
-        submitted_at=_instant(submit),
-        started_at=_instant(start),
-        ended_at=_instant(end),
+        submitted_at=_number(submit),
+        started_at=_number(start),
+        ended_at=_number(end),
         cancelled_by=f"uid {by[1]}" if by else "",
         ended_as=_state(before[2]) if before is not None else "",
         ended_on=_text(before[9]) if before is not None else "",
@@ -160,12 +160,8 @@ def _text(text: str | None) -> str:
     return "" if clean in ("(null)", "None assigned", "None", "N/A", "Unknown") else clean
 
 
-def _count(text: str | None) -> int:
-    return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
-
-
-def _instant(text: str | None) -> float | None:
-    """Unix seconds; a time in another form has a zone that nobody knows."""
+def _number(text: str | None) -> float | None:
+    """A count, or Unix seconds; a time in another form has a zone that nobody knows."""
     return float(text) if text is not None and _DIGITS.fullmatch(text) else None
 
 

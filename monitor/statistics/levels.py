@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median, move_on
+from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check
@@ -28,10 +28,8 @@ _DECIMALS = (2, 3)  # decimals looked for: no program prints fewer, and more are
 _MISS = 3  # a value that is not slow takes back so many that are
 
 
-class Level(Struct, dict=True):
-    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation. In order
-    they are kept beside it, where none of it is saved.
-    """
+class Level(Struct):
+    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
 
     values: list[float] = field(default_factory=list)
     """The last ones, oldest first."""
@@ -54,79 +52,44 @@ class Level(Struct, dict=True):
     """What the last printed digit is worth, in logarithms: 0.022 for times like 0.45; None while unknown."""
 
     def add(
-        self, xs: Sequence[float], iterations: Sequence[int], begin: int = 0, limit: float = math.inf,
-        suspect: float = 0.0, far: float = math.inf,
-    ) -> tuple[int, bool]:  # fmt: skip
-        """Take in logarithms from place `begin` on, up to one at which the caller must look: a sum has reached
-        `suspect`, a residual is above `far` and 6 scales, the level has just been learned, or it is time for a look at
-        a drift or for a mark. Returns (the place behind it, whether to look). The sums stop growing at `limit`, so that
-        a return is seen as fast as a shift.
+        self, x: float, iteration: int, limit: float = math.inf, suspect: float = 0.0, far: float = math.inf
+    ) -> bool:
+        """Take in a logarithm. Whether the caller must look: a sum has reached `suspect`, a residual is above `far` and
+        6 scales, the level has just been learned, or it is time for a look at a drift or for a mark. The sums stop
+        growing at `limit`, so that a return is seen as fast as a shift.
         """
-        values, seen, value, scale, up, down = self.values, self.seen, self.value, self.scale, self.up, self.down
-        known = begin if value is not None else None
-        distant = max(far, 6 * scale)
-        at, look = begin, False
-        for at in range(begin, len(xs)):
-            x = xs[at]
-            seen += 1
-            values.append(x)
-            look = False
-            if value is not None:
-                residual = x - value
-                z = residual / scale
-                if z > _CLIP:
-                    z = _CLIP
-                elif z < -_CLIP:
-                    z = -_CLIP
-                if up or z > _SLACK:
-                    before = up
-                    up = before + z - _SLACK
-                    if up <= 0.0:
-                        up = 0.0
-                    else:
-                        if before <= 0.0:
-                            self.up_since, self.up_from = iterations[at], seen
-                        if up > limit:
-                            up = limit
-                if down or z < -_SLACK:
-                    before = down
-                    down = before - z - _SLACK
-                    if down <= 0.0:
-                        down = 0.0
-                    else:
-                        if before <= 0.0:
-                            self.down_since, self.down_from = iterations[at], seen
-                        if down > limit:
-                            down = limit
-                look = up >= suspect or down >= suspect or residual > distant
-            if not seen % _RENEW and seen >= LEARN:
-                ordered = self._in_order()
-                look, known = look or value is None, at + 1 if known is None else known
-                value = ordered[len(ordered) // 2]
-                scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
-                if self.unit is None or self.unit > _FINE:
-                    self.see_unit(_RENEW)
-                    if ordered[0] != ordered[-1]:
-                        scale = max(scale, _ROUNDING * (self.unit or 0.0))
-                distant = max(far, 6 * scale)
-            if look or not seen % DRIFT_EVERY or not seen % MARK_EVERY:
-                look = True
-                break
-        at += 1
-        if known is not None:
-            self.residuals += at - known
-        self.seen, self.value, self.scale, self.up, self.down = seen, value, scale, up, down
-        return at, look
+        self.seen = seen = self.seen + 1
+        self.values.append(x)
+        value, look = self.value, False
+        if value is not None:
+            self.residuals += 1
+            scale = self.scale
+            residual = x - value
+            z = min(max(residual / scale, -_CLIP), _CLIP)
+            if self.up or z > _SLACK:
+                if self.up <= 0.0:
+                    self.up_since, self.up_from = iteration, seen
+                self.up = min(max(self.up + z - _SLACK, 0.0), limit)
+            if self.down or z < -_SLACK:
+                if self.down <= 0.0:
+                    self.down_since, self.down_from = iteration, seen
+                self.down = min(max(self.down - z - _SLACK, 0.0), limit)
+            look = self.up >= suspect or self.down >= suspect or residual > max(far, 6 * scale)
+        if not seen % _RENEW and seen >= LEARN:
+            look = self._renew() or look
+        return look or not seen % DRIFT_EVERY or not seen % MARK_EVERY
 
-    def _in_order(self) -> list[float]:
-        """The values that make the level, the lowest first; older ones go. `_RENEW` came since it was asked last."""
-        values, kept = self.values, self.__dict__
-        if len(kept.get("ordered", ())) + _RENEW != len(values):
-            kept["ordered"] = sorted(values[:-_RENEW])
-        ordered: list[float] = kept["ordered"]
-        move_on(ordered, values[-_RENEW:], values[:-WINDOW])
-        del values[:-WINDOW]
-        return ordered
+    def _renew(self) -> bool:
+        """Level and scale of the values that are known now. Whether the level has just been learned."""
+        del self.values[:-WINDOW]
+        learned, ordered = self.value is None, sorted(self.values)
+        self.value = value = ordered[len(ordered) // 2]
+        self.scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
+        if self.unit is None or self.unit > _FINE:
+            unit = self.see_unit(_RENEW)
+            if ordered[0] != ordered[-1]:
+                self.scale = max(self.scale, _ROUNDING * unit)
+        return learned
 
     def recent(self, count: int = RECENT) -> list[float]:
         """The last residuals, `count` at most, oldest first."""

@@ -43,10 +43,10 @@ class Finished:
 
 def run(
     arguments: Sequence[str], clock: Clock, timeout: float, most: int, variables: Mapping[str, str] | None = None,
-    copy: IO[bytes] | None = None, given: bytes = b"", *, silent: bool = False,
+    copy: IO[bytes] | None = None, given: bytes = b"",
 ) -> Finished:  # fmt: skip
     """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
-    given as much of its output as well; `given`: what is its standard input; `silent`: its output goes nowhere.
+    given as much of its output as well; `given`: what is its standard input.
     """
     try:
         with os.fdopen(os.memfd_create("given"), "wb") as stdin:
@@ -55,7 +55,7 @@ def run(
             process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
                 list(arguments),
                 stdin=stdin,
-                stdout=subprocess.DEVNULL if silent else subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**_environment(), **(variables or {})},
                 start_new_session=True,
@@ -65,7 +65,7 @@ def run(
         return Finished(None, problem=f"{arguments[0]} cannot be started: {reason}")
     until = clock.monotonic() + timeout
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(one) if one is not None else None for one in (process.stdout, process.stderr)]
+        streams = [stack.enter_context(one) for one in (process.stdout, process.stderr) if one is not None]
         kept = _drain(streams, clock, until, most, copy)
     if kept is None or not _ended(process, max(_LEAST_WAIT, until - clock.monotonic())):
         _kill(process)
@@ -83,7 +83,7 @@ def _environment() -> dict[str, str]:
 
 
 def _drain(
-    streams: Sequence[IO[bytes] | None], clock: Clock, until: float, most: int, copy: IO[bytes] | None
+    streams: Sequence[IO[bytes]], clock: Clock, until: float, most: int, copy: IO[bytes] | None
 ) -> list[bytes] | None:
     """Each to its end; None where they have not ended in time. What is beyond `most` is thrown away; `copy`: the first
     one's.
@@ -91,8 +91,7 @@ def _drain(
     kept = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
         for place, stream in enumerate(streams):
-            if stream is not None:
-                selector.register(stream, selectors.EVENT_READ, place)
+            selector.register(stream, selectors.EVENT_READ, place)
         while selector.get_map():
             left = until - clock.monotonic()
             if left <= 0:

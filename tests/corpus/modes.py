@@ -5,6 +5,7 @@ public names and numbers; facts of the four modes can be compared as text.
 """
 
 import json
+import math
 import os
 import random
 import re
@@ -106,7 +107,8 @@ def _facts_of_samples(samples: list[tuple[str, dict[str, str], float]]) -> Itera
             values[_VALUES[f"{name} {label}"]] = _number(value)
     yield from _row("values", values)
     yield from _row("figures", {text: _number(one[name], 3) for name, text in _FIGURES.items() if name in one})
-    if (deadline := one.get("megatron_hang_deadline_timestamp_seconds")) is not None:
+    deadline = one.get("megatron_hang_deadline_timestamp_seconds", math.inf)
+    if deadline < math.inf:  # else no progress is expected
         yield f"silence allowed: {deadline - one['megatron_last_progress_timestamp_seconds']:.3g} s"
     lost = {label: _number(value) for name, label, value in labelled if name == "megatron_lost_seconds_total"}
     yield from _row("lost seconds", lost)
@@ -116,7 +118,7 @@ def _facts_of_samples(samples: list[tuple[str, dict[str, str], float]]) -> Itera
         if name == "megatron_run_info":
             yield from _row("info", {name: label for name, label in labels.items() if label})
         elif name == "megatron_incident" and value:
-            yield f"open: {' '.join(labels.values())}"
+            yield f"open: {labels['incident']} {labels['severity']}"
 
 
 def _totals(totals: Mapping[str, float | None], failures: Mapping[str, float]) -> Iterator[str]:

@@ -56,6 +56,10 @@ def test_the_chart_holds_the_rules_and_the_dashboards(chart: Path, tmp_path: Pat
     made = rendered(chart)
     groups = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
     assert [rule for group in groups for rule in group["rules"]] == rules()
+    posts = rendered(chart, "--set=prometheusRule.incidents=false")
+    fewer = posts["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
+    assert [group for group in groups if group not in fewer] == [groups[2]]
+    assert groups[2]["name"] == "megatron-incidents"
     boards = {key[2]: one["data"] for key, one in made.items() if key[2].startswith("megatron-dashboard-")}
     assert {name: {file: json.loads(text) for file, text in one.items()} for name, one in boards.items()} == {
         f"megatron-dashboard-{path.stem}": {f"megatron-{path.name}": json.loads(path.read_text())} for path in BOARDS

@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from tests.conftest import loaded
-from tests.deploy.conftest import DEPLOY, HELD, Launch, Receiver, hastened
+from tests.deploy.conftest import DEPLOY, Launch
+from tests.deploy.stage import alertmanager, hastened_rules
 from tests.e2e.conftest import Start
 from tests.e2e.test_daemon import Writer
 from tests.lines import line
-from tests.programs import free_port, get, slack, wait
+from tests.monitor.notifiers.receiver import Receiver
+from tests.programs import free_port, get, serving, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outputs]
 
@@ -55,7 +57,7 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     assert daemons[0].terminate() == 0
     assert [path.name for path in directory.iterdir()] == ["18.prom"]
     daemons[1].kill()
-    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorStuck reports this one"
+    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorBlind reports this one"
 
 
 def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
@@ -121,35 +123,37 @@ def at_victoria(target: str, expression: str) -> list[dict[str, Any]]:
 
 @pytest.mark.prometheus
 def test_an_agent_sends_on_and_the_rules_run_at_victoria_metrics(
-    start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver, alertmanager: str
+    start: Start, launch: Launch, training: Writer, tmp_path: Path
 ) -> None:
     """The agent finds the daemon by file_sd and sends on all that is the monitor's, with the cluster's name; vmalert
-    with the shipped rules tells of a deadline that a dead daemon left.
+    with the shipped rules pages for a deadline that a dead daemon left.
     """
     target = victoria(launch, tmp_path)
     daemon = start("--set", "detectors.hang.minimum=6s", str(training.path))
     send_on(launch, tmp_path, target, daemon.address)
-    (tmp_path / "rules").mkdir()
-    rules = hastened(tmp_path / "rules", MegatronHangDeadlinePassedWhileDown="1s")
-    launch(
-        "vmalert", *(f"-rule={path}" for path in rules), f"-datasource.url=http://{target}",
-        f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{alertmanager}",
-        "-evaluationInterval=1s", "-remoteWrite.flushInterval=500ms", listen="-httpListenAddr", ready="/health",
-    )  # fmt: skip
-    daemon.wait(lambda: training.number >= 12)
-    wait(lambda: bool(at_victoria(target, HELD)), 30.0, "the recorded deadline")
-    (sample,) = at_victoria(target, "megatron_iteration")
-    assert sample["metric"] == {
-        "__name__": "megatron_iteration", "cluster": "cluster-1", "instance": daemon.address,
-        "job": "megatron-monitor", "run": "train",
-    }  # fmt: skip
-    assert 0 < float(sample["value"][1]) <= training.number
-    assert at_victoria(target, "megatron_iteration_duration_seconds_bucket")
-    assert not at_victoria(target, "python_gc_objects_collected_total")
-    daemon.kill()
-    training.stop()
-    wait(lambda: bool(receiver.fired("MegatronHangDeadlinePassedWhileDown")), 30.0, "the deadline's alert")
-    assert not receiver.fired("MegatronHang")
-    (alert,) = receiver.fired("MegatronHangDeadlinePassedWhileDown")[:1]
-    assert alert["labels"]["cluster"] == "cluster-1"
-    assert alert["annotations"]["summary"].startswith("train is past its hang deadline and unwatched since ")
+    with serving(Receiver()) as receiver, alertmanager(tmp_path, receiver) as address:
+        launch(
+            "vmalert", f"-rule={hastened_rules(tmp_path)}", f"-datasource.url=http://{target}",
+            f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{address}",
+            "-evaluationInterval=1s", "-remoteWrite.flushInterval=500ms", listen="-httpListenAddr", ready="/health",
+        )  # fmt: skip
+        daemon.wait(lambda: training.number >= 12)
+        recorded = "run:megatron_hang_deadline_timestamp_seconds:last"
+        wait(lambda: bool(at_victoria(target, recorded)), 30.0, "the recorded deadline")
+        (sample,) = at_victoria(target, "megatron_iteration")
+        assert sample["metric"] == {
+            "__name__": "megatron_iteration", "cluster": "cluster-1", "instance": daemon.address,
+            "job": "megatron-monitor", "run": "train",
+        }  # fmt: skip
+        assert 0 < float(sample["value"][1]) <= training.number
+        assert at_victoria(target, "megatron_iteration_duration_seconds_bucket")
+        assert not at_victoria(target, "python_gc_objects_collected_total")
+        daemon.kill()
+        training.stop()
+
+        def paged() -> list[str]:
+            bodies = [body for path, _, body in list(receiver.received) if path == "/pager"]
+            return [body["payload"]["summary"] for body in bodies]
+
+        wait(lambda: bool(paged()), 40.0, "the deadline's alert")
+        assert paged()[0] == "train is past its hang deadline and no monitor has reported on it"

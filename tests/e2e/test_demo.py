@@ -12,24 +12,6 @@ from tests.programs import MONITOR, slack
 
 
 @pytest.mark.e2e
-def test_the_demo_starts_the_hung_job_anew(tmp_path: Path) -> None:
-    """`demo --slurm`: a policy dumps stacks and requeues the job in a Slurm that is played; the run goes on."""
-    process = subprocess.Popen(
-        [*MONITOR, "demo", "--slurm", "--listen", "127.0.0.1:0", "--iterations", "24",
-         "--exit-after", "150"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        told = next(row for row in process.stderr if "policy start-anew" in row)
-        assert re.search(r"dump_stacks done \(\d+ bytes in \S+\); requeue done", told)
-        assert next(row for row in process.stderr if "a new launch began" in row)
-    finally:
-        process.kill()
-        process.communicate(timeout=slack(5))
-
-
-@pytest.mark.e2e
 def test_the_demo_shows_its_run_and_its_hang(tmp_path: Path) -> None:
     """`demo` prints the address; the simulated run appears, hangs half way, and the incident is told."""
     process = subprocess.Popen(

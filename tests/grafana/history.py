@@ -33,12 +33,12 @@ FOREIGN: dict[str, tuple[str, tuple[str, ...]]] = {
     "process_cpu_seconds_total": ("counter", ()),
     "process_resident_memory_bytes": ("gauge", ()),
     "process_start_time_seconds": ("gauge", ()),
-    "ALERTS": ("gauge", ("alertname", "alertstate", "severity", "run")),
+    "ALERTS": ("gauge", ("alertname", "alertstate", "severity", "run", "incident", "event")),
 }
 RECORDED: dict[str, tuple[str, tuple[str, ...]]] = {
     "run:megatron_unwatched_since_timestamp_seconds": ("gauge", ("run",)),
-    "run:megatron_hang_deadline_timestamp_seconds:held": ("gauge", ("run",)),
-    "run:megatron_incident:held": ("gauge", ("run", "incident", "severity")),
+    "run:megatron_hang_deadline_timestamp_seconds:last": ("gauge", ("run",)),
+    "run_incident:megatron_incident:last": ("gauge", ("run", "incident", "severity", "event")),
 }
 """What the rules record and dashboards read."""
 KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -110,8 +110,6 @@ class Daemon:
         counts = self.core.counts
         counts.set("ready", 1)
         counts.set("page_info", 1, f"http://{self.instance}/")
-        if self.instance == DEAD:
-            counts.set("stopped_timestamp_seconds", self.end - DEAD_SINCE, "live")
         for outcome in ("sent", "failed", "dropped"):
             counts.set("notifications_total", 0, "webhook", outcome)
 
@@ -181,11 +179,10 @@ def _alerts(page: Page, at: float, snapshot: Snapshot) -> None:
     for run in snapshot.runs:
         for sample in run.samples.get("megatron_incident", ()):
             assert isinstance(sample, Sample)
-            incident, severity = sample.labels
-            name = "Megatron" + "".join(part.title() for part in incident.split("_"))
-            if sample.value:
-                labels = {"alertname": name, "alertstate": "firing", "severity": severity, "run": run.run}
-                page.put("ALERTS", at, 1, labels, FIRST)
+            incident, severity, event = sample.labels
+            if sample.value and event:
+                told = {"severity": severity, "run": run.run, "incident": incident, "event": event}
+                page.put("ALERTS", at, 1, {"alertname": "MegatronIncident", "alertstate": "firing", **told}, FIRST)
 
 
 def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> None:
@@ -194,15 +191,15 @@ def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> N
         if snapshot is None:
             page.put("run:megatron_unwatched_since_timestamp_seconds", at, end - DEAD_SINCE, {"run": run.name}, "")
             held = end - DEAD_SINCE + 95.0
-            labels = {"run": run.name, "incident": "slowdown", "severity": "warning"}
-            page.put("run:megatron_incident:held", at, 1.0, labels, "")
+            labels = {"run": run.name, "incident": "slowdown", "severity": "warning", "event": "e"}
+            page.put("run_incident:megatron_incident:last", at, 1.0, labels, "")
         else:
             shown = next((one for one in snapshot.runs if one.run == run.name), None)
             found = shown.samples.get("megatron_hang_deadline_timestamp_seconds", ()) if shown else ()
             if not isinstance(found, tuple) or isinstance(found, Histogram) or not found:
                 continue
             held = found[0].value
-        page.put("run:megatron_hang_deadline_timestamp_seconds:held", at, held, {"run": run.name}, "")
+        page.put("run:megatron_hang_deadline_timestamp_seconds:last", at, held, {"run": run.name}, "")
 
 
 def _hardware(page: Page, at: float, end: float) -> None:

@@ -12,7 +12,7 @@ from tests.grafana.conftest import END, Prometheus
 from tests.grafana.history import RECORDED
 from tests.grafana.lint import BOARDS, load
 from tests.grafana.promql import fill
-from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, LAST_LINE, runs
+from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, runs
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.promtool]
 RUNS = [run.name for run in runs()]
@@ -104,7 +104,7 @@ def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prom
     assert found[("gpt-40b-no-exit", "crash_without_exit", "crashed", "ecc", "", "crash-without-exit")] == 3
     assert found[("llama-8b-longctx", "slowdown", "training", "", "", "slowdown")] == 2
     assert found[("gpt-1b-fp16-lr6e4", "divergence", "training", "", "", "divergence")] == 3
-    assert found[("gpt-3b-ablation-b", "unwatched", "", "", "", "runs-unwatched")] == 3
+    assert found[("gpt-3b-ablation-b", "unwatched", "", "", "", "monitor-down")] == 3
     assert found[("gpt-3b-ablation-b", "slowdown", "training", "", "", "slowdown")] == 2  # the rules hold it
     since = rows_of(prometheus, "fleet", where, place=1)
     assert since[("gpt-3b-ablation-b", "unwatched")] == 1000 * (END - DEAD_SINCE)
@@ -120,12 +120,12 @@ def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prom
     assert cost[("llama-8b-longctx", "slowdown")] == pytest.approx(128 * slow / 3600 * (1 - 1 / ratio))
 
 
-def test_the_fleet_says_what_to_do_and_leads_to_the_page(prometheus: Prometheus) -> None:
-    """The advice of the kind, the line that shows it, the address of a daemon that shows the run."""
-    where = "What to do, and why"
-    found = rows_of(prometheus, "fleet", where, "advice", "line")
-    (crash,) = [(advice, line) for run, kind, advice, line in found if (run, kind) == ("gpt-40b-no-exit", "crash")]
-    assert crash == ("exclude the node and have the GPU checked: memory errors come back", LAST_LINE.strip())
+def test_the_fleet_says_what_is_known_and_leads_to_the_page(prometheus: Prometheus) -> None:
+    """The summary of the incident, the address of a daemon that shows the run and has the rest."""
+    where = "What is known of it"
+    found = rows_of(prometheus, "fleet", where, "summary")
+    (crash,) = [summary for run, kind, summary in found if (run, kind) == ("gpt-40b-no-exit", "crash")]
+    assert "ecc" in crash
     pages = rows_of(prometheus, "fleet", where, "url", place=1)
     assert ("gpt-70b-pretrain", "hang", "http://login1:9843/") in pages
 

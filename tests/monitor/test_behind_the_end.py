@@ -54,14 +54,6 @@ def test_a_failure_before_the_first_step_of_its_own_file_is_over(behind: bool) -
     assert state.launch.last_iteration == 40
 
 
-def test_a_launch_that_goes_on_where_the_last_one_was_is_another() -> None:
-    """Nothing says that the first was ended; the set-up of the next tells."""
-    played = play([(0.0, SET_UP), (60.0, nanochat(0, 30)), (400.0, SET_UP), (460.0, nanochat(31, 60))])
-    launch = played.state.launch
-    assert (played.state.restarts, launch.iterations, launch.last_iteration) == (1, 30, 60)
-    assert (launch.topology.micro_batch_size, launch.topology.sequence_length) == (8, 1024)
-
-
 STEP = """++ srun --ntasks=1 --container-name=job_42 describe-system.sh
 the only legal values for STATUS are onprem and cloud
 srun: error: node7: task 0: Exited with exit code 1

@@ -11,7 +11,7 @@ from megatron_monitor.core.view import view_of
 from megatron_monitor.detectors import DETECTORS
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
-from megatron_monitor.metrics import samples_of
+from megatron_monitor.metrics import _LABELS, samples_of
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.replay import Replay
@@ -48,7 +48,8 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     assert player.run.book.open["hang"].summary != first.summary
     (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]
     assert isinstance(sample, Sample)
-    assert sample.labels == tuple(text[:1000] for text in first)
+    names = _LABELS["megatron_incident_info"]
+    assert sample.labels == tuple(getattr(first, name)[:200] for name in names)
 
 
 def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:

@@ -115,28 +115,13 @@ def test_a_single_reading_leaves_no_run_out(tmp_path: Path) -> None:
     ('runs: [{paths: ["/tmp/\\ud800.log"]}]', "runs.0.paths.0: expected a path"),
     (f"web: {{basic_auth_users: {{a: $2b$99${'x' * 53}}}}}", "expected a bcrypt hash of cost 04 to 16"),
     ("web: {tls_server_config: {cert_file: /no.crt, key_file: /no.key}}", "web.tls_server_config: /no.crt or /no.key"),
-    ("listen: 203.0.113.7:9843", "listen: cannot listen on 203.0.113.7:9843: "),
 ])  # fmt: skip
 def test_check_config_knows_what_the_daemon_refuses(text: str, error: str, tmp_path: Path) -> None:
-    """Also what no look at the text alone can tell: certificates, and addresses of other hosts."""
+    """Also what no look at the text alone can tell: certificates."""
     file = tmp_path / "config.yaml"
     file.write_text(text)
     result = invoke("check-config", file, code=2)
     assert error in result.stderr
-
-
-def test_explain_says_whose_a_log_is(tmp_path: Path) -> None:
-    """Its run and what named it, its job and what that needs to be believed."""
-    config = tmp_path / "config.yaml"
-    config.write_text("runs: [{paths: ['/l/*/*'], name_from: '/l/(?P<run>[^/]+)/'}]\n")
-    found = invoke("explain", "--config", config, "--path", "/l/tr11/slurm-77.out").stdout.splitlines()
-    assert found == [
-        "run: tr11 (by name_from, pattern /l/*/*)",
-        "job: 77, if Slurm says that this file is its output, or the set-up prints it",
-    ]
-    assert "ml/sweep-1" in invoke("explain", "--path", "/var/log/pods/ml_sweep-1-x7k2p_6f/trainer/0.log").stdout
-    assert "job: none" in invoke("explain", "--path", "/l/main.log").stdout
-    assert "else text" in invoke("explain", "SLURM_JOB_ID=77").stdout
 
 
 def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> None:
@@ -183,12 +168,6 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
         invoke("run", "--once", *paths, code=1)
 
 
-def test_run_once_twice_is_the_same(tmp_path: Path) -> None:
-    """A replay of a finished log is byte-identical."""
-    (tmp_path / "train.log").write_text(LINE + "\n")
-    assert invoke("run", "--once", tmp_path).stdout == invoke("run", "--once", tmp_path).stdout
-
-
 def test_simulate_writes_a_log(tmp_path: Path) -> None:
     """A fault by name, half way or at an iteration; an unknown one is wrong usage."""
     log = tmp_path / "x.log"
@@ -227,25 +206,18 @@ def test_paths_by_hand_keep_their_runs() -> None:
     assert Given().load([]).run_retention == 3600.0
 
 
-def test_a_replay_fails_on_what_is_severe(tmp_path: Path) -> None:
-    """Of a job that somebody cancelled nothing is, of an exception it is; the last line is a sentence."""
+def test_the_last_line_of_a_replay_is_a_sentence(tmp_path: Path) -> None:
+    """A job that somebody cancelled has ended, one with an exception has crashed."""
     line = " iteration {:8d}/     100 | elapsed time per iteration (ms): 2000.0 | lm loss: 2.5E+00 |\n"
     lines = "".join(line.format(number) for number in range(1, 21))
-    ends = {
-        "cancelled": "slurmstepd: error: *** JOB 7 ON n01 CANCELLED AT 2026-04-02T15:10:00 ***",
-        "failed": 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1',
-    }
-    for name, code in {"cancelled": 0, "failed": 1}.items():
-        log = tmp_path / f"{name}.log"
-        log.write_text(lines + ends[name] + "\n")
-        for wanted in ("critical", "warning"):
-            result = invoke("replay", "--fail-on", wanted, "--after", "20m", log, code=code)
-        last = result.stdout.splitlines()[-1]
-        assert last.startswith(
-            f"= {name}: {'ended' if name == 'cancelled' else 'crashed'} after iteration 20, 20 itera"
-        )
+    for word, end in (
+        ("ended", "slurmstepd: error: *** JOB 7 ON n01 CANCELLED AT 2026-04-02T15:10:00 ***\n"),
+        ("crashed", 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n'),
+    ):
+        (tmp_path / "x.log").write_text(lines + end)
+        last = invoke("replay", "--after", "20m", tmp_path / "x.log").stdout.splitlines()[-1]
+        assert last.startswith(f"= x: {word} after iteration 20, 20 itera")
         assert "incidents: 1 x crash" in last
-        invoke("replay", log)
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.config import load
-from megatron_monitor.detectors.loss_spike.memory import _LAG, Trace
 from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.reading import full_reader, judged_reader, own_rules
@@ -50,7 +49,7 @@ def test_the_scale_is_the_median_deviation(values: list[float]) -> None:
     """By sorting all deviations, as the definition says; the printed digits are many enough."""
     level = Level(unit=0.0)
     for index, value in enumerate(values):
-        level.add([value], [index])
+        level.add(value, index)
         if level.seen % 8 == 0 and level.seen >= 16:
             ordered = sorted(values[max(0, index - 199) : index + 1])
             middle = ordered[len(ordered) // 2]
@@ -113,23 +112,3 @@ def _folded(events: list[LogEvent]) -> dict[str, Any]:
     state = msgspec.to_builtins(run.state)
     assert state["iterations_total"] == 49
     return dict(state)
-
-
-@given(
-    st.lists(st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.5]), st.floats(-5, 5)), max_size=900), st.integers(1, 40)
-)
-def test_differences_of_a_trace_stay_in_order(values: list[float | None], every: int) -> None:
-    """Asked now and then, behind a restart that went back (`None`) too: as if they were sorted anew."""
-    trace, known = Trace(), list[float]()
-    for place, value in enumerate(values):
-        if value is None:
-            trace.before(place - 30)
-            known = list(trace.values)
-            continue
-        trace.values.append(value)
-        trace.stamps.append(place)
-        known.append(value)
-        if not place % every:
-            known = known[-200:]
-            assert trace.keep(200) == sorted(a - b for a, b in zip(known[_LAG:], known, strict=False))
-            assert trace.values == known

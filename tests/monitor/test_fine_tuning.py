@@ -27,29 +27,6 @@ def bars(begun: float, steps: int, total: int, *, drawn: str = "|#   |") -> Iter
         yield begun + passed, f"{share} [{clock(passed)}<{clock(12 * (total - step))}, {'12.00' if step else '?'}s/it]"
 
 
-def test_a_script_that_is_started_again_behind_its_crash() -> None:
-    """Each start is a launch, and each crash is told, although no dict has come yet: the whole is shorter than one."""
-    crashes = [line for begun, steps in ((0.0, 28), (900.0, 14)) for line in (
-        *bars(begun, steps, 90), (begun + 12.0 * steps + 1, OOM),
-    )]  # fmt: skip
-    done = [*bars(1800.0, 90, 90), (2890.0, "\n{'train_runtime': 1090.0, 'train_loss': 0.86, 'epoch': 3.0}\n")]
-    played = play([*crashes, *done], after=300.0)
-    told = [(item.status, item.evidence["failure"]) for item in played.of("crash") if item.status == "firing"]
-    assert told == [("firing", "cuda_oom")] * 2
-    state = played.state
-    assert (state.restarts, state.iterations_total, state.launch.last_iteration) == (2, 28 + 14 + 90, 90)
-    assert (state.launch.phase, played.kinds()) == ("finished", {"crash"})
-
-
-def test_a_script_that_is_started_again_behind_its_silent_death() -> None:
-    """Its bar at 0 begins a launch: its first steps are no copies of the first one's, and the hang ends with them."""
-    played = play([*bars(0.0, 40, 90), (481.0, "\n"), *bars(9100.0, 20, 90), (9345.0, "\n")])
-    assert [item.status for item in played.of("hang")] == ["firing", "resolved"]
-    assert played.of("hang")[1].time < 9130.0
-    assert (played.state.restarts, played.state.iterations_total, played.state.launch.last_iteration) == (1, 60, 20)
-    assert [end.failure for end in played.state.ends] == ["hang"]
-
-
 @pytest.mark.parametrize("drawn", ["|#   |", "|          |", ""])
 def test_a_bar_of_which_nothing_is_drawn(drawn: str) -> None:
     """A notebook's shell leaves out what is drawn: its steps count as any bar's."""

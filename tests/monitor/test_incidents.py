@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Verdict
+from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, judge
 from megatron_monitor.run.state import RunState
 
@@ -12,7 +13,7 @@ REPEAT = 3600.0
 
 def step(book: IncidentBook, now: float, hang: Verdict, **others: Verdict) -> list[Transition]:
     """One tick."""
-    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT)
+    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, Events())
 
 
 def firing(severity: str = "critical", quiet: bool = False) -> Verdict:
@@ -107,11 +108,19 @@ def test_a_held_kind_is_told_after_its_hold_time() -> None:
     book, state = IncidentBook(), RunState(name="r")
     firing = {"slowdown": Verdict("firing", since=100.0)}
     hold = {"slowdown": 60.0}
-    assert judge(book, state, firing, 100.0, 3600.0, hold) == []
-    assert judge(book, state, firing, 159.0, 3600.0, hold) == []
-    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, hold) == []
-    assert judge(book, state, firing, 200.0, 3600.0, hold) == []
-    told = judge(book, state, firing, 260.0, 3600.0, hold)
+    assert judge(book, state, firing, 100.0, 3600.0, Events(), hold) == []
+    assert judge(book, state, firing, 159.0, 3600.0, Events(), hold) == []
+    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, Events(), hold) == []
+    assert judge(book, state, firing, 200.0, 3600.0, Events(), hold) == []
+    told = judge(book, state, firing, 260.0, 3600.0, Events(), hold)
     assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
     assert book.pending == {}
     assert book.open["slowdown"].since == 100.0
+
+
+def test_a_crash_is_of_the_event_of_the_hang_that_its_line_has_ended() -> None:
+    """For two minutes; and a second hang is not."""
+    book = IncidentBook(over={"hang critical e1": 100.0, "slowdown info ": 100.0})
+    assert book.ended_lately("crash", 104.0) == ["e1"]
+    assert book.ended_lately("crash", 221.0) == []
+    assert book.ended_lately("hang", 104.0) == []  # what is only information has no event

@@ -47,6 +47,8 @@ def named(path: str, *patterns: str) -> str:
         ("elsewhere/x.log", ["logs/*.log"], "x"),
         ("logs/tr11/deep/main.log", ["logs/tr*"], "tr11/deep/main"),
         ("logs/[z-a].log", ["logs/[z-a].log"], "[z-a]"),
+        *((f"/l/{name}.log", ["/l/*"], name) for name in ("error_analysis", "terr", "std", "my-std", "train.e1x")),
+        (b"/l/tr\xff\n11.log".decode("utf-8", "surrogateescape"), ["/l/*"], "tr\ufffd\ufffd11"),
     ],
 )
 def test_default_name(path: str, patterns: list[str], name: str) -> None:
@@ -78,28 +80,15 @@ def test_default_name(path: str, patterns: list[str], name: str) -> None:
         # Whoever knows the path alone gives it for the pattern: a file that was named stands before any wildcard.
         ([Watch(paths=("/l/**/*.log",)), Watch(paths=("/l/a/main.log",), name="tr11")],
          {"/l/a/main.log": "tr11", "/l/b/main.log": "b/main"}),
+        # Two files named alike are two runs, in one watch or in two, and in either order.
+        ([Watch(paths=("/x/b/m.txt",)), Watch(paths=("/x/a/m.txt",))], {"/x/a/m.txt": "a/m", "/x/b/m.txt": "b/m"}),
+        # What a scheduler writes to two files is one run by two patterns, too.
+        ([Watch(paths=("/l/out/*.out", "/l/err/*.err"))], {"/l/out/77.out": "77", "/l/err/77.err": "77"}),
     ],
 )  # fmt: skip
 def test_names(watches: list[Watch], names: dict[str, str]) -> None:
     """What a path's run is called where these are watched."""
     assert {path: run_name(path, watches) for path in names} == names
-
-
-def test_equal_stems_in_different_directories() -> None:
-    """Two files named alike are two runs, in one watch or in two, and in either order."""
-    one = [Watch(paths=("/x/a/main_log.txt", "/x/b/main_log.txt"))]
-    two = [Watch(paths=(path,)) for path in one[0].paths]
-    for watches in (one, two, two[::-1]):
-        names = [run_name(path, watches) for path in one[0].paths]
-        assert names == ["a/main_log", "b/main_log"]
-
-
-def test_out_and_err_are_one_run() -> None:
-    """What a scheduler writes to two files is one run, named one by one or by two patterns."""
-    explicit = [Watch(paths=("/l/77.out", "/l/77.err"))]
-    globs = [Watch(paths=("/l/out/*.out", "/l/err/*.err"))]
-    assert {run_name(path, explicit) for path in explicit[0].paths} == {"77"}
-    assert run_name("/l/out/77.out", globs) == run_name("/l/err/77.err", globs) == "77"
 
 
 @pytest.mark.parametrize(
@@ -157,23 +146,11 @@ def test_files_of_a_launchs_processes(pattern: str, files: list[str], names: set
     assert len({run_name(f"/l/{file}", watches) for file in files}) == len(names)
 
 
-@pytest.mark.parametrize("name", ["error_analysis", "terr", "std", "my-std", "train.e1x"])
-def test_other_words_stay(name: str) -> None:
-    """What only looks like the name of a stream is a name."""
-    assert named(f"/l/{name}.log", "/l/*") == name
-
-
 def test_long_names_stay_apart() -> None:
     """Names are cut to 200 characters, and two that differ only beyond them still differ."""
     names = {named(f"/l/{'x' * 300}{tail}.log", "/l/*") for tail in "ab"}
     assert len(names) == 2
     assert {len(name) for name in names} == {200}
-
-
-def test_bytes_that_are_no_text() -> None:
-    """A file name that is not UTF-8, or holds control characters, gives a name that can be printed and encoded."""
-    path = b"/l/tr\xff\n11.log".decode("utf-8", "surrogateescape")
-    assert named(path, "/l/*") == "tr\ufffd\ufffd11"
 
 
 @given(st.text(min_size=1), st.text(alphabet="ab/*?[]!-^.~", min_size=1, max_size=12))

@@ -3,22 +3,18 @@
 import math
 import random
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.reading import dated_events
-from megatron_monitor.replay import Replay, replay
+from megatron_monitor.replay import Replay
 from megatron_monitor.source_clock import Placed
 from megatron_monitor.statistics.levels import printed_unit
-from tests.conftest import FIELD_LOGS
 from tests.lines import dump
-from tests.monitor.playing import Played, fault, play
+from tests.monitor.playing import Played, play
 
 ARGUMENTS = {"seq_length": 2048, "world_size": 8, "global_batch_size": 64}
 
@@ -92,17 +88,6 @@ def test_a_step_beyond_two_decimals_is_found(factor: float) -> None:
 def test_constant_times_of_few_digits_are_no_coarse_print() -> None:
     """0.1 s and then 0.11 s, always: one printed unit, but the printed value never flickered."""
     assert told(play(log([0.1] * 1300 + [0.11] * 800))) == ["firing"]
-
-
-def test_a_log_without_timers_of_an_iteration_says_how_to_get_them() -> None:
-    """None at all, or of its saves alone: no cause is named, and none is searched in what no timer measures."""
-    bare = play(log([*noisy(5.0, 400), *noisy(5.5, 60, seed=2)]))
-    saves_alone = fault("slowdown", 300, iterations=400, seconds_per_iteration=5.0, factor=1.1)
-    for played in (bare, saves_alone):
-        firing = played.firing("slowdown")
-        assert "prints no timers" in firing.summary
-        assert "at the next restart" in firing.summary
-        assert "breakdown_before" not in firing.evidence
 
 
 # --- what is lawful in a launch's first minutes, and behind an evaluation ---------------------------------------------
@@ -259,35 +244,3 @@ def test_a_launch_at_lower_clocks_is_slower() -> None:
     first = list(log(noisy(16.8, 50), num_layers="12", hidden_size="1024"))
     then = [(at + 900.0, text) for at, text in log(noisy(17.9, 50, seed=2), num_layers="12", hidden_size="1024")]
     assert "launches before" in play([*first, *then]).firing("slowdown").evidence["reason"]
-
-
-# --- real logs ------------------------------------------------------------------------------------------------------
-
-
-def replayed(path: Path) -> list[Transition]:
-    """What `replay` says of slowdowns."""
-    config = Config()
-    with open(path, "rb") as stream:
-        sources = {str(path): dated_events(stream, config)}
-        found = [item for _, item in replay(Judge(config, repeats=False), path.stem, sources) if item is not None]
-    return [item for item in found if item.incident == "slowdown" and not item.quiet]
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    "name", ["pbs_54745.log", "bigcode_job_74m.log", "microsoft_moe_random_ltd.log", "microsoft_locked_clocks.log"]
-)
-def test_a_real_log_without_a_slowdown(name: str) -> None:
-    """77 longer lines; evaluations inside lines; random-LTD; launches each faster than the one before."""
-    assert replayed(FIELD_LOGS / name) == []
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    ("case", "said"), [("10_two_decimals_false_slowdowns", []), ("12_slowdown_resolved_while_slow", ["firing"])]
-)
-def test_a_case(case: str, said: list[str]) -> None:
-    """Two decimals; slow to the end."""
-    assert [item.status for item in replayed(FIELD_LOGS.parent / "cases" / case / "run.log")] == said

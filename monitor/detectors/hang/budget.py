@@ -1,7 +1,5 @@
 """How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from megatron_monitor.model.flops import computed_tflops
@@ -102,16 +100,7 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     """How long the run may show no progress in its present phase: what the phase usually needs, but no less than a
     silence that was called a hang here and ended.
     """
-    launch = state.launch
-    allowed = _usual(state, settings)
-    if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, settings.minimum)):
-        allowed = Budget(longest, None, "the longest that is learned")
-    kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
-    most = max(_most(kind, settings) for kind in kinds)
-    ended = state.past.silences.longest_forgiven(kinds, most, state.progress_at or 0.0)
-    if ended is None or (seconds := min(most, settings.ended_factor * ended)) <= allowed.seconds:
-        return allowed
-    return Budget(seconds, allowed.expected, f"a silence of {ended:.4g} s was called a hang before, and ended")
+    return _Phase(state, settings).budget()
 
 
 def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
@@ -122,267 +111,263 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
 
 
-def _usual(state: RunState, settings: HangSettings) -> Budget:
-    """By what the phase took, or may take."""
-    launch = state.launch
-    if launch.phase in PARTS and launch.parts.told:
-        return _part(state, settings)
-    if launch.phase == "training":
-        return _silently_at_work(state, settings, _training(state, settings))
-    if launch.phase == "evaluating":
-        return _evaluation(state, settings)
-    if launch.phase == "saving":
-        return _saving(state, settings)
-    return _set_up(state, settings)
+def _longest(*budgets: Budget | None) -> Budget:
+    """The longest of those that apply, the first one of equals."""
+    return max(filter(None, budgets), key=lambda one: one.seconds)
 
 
-def _saving(state: RunState, settings: HangSettings) -> Budget:
-    """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next step.
-    The files of a trainer's first one teach nothing: the largest may be yet to come.
-    """
-    learned = _learned(state, settings, "saving", settings.saving_factor, "save step seen")
-    if learned is None or (state.launch.driver == "trainer" and not state.past.checkpoints.saves):
-        return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
-    if dialect_of(state.launch.dialect).reports_saves or state.launch.pace.predicted() is None:
-        return learned
-    return _longer(learned, _training(state, settings))
+class _Phase:
+    """The present phase of a run, from whose past its budget is worked out."""
 
+    def __init__(self, state: RunState, settings: HangSettings) -> None:
+        self.state, self.settings, self.launch = state, settings, state.launch
+        self.silences, self.predicted = state.past.silences, state.launch.pace.predicted()
+        self.interval = state.launch.log_interval or state.launch.topology.log_interval or state.past.log_interval
+        """Iterations that a line stands for: of this launch, as the log says, or of the launch before."""
+        self.generates_in_parts = bool(state.launch.parts.told or state.launch.parts.printed)
+        died = state.ends and not any(end.iterations for end in state.ends)
+        self.began_before = state.launch.number > 0 and not died
+        """A launch before has shown how long it takes to begin: those that died sooner have not."""
 
-def _most(kind: str, settings: HangSettings) -> float:
-    """The longest budget that single silences may teach."""
-    return max(settings.longest, 2 * float(getattr(settings, _WORK.get(kind, kind), 0.0)))
+    def budget(self) -> Budget:
+        """What the phase takes, within bounds, and no less than what was called a hang and ended."""
+        allowed, settings, launch = self.usual(), self.settings, self.launch
+        if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, settings.minimum)):
+            allowed = Budget(longest, None, "the longest that is learned")
+        kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
+        most = max(map(self.most, kinds))
+        ended = self.silences.longest_forgiven(kinds, most, self.state.progress_at or 0.0)
+        if ended is None:
+            return allowed
+        reason = f"a silence of {ended:.4g} s was called a hang before, and ended"
+        return _longest(allowed, Budget(min(most, settings.ended_factor * ended), allowed.expected, reason))
 
+    def usual(self) -> Budget:
+        """By what the phase took, or may take."""
+        phase = self.launch.phase
+        if phase in PARTS and self.launch.parts.told:
+            return self.part()
+        by_phase = {"training": self.at_work, "evaluating": self.evaluation, "saving": self.saving}
+        return by_phase.get(phase, self.set_up)()
 
-def _learned(state: RunState, settings: HangSettings, kind: str, factor: float, what: str) -> Budget | None:
-    """`factor` over the longest of the last silences of the kind, if any; one that stands alone counts to a bound."""
-    seen = state.past.silences.values(kind)
-    if not seen:
-        return None
-    longest, most = max(seen), max(_most(kind, settings), factor * median(seen))
-    return Budget(max(settings.minimum, min(factor * longest, most)), longest, f"{factor:g} x the longest {what}")
+    def default(
+        self, name: str, seconds: float | None = None, expected: float | None = None, late: float | None = None
+    ) -> Budget:
+        """A first default, where there is no past."""
+        seconds = getattr(self.settings, name) if seconds is None else seconds
+        return Budget(max(self.settings.minimum, seconds), expected, f"first default for {name}", late)
 
+    def most(self, kind: str) -> float:
+        """The longest budget that single silences may teach."""
+        return max(self.settings.longest, 2 * float(getattr(self.settings, _WORK.get(kind, kind), 0.0)))
 
-def _longer(one: Budget, other: Budget) -> Budget:
-    return one if one.seconds >= other.seconds else other
+    def learned(self, kind: str, factor: float, what: str) -> Budget | None:
+        """`factor` over the longest of the last silences of the kind; one that stands alone counts to a bound."""
+        seen = self.silences.values(kind)
+        if not seen:
+            return None
+        longest, most = max(seen), max(self.most(kind), factor * median(seen))
+        seconds = max(self.settings.minimum, min(factor * longest, most))
+        return Budget(seconds, longest, f"{factor:g} x the longest {what}")
 
+    # --- the start-up, and the end ---
 
-def _part(state: RunState, settings: HangSettings) -> Budget:
-    """Of a part of a step, by the run's own past."""
-    phase, first = state.launch.phase, not state.launch.iterations
-    expected, what = _part_before(state)
-    default = settings.first_iteration if phase == "training" else float(getattr(settings, phase))
-    if expected is None or (first and not state.launch.number and settings.part_factor * expected < default):
-        return Budget(max(settings.minimum, default), expected, f"first default for {phase}", settings.first_late)
-    factor, least = settings.part_factor, settings.minimum
-    if first:  # of a further launch: engines start and kernels compile anew
-        factor, least = settings.startup_factor, max(settings.minimum, settings.startup_minimum)
-    else:
-        stretched = _stretched(state, settings, expected)
-        if stretched.seconds > max(factor * expected, least):
-            return stretched
-    if factor * expected < least:
-        return Budget(least, expected, "the minimum")
-    return Budget(factor * expected, expected, f"{factor:g} x {what}")
+    def set_up(self) -> Budget:
+        """A phase of the start-up, or the end; longer where the first line comes late."""
+        allowed, late, settings = self.started(), self.later_line(), self.settings
+        base = settings.startup_minimum if self.began_before else settings.first_iteration
+        if not late or base + late <= allowed.seconds:
+            return allowed
+        reason = f"the first line comes after {self.interval or 'an unknown number of'} iterations"
+        shown = settings.first_late + (late / 2 if self.interval else 0.0)
+        return Budget(base + late, None, reason, None if self.launch.number else shown)
 
+    def started(self) -> Budget:
+        """A phase of the start-up, or the end, by its own past."""
+        phase, settings, ends = self.launch.phase, self.settings, self.launch.phase == "exiting"
+        again = self.began_before and not ends
+        learned = self.learned(phase, settings.startup_factor if again else 2.0, f"gap seen while {phase}")
+        if learned is not None and again:
+            # launches before have shown how long it takes; other nodes may have to compile and to read anew
+            return _longest(learned, Budget(settings.startup_minimum, learned.expected, learned.reason))
+        seconds = getattr(settings, phase, settings.exiting)
+        default = self.default(phase, seconds, late=None if ends else settings.first_late)
+        return _longest(default, learned)
 
-def _part_before(state: RunState) -> tuple[float | None, str]:
-    """How long this part was silent at most, and how that is known: while it was followed, and while that was seldom,
-    by the seconds that the steps print of it and of what no line tells apart from it.
-    """
-    launch, silences = state.launch, state.past.silences
-    longest, followed = silences.longest(launch.phase), len(silences.values(launch.phase))
-    if followed < _FEW:
-        printed = launch.parts.printed_with(launch.phase)
-        if printed is not None and printed > (longest or 0.0):
-            return printed, f"what {launch.phase} took at most"
-    return longest, f"the longest silence of the last {followed} in {launch.phase}"
+    def later_line(self) -> float:
+        """How much later than its first iteration a launch writes its first line, generously: 0 where each has a line.
 
+        Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
+        """
+        launch, settings, every = self.launch, self.settings, self.interval
+        driver = launch.driver or self.state.past.driver
+        silent = launch.phase == "starting" and driver in ("engine", "trainer")
+        if every == 1 or not (silent or launch.phase == "first_iteration"):
+            return 0.0
+        before = self.state.last_baseline
+        if before is not None:
+            return settings.factor * ((every or 1) - 1) * float(before)
+        if every is None:
+            return settings.first_line / 2
+        top = launch.topology  # no launch has shown its pace: what the model takes at a rate that is low
+        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, launch.dialect)
+        if at_one is None:
+            return settings.first_line
+        work = (every - 1) * at_one[1]
+        return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, settings.first_line))
 
-def _stretched(state: RunState, settings: HangSettings, expected: float | None = None) -> Budget:
-    """By what may go on without a line although nothing is wrong: the longest step, or this part where it is certain
-    that it is this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
-    """
-    launch, which = state.launch, "step"
-    printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
-    if printed is not None and launch.parts.lines >= _CERTAIN:
-        longest, which = max(printed.values), launch.phase
-    else:
-        longest = max(window) if window else sum(state.past.silences.longest(part) or 0.0 for part in launch.parts.told)
-    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
+    # --- between two lines of the loop ---
 
+    def training(self) -> Budget:
+        """As the pace predicts."""
+        launch, settings, predicted = self.launch, self.settings, self.predicted
+        if predicted is None and launch.log_interval is not None:
+            predicted = launch.watch.stamps.most  # no stretch was long enough yet to tell the pace
+        if predicted is None:
+            return self.second_line()
+        gap = predicted * (self.interval or 1)
+        # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
+        expected = gap * max(1.0, launch.gap_ratios.usual or 1.0)
+        hiccup, held = (launch.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
+        return _longest(
+            Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
+            Budget(
+                min(settings.hiccup_factor * hiccup, self.most("training")), expected,
+                f"{settings.hiccup_factor:g} x the longest gap of the last 50",
+            ),
+            Budget(settings.buffering_factor * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
+            self.with_rollout(expected) if launch.trainer.generates else None,
+            Budget(settings.minimum, expected, "the minimum"),
+        )  # fmt: skip
 
-def _set_up(state: RunState, settings: HangSettings) -> Budget:
-    """A phase of the start-up, or the end; longer where the first line comes late."""
-    number = state.launch.number
-    allowed, late = _started(state, settings), _later_line(state, settings)
-    base = settings.startup_minimum if _began_before(state) else settings.first_iteration
-    if not late or base + late <= allowed.seconds:
-        return allowed
-    every = _interval(state)
-    reason = f"the first line comes after {every or 'an unknown number of'} iterations"
-    shown = settings.first_late + (late / 2 if every else 0.0)
-    return Budget(base + late, None, reason, None if number else shown)
+    def with_rollout(self, expected: float) -> Budget:
+        """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
+        window, factor = self.launch.pace.window, self.settings.part_factor
+        if len(window) < _FEW:
+            return Budget(self.settings.evaluating, expected, "first default for steps that generate")
+        reason = f"{factor:g} x the longest step, which holds a rollout"
+        return Budget(factor * max(window), expected, reason)
 
+    def second_line(self) -> Budget:
+        """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
+        launch, known, settings = self.launch, self.interval, self.settings
+        first, minimum, trainer = launch.first_iteration_seconds, settings.minimum, launch.driver == "trainer"
+        if first is None and trainer and len(self.silences.values("training")) >= _FEW:
+            return self.unnumbered()
+        if first is None:
+            seconds = max(minimum, settings.first_iteration)
+            return Budget(seconds, None, "no iteration time known yet", settings.first_late)
+        if known is not None:
+            return Budget(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
+        if launch.first_iteration == 1 and trainer:  # reported whatever `logging_steps` says
+            seconds = max(minimum, settings.first_iteration, 5 * first)
+            return Budget(seconds, None, "one line is known, not yet how many iterations lie between two")
+        guess = likely_interval(launch.first_iteration or 1)  # programs report multiples of their interval
+        expected = first * guess
+        # A guess that is too large must not hide a hang for half a day.
+        most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
+        reason = f"5 x the first iteration, if a line is written every {guess}"
+        return Budget(max(minimum, min(5 * expected, most)), expected, reason)
 
-def _began_before(state: RunState) -> bool:
-    """Whether a launch before has shown how long it takes to begin: those that died sooner have not."""
-    died = state.ends and not any(end.iterations for end in state.ends)
-    return state.launch.number > 0 and not died
+    def unnumbered(self) -> Budget:
+        """Dicts of HF Trainer without a bar or heading: no line tells the step, and its evaluations are silent."""
+        factor, first = self.settings.factor, self.default("evaluating")
+        reports = self.learned("training", factor, "gap between two reports")
+        evaluations = self.learned("evaluating", factor, "evaluation seen")
+        return _longest(reports or first, evaluations or first)
 
+    def at_work(self) -> Budget:
+        """Of training where an evaluation or a save may be going on of which no line tells: no data for it, a fork,
+        another rank's log.
+        """
+        training, kind, settings = self.training(), self.launch.silent_work, self.settings
+        if kind is None:
+            return training
+        work, saving = _WORK[kind], kind == SILENT_SAVE
+        silent = dialect_of(self.launch.dialect).silent
+        asked = saving or not (silent or self.launch.driver == "trainer")
+        guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
+        where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
+        learned = self.learned(kind, settings.saving_factor if saving else settings.factor, f"gap seen {where}")
+        first = None
+        if not asked or (learned is None and saving):  # nobody knows which of them is one at which it evaluates
+            first = Budget(getattr(settings, work), training.expected, f"first default for {work}, {where}")
+        return _longest(training, learned, first)
 
-def _started(state: RunState, settings: HangSettings) -> Budget:
-    """A phase of the start-up, or the end, by its own past."""
-    phase, ends = state.launch.phase, state.launch.phase == "exiting"
-    default = max(settings.minimum, getattr(settings, phase, settings.exiting))
-    what = f"gap seen while {phase}"
-    again = _began_before(state) and not ends
-    learned = _learned(state, settings, phase, settings.startup_factor if again else 2.0, what)
-    if learned is not None and again:
-        # launches before have shown how long it takes; other nodes may have to compile and to read anew
-        least = Budget(max(settings.minimum, settings.startup_minimum), learned.expected, learned.reason)
-        return _longer(learned, least)
-    if learned is not None and learned.seconds > default:
-        return learned
-    return Budget(default, None, f"first default for {phase}", None if ends else settings.first_late)
+    # --- evaluation, saving, parts of a step ---
 
+    def evaluation(self) -> Budget:
+        """Between two signs of an evaluation, and of the iteration that may come instead."""
+        launch, factor = self.launch, self.settings.factor
+        learned = self.learned("evaluating", factor, "evaluation step seen")
+        allowed = learned or self.first_evaluation()
+        if learned is None and launch.evaluation_due and not launch.validations:
+            # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
+            training = self.training()
+            reason = f"an iteration ({training.reason}) and {allowed.reason}"
+            return Budget(training.seconds + allowed.seconds, training.expected, reason)
+        if (launch.evaluation_sets is None and launch.validations_since) or launch.driver == "trainer":
+            # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
+            return _longest(allowed, self.training())
+        return _longest(allowed, self.stretched() if self.generates_in_parts else None)  # it generates as a step does
 
-def _interval(state: RunState) -> int | None:
-    """Iterations that a line stands for: of this launch, as the log says, or of the launch before; None if unknown."""
-    launch = state.launch
-    return launch.log_interval or launch.topology.log_interval or state.past.log_interval
+    def first_evaluation(self) -> Budget:
+        """An evaluation iteration is a forward pass: a training iteration bounds it from above."""
+        settings, iters = self.settings, self.launch.topology.eval_iters
+        if self.predicted is not None and iters:
+            expected = self.predicted * iters
+            seconds = max(settings.minimum, settings.factor * expected)
+            return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
+        if self.generates_in_parts or not self.launch.iterations:
+            # of reinforcement learning it is a rollout; before the first step of a launch its engines start
+            seconds = max(settings.evaluating, settings.rollout)
+            return self.default("evaluating", seconds, late=settings.first_late)
+        return self.default("evaluating")
 
+    def saving(self) -> Budget:
+        """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next
+        step. The files of a trainer's first one teach nothing: the largest may be yet to come.
+        """
+        launch = self.launch
+        learned = self.learned("saving", self.settings.saving_factor, "save step seen")
+        if learned is None or (launch.driver == "trainer" and not self.state.past.checkpoints.saves):
+            return self.default("saving")
+        ends = dialect_of(launch.dialect).reports_saves or self.predicted is None
+        return learned if ends else _longest(learned, self.training())
 
-def _later_line(state: RunState, settings: HangSettings) -> float:
-    """How much later than its first iteration a launch writes its first line, generously: 0 where each has a line.
+    def part(self) -> Budget:
+        """Of a part of a step (reinforcement learning), by the run's own past."""
+        launch, settings, first = self.launch, self.settings, not self.launch.iterations
+        expected, what = self.part_before()
+        factor, least = settings.part_factor, settings.minimum
+        default = settings.first_iteration if launch.phase == "training" else float(getattr(settings, launch.phase))
+        if expected is None or (first and not launch.number and factor * expected < default):
+            return self.default(launch.phase, default, expected, settings.first_late)
+        if first:  # of a further launch: engines start and kernels compile anew
+            factor, least = settings.startup_factor, max(least, settings.startup_minimum)
+        usual = Budget(factor * expected, expected, f"{factor:g} x {what}")
+        return _longest(usual, Budget(least, expected, "the minimum"), None if first else self.stretched(expected))
 
-    Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
-    """
-    silent = state.launch.phase == "starting" and (state.launch.driver or state.past.driver) in ("engine", "trainer")
-    every = _interval(state)
-    if every == 1 or not (silent or state.launch.phase == "first_iteration"):
-        return 0.0
-    before = state.last_baseline
-    if before is not None:
-        return settings.factor * ((every or 1) - 1) * float(before)
-    if every is None:
-        return settings.first_line / 2
-    top = state.launch.topology  # no launch has shown its pace: what the model takes at a rate that is low
-    at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, state.launch.dialect)
-    if at_one is None:
-        return settings.first_line
-    work = (every - 1) * at_one[1]
-    return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, settings.first_line))
+    def part_before(self) -> tuple[float | None, str]:
+        """How long this part was silent at most, and how that is known: while it was followed, and while that was
+        seldom, by the seconds that the steps print of it and of what no line tells apart from it.
+        """
+        phase = self.launch.phase
+        longest, followed = self.silences.longest(phase), len(self.silences.values(phase))
+        if followed < _FEW:
+            printed = self.launch.parts.printed_with(phase)
+            if printed is not None and printed > (longest or 0.0):
+                return printed, f"what {phase} took at most"
+        return longest, f"the longest silence of the last {followed} in {phase}"
 
-
-def _training(state: RunState, settings: HangSettings) -> Budget:
-    """Between two lines of the loop, as its pace predicts."""
-    launch, predicted = state.launch, state.launch.pace.predicted()
-    if predicted is None and launch.log_interval is not None:
-        predicted = launch.watch.stamps.most  # no stretch was long enough yet to tell the pace
-    if predicted is None:
-        return _second_line(state, settings)
-    gap = predicted * (_interval(state) or 1)
-    # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
-    expected = gap * max(1.0, launch.gap_ratios.usual or 1.0)
-    worst, held = launch.gap_ratios.longest, state.past.silences.held
-    allowed = Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected")
-    if worst is not None and (seconds := settings.hiccup_factor * worst * gap) > allowed.seconds:
-        seconds = max(allowed.seconds, min(seconds, _most("training", settings)))
-        allowed = Budget(seconds, expected, f"{settings.hiccup_factor:g} x the longest gap of the last 50")
-    if held is not None and settings.buffering_factor * held > allowed.seconds:
-        reason = f"the launcher holds lines back for up to {held:.4g} s"
-        allowed = Budget(settings.buffering_factor * held, expected, reason)
-    if launch.trainer.generates:
-        allowed = _longer(allowed, _with_rollout(launch.pace.window, expected, settings))
-    return _longer(allowed, Budget(settings.minimum, expected, "the minimum"))
-
-
-def _with_rollout(window: Sequence[float], expected: float, settings: HangSettings) -> Budget:
-    """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
-    if len(window) < _FEW:
-        return Budget(settings.evaluating, expected, "first default for steps that generate")
-    seconds = settings.part_factor * max(window)
-    return Budget(seconds, expected, f"{settings.part_factor:g} x the longest step, which holds a rollout")
-
-
-def _second_line(state: RunState, settings: HangSettings) -> Budget:
-    """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
-    launch, known = state.launch, _interval(state)
-    first = launch.first_iteration_seconds
-    if first is None and launch.driver == "trainer" and len(state.past.silences.values("training")) >= _FEW:
-        return _unnumbered(state, settings)
-    if first is None:
-        seconds = max(settings.minimum, settings.first_iteration)
-        return Budget(seconds, None, "no iteration time known yet", settings.first_late)
-    if known is not None:
-        return Budget(max(settings.minimum, 5 * first * known), first * known, "5 x the first iteration")
-    if launch.first_iteration == 1 and launch.driver == "trainer":  # reported whatever `logging_steps` says
-        allowed = max(settings.minimum, settings.first_iteration, 5 * first)
-        return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
-    guess = likely_interval(launch.first_iteration or 1)  # programs report multiples of their interval
-    expected = first * guess
-    # A guess that is too large must not hide a hang for half a day.
-    most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
-    seconds = max(settings.minimum, min(5 * expected, most))
-    return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
-
-
-def _unnumbered(state: RunState, settings: HangSettings) -> Budget:
-    """Dicts of HF Trainer without a bar or heading: no line tells the step, and its evaluations are silent."""
-    reports = _learned(state, settings, "training", settings.factor, "gap between two reports")
-    evaluations = _learned(state, settings, "evaluating", settings.factor, "evaluation seen")
-    first = Budget(max(settings.minimum, settings.evaluating), None, "first default for evaluating")
-    return _longer(reports or first, evaluations or first)
-
-
-def _silently_at_work(state: RunState, settings: HangSettings, training: Budget) -> Budget:
-    """The budget of training where an evaluation or a save may be going on of which no line tells: no data for it, a
-    fork, another rank's log.
-    """
-    kind = state.launch.silent_work
-    if kind is None:
-        return training
-    saving = kind == SILENT_SAVE
-    silent = dialect_of(state.launch.dialect).silent
-    asked = saving or not (silent or state.launch.driver == "trainer")
-    guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
-    where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
-    factor = settings.saving_factor if saving else settings.factor
-    allowed = _learned(state, settings, kind, factor, f"gap seen {where}")
-    if not asked or (allowed is None and saving):  # nobody knows which of them is one at which it evaluates
-        first = Budget(getattr(settings, _WORK[kind]), training.expected, f"first default for {_WORK[kind]}, {where}")
-        allowed = first if allowed is None else _longer(allowed, first)
-    return training if allowed is None else _longer(training, allowed)
-
-
-def _evaluation(state: RunState, settings: HangSettings) -> Budget:
-    """Between two signs of an evaluation, and of the iteration that may come instead."""
-    launch = state.launch
-    learned = _learned(state, settings, "evaluating", settings.factor, "evaluation step seen")
-    allowed = learned or _first_evaluation(state, settings)
-    if learned is None and launch.evaluation_due and not launch.validations:
-        # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
-        training = _training(state, settings)
-        reason = f"an iteration ({training.reason}) and {allowed.reason}"
-        return Budget(training.seconds + allowed.seconds, training.expected, reason)
-    first = launch.evaluation_sets is None and launch.validations_since
-    if first or launch.driver == "trainer":
-        # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
-        return _longer(allowed, _training(state, settings))
-    if launch.parts.told or launch.parts.printed:  # it generates as a step does
-        return _longer(allowed, _stretched(state, settings))
-    return allowed
-
-
-def _first_evaluation(state: RunState, settings: HangSettings) -> Budget:
-    predicted, iters = state.launch.pace.predicted(), state.launch.topology.eval_iters
-    if predicted is not None and iters:
-        # An evaluation iteration is a forward pass: a training iteration bounds it from above.
-        expected = predicted * iters
-        seconds = max(settings.minimum, settings.factor * expected)
-        return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
-    default, late = settings.evaluating, None
-    if state.launch.parts.told or state.launch.parts.printed or not state.launch.iterations:
-        # of reinforcement learning it is a rollout; before the first step of a launch its engines start
-        default, late = max(default, settings.rollout), settings.first_late
-    return Budget(max(settings.minimum, default), None, "first default for evaluating", late)
+    def stretched(self, expected: float | None = None) -> Budget:
+        """By what may go on without a line although nothing is wrong: the longest step, or this part where it is
+        certain that it is this one. As measured or printed, else as the parts that were followed add up.
+        """
+        launch, factor, which = self.launch, self.settings.step_factor, "step"
+        printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
+        if printed is not None and launch.parts.lines >= _CERTAIN:
+            longest, which = max(printed.values), launch.phase
+        else:
+            longest = max(window) if window else sum(self.silences.longest(part) or 0.0 for part in launch.parts.told)
+        return Budget(factor * longest, expected, f"{factor:g} x the longest {which}")

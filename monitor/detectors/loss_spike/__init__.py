@@ -29,7 +29,6 @@ from megatron_monitor.detectors.loss_spike.memory import (
     LossSpikeSettings,
     Memory,
     Spike,
-    Trace,
     is_abnormal,
     is_news,
     mark_level,
@@ -54,7 +53,7 @@ def begin(
     settings: LossSpikeSettings,
 ) -> None:  # fmt: skip
     """A spike, or a bump after a restart, with this line (logarithms of loss and grad norm)."""
-    base = memory.resume_level if kind == "resume_bump" else memory.loss_level
+    base = memory.resume_level if kind == "resume_bump" else memory.loss.level
     by_loss = loss is not None and base is not None and loss - base > math.log1p(settings.recovered)
     memory.spike = spike = Spike(
         onset=step.iteration,
@@ -62,9 +61,9 @@ def begin(
         kind=kind,
         by="loss" if by_loss else "grad norm",
         loss_base=base,
-        norm_base=memory.norm_level,
-        loss_band=max(math.log1p(settings.recovered), 3 * memory.loss_spread),
-        norm_band=max(math.log(3.0), 4 * memory.norm_spread),
+        norm_base=memory.norm.level,
+        loss_band=max(math.log1p(settings.recovered), 3 * memory.loss.spread),
+        norm_band=max(math.log(3.0), 4 * memory.norm.spread),
         samples_before=memory.samples,
         checkpoint=checkpoint,
     )
@@ -99,7 +98,7 @@ def follow(
     spike.normal_lines = spike.normal_lines + 1 if low and calm else 0
     if spike.normal_lines >= CLOSED_BY:
         if norm_excess is not None and norm_excess > spike.norm_band:
-            memory.norm = Trace()
+            memory.norm.before(0)
             set_bars(memory, settings)
         memory.spike = None
         return True
@@ -111,7 +110,9 @@ def follow(
         spike.stage = "not recovered"
         if spike.lines >= _STANDING and level < floor:
             # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
-            memory.spike, memory.loss, memory.norm = None, Trace(), Trace()
+            memory.spike = None
+            memory.loss.before(0)
+            memory.norm.before(0)
             set_bars(memory, settings)
             return True
     elif spike.stage != "not recovered":
@@ -157,7 +158,7 @@ def is_bump(memory: Memory, loss: float | None, settings: LossSpikeSettings) -> 
         return False
     over = memory.resume_excess
     over.append(loss - memory.resume_level)
-    bar = max(math.log1p(settings.resume_bump), 4 * memory.loss_spread, memory.loss_record)
+    bar = max(math.log1p(settings.resume_bump), 4 * memory.loss.spread, memory.loss.record)
     return len(over) >= CLOSED_BY and median(over) > bar
 
 
@@ -182,26 +183,17 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         if memory.spike is not None or memory.resume_left:  # these lines may be off: nothing is learned from them
             changed |= _off(state, memory, step, loss, norm, settings)
             continue
-        level = memory.loss_level
-        loss_excess = 0.0 if loss is None or level is None else loss - level
-        level = memory.norm_level
-        norm_excess = 0.0 if norm is None or level is None else norm - level
-        high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
+        loss_excess, norm_excess = memory.loss.excess(loss), memory.norm.excess(norm)
+        high = loss_excess > memory.loss.lower or norm_excess > memory.norm.lower or memory.high is not None
         if high and is_abnormal(memory, loss_excess, norm_excess, settings):  # nothing is learned from such a line
             begin(memory, step, state.past.checkpoints.last_iteration, "spike", loss, norm, settings)
             changed = True
             continue
         memory.last_excess = loss_excess
         if loss is not None:
-            memory.loss.values.append(loss)
-            memory.loss.stamps.append(step.iteration)
-            if loss_excess > memory.loss_record:
-                memory.loss_record = loss_excess
+            memory.loss.add(loss, step.iteration)
         if norm is not None:
-            memory.norm.values.append(norm)
-            memory.norm.stamps.append(step.iteration)
-            if norm_excess > memory.norm_record:
-                memory.norm_record = norm_excess
+            memory.norm.add(norm, step.iteration)
         memory.samples = step.samples
         memory.lines += 1
         if not memory.lines % BARS_EVERY:

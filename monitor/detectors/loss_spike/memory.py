@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high as median
-from megatron_monitor.statistics.median import move_on, spread
+from megatron_monitor.statistics.median import spread
 from megatron_monitor.units import Factor, Ratio
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
@@ -45,34 +45,49 @@ class LossSpikeSettings(Struct, frozen=True):
     """Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost."""
 
 
-class Trace(Struct, dict=True):
-    """Logarithms in the order in which they came, and at which iteration each came. Differences of them are kept in
-    order of size beside it, where none is saved.
-    """
+class Trace(Struct):
+    """Losses or grad norms, as logarithms in the order in which they came: at which iteration, and what is normal."""
 
+    spread: float
     values: list[float] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
+    level: float | None = None
+    """What the next line should read; None until enough is known."""
+    record: float = 0.0
+    """The largest excess in health."""
+    bar: float = math.inf
+    """An excess that is abnormal in a single line,"""
+    lower: float = math.inf
+    """and in two lines in a row."""
 
-    def keep(self, size: int) -> list[float]:
-        """Drop the oldest. Called now and then: appending is all that a step costs. The differences of values _LAG
-        apart, the lowest first: of a full window only the new ones are worked out and merged into the others.
-        """
-        values, fresh = self.values, len(self.values) - size
-        ordered: list[float] = self.__dict__.pop("apart", [])
-        if 0 < fresh <= len(ordered) == size - _LAG:
-            gone = map(sub, values[_LAG : _LAG + fresh], values)
-            move_on(ordered, map(sub, values[-fresh:], values[-fresh - _LAG :]), gone)
-        else:
-            ordered = sorted(map(sub, values[-size:][_LAG:], values[-size:]))
-        del values[:-size], self.stamps[:-size]
-        self.__dict__["apart"] = ordered
-        return ordered
+    def excess(self, value: float | None) -> float:
+        """How far a line lies above what it should read; 0 where that is unknown."""
+        return 0.0 if value is None or self.level is None else value - self.level
+
+    def add(self, value: float, stamp: int) -> None:
+        """A line in health."""
+        self.record = max(self.record, self.excess(value))
+        self.values.append(value)
+        self.stamps.append(stamp)
 
     def before(self, stamp: int) -> None:
         """Forget what came at `stamp` or later: a restart went back behind it."""
-        self.__dict__.clear()
         self.values = [value for value, at in zip(self.values, self.stamps, strict=True) if at < stamp]
         self.stamps = [at for at in self.stamps if at < stamp]
+
+    def learn(self, floors: tuple[float, float], least: float, settings: LossSpikeSettings, constant: bool) -> None:
+        """Level, spread and bars from the lines that are known now: no bar below its floor, no spread below `least`.
+        `constant`: a figure that is always the same is not computed, and no evidence.
+        """
+        self.record *= _DECAY
+        self.bar = self.lower = math.inf
+        del self.values[:-_WINDOW], self.stamps[:-_WINDOW]
+        own = spread(map(sub, self.values[_LAG:], self.values)) / _ROOT_2
+        self.level = _level(self.values) if own or constant else None
+        if self.level is not None:
+            self.spread = max(own, least)
+            learned = max(settings.spreads * self.spread, settings.record_factor * self.record)
+            self.bar, self.lower = max(floors[0], learned), max(floors[1], settings.twice * learned)
 
 
 class Spike(Struct):
@@ -102,20 +117,8 @@ class Memory(Struct):
     """What is normal now, and the spike that is open. Logarithms."""
 
     attempt: int = 0
-    loss: Trace = field(default_factory=Trace)
-    norm: Trace = field(default_factory=Trace)
-    loss_level: float | None = None
-    """What the next line should read; None until enough is known."""
-    norm_level: float | None = None
-    loss_spread: float = LOSS_SPREAD
-    norm_spread: float = NORM_SPREAD
-    loss_record: float = 0.0
-    norm_record: float = 0.0
-    loss_bar: float = math.inf
-    norm_bar: float = math.inf
-    norm_bar_twice: float = math.inf
-    loss_look: float = math.inf
-    """The lower bars, for two lines in a row."""
+    loss: Trace = field(default_factory=lambda: Trace(LOSS_SPREAD))
+    norm: Trace = field(default_factory=lambda: Trace(NORM_SPREAD))
     high: tuple[float, float, int] | None = None
     """Excesses of the line before (loss, grad norm) if one of them was above its lower bar, and so many such lines."""
     last_excess: float = 0.0
@@ -161,55 +164,40 @@ def is_news(memory: Any, step: Step) -> bool:
 
 def is_abnormal(memory: Memory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:
     """Whether this line is part of a spike. Remembers it for the next one."""
-    if norm > memory.norm_bar:
+    if norm > memory.norm.bar:
         return True
-    high_loss = loss if loss > memory.loss_look else 0.0
-    high_norm = norm if norm > memory.norm_bar_twice else 0.0
+    high_loss = loss if loss > memory.loss.lower else 0.0
+    high_norm = norm if norm > memory.norm.lower else 0.0
     loss_before, norm_before, lines = memory.high or (0.0, 0.0, 0)
     memory.high = (high_loss, high_norm, lines + 1) if high_loss or high_norm else None
     if memory.high is None:
         return False
     if (high_loss or loss_before) and (high_norm or norm_before):
         return True
-    if loss > memory.loss_bar:
-        raised = norm > max(_RAISED_NORM, 4 * memory.norm_spread) or memory.last_excess > _RAISED * memory.loss_spread
-        if raised or loss > max(math.log1p(settings.loss_alone), 2 * memory.loss_bar):
+    if loss > memory.loss.bar:
+        raised = norm > max(_RAISED_NORM, 4 * memory.norm.spread) or memory.last_excess > _RAISED * memory.loss.spread
+        if raised or loss > max(math.log1p(settings.loss_alone), 2 * memory.loss.bar):
             return True
     stays = (loss_before and high_loss >= _STAYS * loss_before) or (norm_before and high_norm >= norm_before)
     return bool(stays) or lines + 1 >= CLOSED_BY
 
 
 def set_bars(memory: Memory, settings: LossSpikeSettings) -> None:
-    """Level, spread and bars from the lines that are known now."""
-    memory.loss_record *= _DECAY
-    memory.norm_record *= _DECAY
-    memory.loss_bar = memory.loss_look = memory.norm_bar = memory.norm_bar_twice = math.inf
-    memory.loss_level, own = _level(memory.loss)
-    if memory.loss_level is not None:
-        memory.loss_spread = max(own, LOSS_SPREAD)
-        learned = max(settings.spreads * memory.loss_spread, settings.record_factor * memory.loss_record)
-        memory.loss_bar = max(math.log1p(settings.loss_floor), learned)
-        memory.loss_look = settings.twice * memory.loss_bar
-    memory.norm_level, own = _level(memory.norm)
-    if own == 0.0:  # a constant is not computed: no evidence
-        memory.norm_level = None
-    if memory.norm_level is not None:
-        memory.norm_spread = max(own, NORM_SPREAD)
-        learned = max(settings.spreads * memory.norm_spread, settings.record_factor * memory.norm_record)
-        memory.norm_bar = max(math.log(settings.norm_floor), learned)
-        memory.norm_bar_twice = max(math.log(settings.norm_floor_twice), settings.twice * learned)
+    """What is normal, from the lines that are known now."""
+    floor = math.log1p(settings.loss_floor)
+    memory.loss.learn((floor, settings.twice * floor), LOSS_SPREAD, settings, constant=True)
+    floors = math.log(settings.norm_floor), math.log(settings.norm_floor_twice)
+    memory.norm.learn(floors, NORM_SPREAD, settings, constant=False)
 
 
-def _level(trace: Trace) -> tuple[float | None, float]:
-    """(what the next value should be, how far values lie apart, in standard deviations: 0 where most of them are the
-    same); None where too little is known.
-    """
-    apart, values, half = trace.keep(_WINDOW), trace.values, _STRETCH // 2
+def _level(values: list[float]) -> float | None:
+    """What the next value should be; None where too little is known."""
     if len(values) < MINIMUM:
-        return None, 0.0
+        return None
+    half = _STRETCH // 2
     before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.
     if level < before:
         level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
-    return level, spread(apart) / _ROOT_2
+    return level

@@ -124,53 +124,41 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             seconds = median(launch.engine.between.usual)
         memory.slow_saves = saves.watch(before, state.past.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
+    usual = launch.topology.global_batch_size, launch.topology.sequence_length
     for step in steps:
         if step.outside is not None:
             took, outside = step.outside, memory.outside
             changed |= outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for)
-    return _follow(state, memory, steps, settings) or changed
-
-
-def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-    """Take steps, and the timers that came with each: those of the line before it."""
-    topology = state.launch.topology
-    batch_usual, length_usual = topology.global_batch_size, topology.sequence_length
-    sizes, warm_up = memory.sizes, settings.warm_up
-    changed, log = False, math.log
-    taken: list[Step] = []
-    times: list[float] = []
-    lines: list[Timed | None] = []
-    for step in steps:
-        seconds, timed = step.seconds, step.timed
-        if step.counted:
-            memory.steps += 1
-            if seconds is None:
-                memory.untimed = step.iteration
-        elif memory.untimed is None or memory.untimed != step.iteration:
-            seconds = None
-        elif seconds is not None:
-            memory.untimed = None
-        if seconds is None or seconds <= 0 or memory.steps <= warm_up:
-            if timed is not None:
-                changed |= _take(state, memory, taken, times, lines, settings)
-                taken, times, lines = [], [], []
-                memory.window.add(timed)
-                changed |= _explain(state, memory, timed)
-            continue
-        size = step.batch_size or batch_usual, step.sequence_length or length_usual
-        if size != sizes:
-            changed |= _take(state, memory, taken, times, lines, settings)
-            taken, times, lines = [], [], []
-            memory.sizes = sizes = size
-            changed |= _change_key(memory, f"{size[0]}/{size[1]}")
-            timed = None  # of a line of the size before
-        taken.append(step)
-        times.append(log(seconds))
-        lines.append(timed)
-    changed |= _take(state, memory, taken, times, lines, settings)
-    changed |= _explain(state, memory, None)
-    memory.window.trim()
+        seconds, timed = _seconds(memory, step), step.timed
+        if seconds is not None and memory.steps > settings.warm_up:
+            size = step.batch_size or usual[0], step.sequence_length or usual[1]
+            if size != memory.sizes:
+                memory.sizes = size
+                changed |= _change_key(memory, f"{size[0]}/{size[1]}")
+                timed = None  # of a line of the size before
+            changed |= _take(state, memory, step, math.log(seconds), timed, settings)
+        elif timed is not None:
+            memory.window.add(timed)
+            changed |= _explain(state, memory, timed)
+        if memory.shift is not None or memory.window.onset is not None:
+            changed |= _explain(state, memory, None)
+        if timed is not None:
+            memory.window.trim()
     return changed
+
+
+def _seconds(memory: Memory, step: Step) -> float | None:
+    """The time of a step, once: DeepSpeed's engine prints it on the line behind the one that counts the step."""
+    seconds = step.seconds
+    if step.counted:
+        memory.steps += 1
+        if seconds is None:
+            memory.untimed = step.iteration
+    elif memory.untimed != step.iteration:
+        return None
+    elif seconds is not None:
+        memory.untimed = None
+    return seconds if seconds is not None and seconds > 0 else None
 
 
 def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
@@ -191,52 +179,40 @@ def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
 
 
 def _take(
-    state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], lines: Sequence[Timed | None],
-    settings: SlowdownSettings,
-) -> bool:  # fmt: skip
-    """Compare steps of one batch size with their level; `times` are logarithms, `lines` the timers with each."""
-    iterations = [step.iteration for step in steps]
-    changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
-    grows = state.launch.topology.sequence_grows
-    while at < len(steps):
-        track = memory.tracks.get(memory.key)
-        if track is None:
-            track = memory.tracks[memory.key] = Level()
-            while len(memory.tracks) > _TRACKS:
-                del memory.tracks[next(iter(memory.tracks))]
-        known, begun = track.value is not None, at
-        # while a shift stands, each step may end it
-        suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
-        at, look = track.add(times, iterations, at, limit, suspect, far)
-        _count_over(memory, steps[begun:at], times[begun:at])  # by what was normal before the last look
-        for line in lines[begun:at]:
-            if line is not None:
-                memory.window.add(line)
-        if track.value is None or not look:
-            continue  # nearly all steps of a healthy run end here
-        step = steps[at - 1]
-        if not known:
-            changed |= begin_segment(state, memory, track, step, settings)
-        else:
-            if track.seen % levels.MARK_EVERY == 0:
-                renew_segment(memory, track)
-            changed |= watch(memory, track, step, at - begun, grows, settings)
-        memory.reference = track.value
-        if changed or lines[at - 1] is not None:
-            changed |= _explain(state, memory, lines[at - 1])
-    return changed
+    state: RunState, memory: Memory, step: Step, time: float, timed: Timed | None, settings: SlowdownSettings
+) -> bool:
+    """Compare a step with the level of its batch size; `time` is a logarithm, `timed` the timers that came with it."""
+    track = memory.tracks.get(memory.key)
+    if track is None:
+        track = memory.tracks[memory.key] = Level()
+        while len(memory.tracks) > _TRACKS:
+            del memory.tracks[next(iter(memory.tracks))]
+    known, changed = track.value is not None, False
+    # while a shift stands, each step may end it
+    suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
+    look = track.add(time, step.iteration, _FULL * settings.sum_limit, suspect, 4 * settings.threshold)
+    _count_over(memory, step, time)  # by what was normal before this look
+    if timed is not None:
+        memory.window.add(timed)
+    if track.value is None or not look:
+        return False  # nearly all steps of a healthy run end here
+    if not known:
+        changed = begin_segment(state, memory, track, step, settings)
+    else:
+        if track.seen % levels.MARK_EVERY == 0:
+            renew_segment(memory, track)
+        changed = watch(memory, track, step, state.launch.topology.sequence_grows, settings)
+    memory.reference = track.value
+    return _explain(state, memory, timed) or changed if changed or timed is not None else False
 
 
-def _count_over(memory: Memory, steps: Sequence[Step], times: Sequence[float]) -> None:
-    """Into the distribution: each time over what was normal before it, over that of before a slowdown that stands."""
+def _count_over(memory: Memory, step: Step, time: float) -> None:
+    """Into the distribution: a time over what was normal before it, over that of before a slowdown that stands."""
     normal = memory.reference if memory.shift is None else memory.shift.base
     if normal is not None:
-        counts, total = memory.over, memory.over_sum
-        for step, time in zip(steps, times, strict=True):
-            over, interval = math.exp(time - normal), step.interval
-            counts[bisect_left(OVER_NORMAL, over)] += interval
-            total += over * interval
-        memory.over_sum = total
+        over = math.exp(time - normal)
+        memory.over[bisect_left(OVER_NORMAL, over)] += step.interval
+        memory.over_sum += over * step.interval
 
 
 def over_normal(state: RunState) -> tuple[list[int], float]:
@@ -272,4 +248,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
     return CLEAR
 
 
-DETECTOR = Detector(SlowdownSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(SlowdownSettings, check, Memory, update, level=True)

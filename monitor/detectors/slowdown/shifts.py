@@ -28,16 +28,16 @@ _FASTER_SHOWN = 50  # iterations for which "faster" is shown
 _NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
 
 
-def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, settings: SlowdownSettings) -> bool:
-    """Compare the last step of `new` ones with the level: shifted up, down, back, or drifted."""
+def watch(memory: Memory, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
+    """Compare a step with the level: shifted up, down, back, or drifted."""
     shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
     stood = shift is None or shift.stood
     if shift is None and faster is None and not _suspect(track, settings):
         return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
     if shift is not None and not shift.unsure:
-        shift.lines += new
+        shift.lines += 1
         shift.stood = shift.stood or _stands(track, shift, step, settings)
-        if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
+        if not shift.lines % levels.DRIFT:
             level = median_high(track.values[-levels.DRIFT :])  # on the way back it stays what it was
             shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
         if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
@@ -45,7 +45,7 @@ def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, setti
             return True
     changed = shift is not None and shift.stood is not stood
     if faster is not None:
-        faster.lines += new
+        faster.lines += 1
         if faster.lines > _NORMAL:
             memory.faster = faster = None
             changed = True

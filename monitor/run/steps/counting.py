@@ -75,14 +75,13 @@ def is_of_another(state: RunState, iteration: int, at: float) -> bool:
     last, most = launch.last_iteration, _AHEAD * (launch.log_interval or state.past.log_interval or 1)
     if last is None or not ends:
         return False
+    left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
     if iteration > last:
-        left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
-        if iteration - last > most and any(0 < iteration - before <= most for before in left):
-            launch.mixed = True
+        launch.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
         return False
     before = ends[-1].last_iteration
-    if before is not None and launch.iterations <= most and max(last - iteration, abs(iteration - before)) <= most:
-        launch.mixed = True
+    at_once = launch.iterations <= most and last - iteration <= most
+    launch.mixed |= at_once and before is not None and abs(iteration - before) <= most
     if not launch.mixed:
         return False
     launch.others += 1
@@ -110,21 +109,10 @@ def _is_amid_set_up(state: RunState, iteration: int) -> bool:
 def count_step(state: RunState, report: Report) -> Phase:
     """The iteration of the report has finished; the phase that it leads to."""
     launch, iteration, at = state.launch, report.iteration, report.told.at
-    last, first = launch.last_iteration, launch.last_iteration is None
+    first = launch.last_iteration is None
     if launch.account.active:
-        launch.account.close(last, launch.step_seconds, launch.log_interval or 1)
-    delta = _interval(state, iteration)
-    if first:
-        launch.first_iteration = iteration
-        launch.first_iteration_seconds = report.seconds
-        launch.mixed = _is_amid_set_up(state, iteration)
-    elif delta != launch.log_interval:
-        _take_interval(state, iteration, delta)
-    if not launch.resumed:
-        first_of_launch(state, (launch.first_iteration or 0) - delta + 1, first=first)
-    launch.last_iteration = launch.latest.iteration = iteration
-    launch.iterations += delta
-    state.iterations_total = plus(state.iterations_total, delta)
+        launch.account.close(launch.last_iteration, launch.step_seconds, launch.log_interval or 1)
+    delta = _advance(state, report)
     launch.opening.clear()
     pass_by(launch, at, report.told.source, step=True)
     launch.step_seconds, launch.others = None, 0
@@ -137,18 +125,31 @@ def count_step(state: RunState, report: Report) -> Phase:
         launch.account.settle(iteration, launch.step_seconds)
     if report.told.live:
         watch_bursts(state, report.seconds, delta, at)
-    highest = state.past.highest_iteration
-    if highest is None or iteration > highest:
-        state.past.highest_iteration = iteration if iteration > 0 else 0
+    state.past.highest_iteration = max(iteration, state.past.highest_iteration or 0)
     launch.watch.restart(at)
     if launch.validations_since or launch.evaluation_due:
         _leave_evaluation(state, report)
-    ended = launch.ending.state
-    phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
-    if phase == "evaluating":
-        launch.evaluation_due = True
+    phase = _phase_after(launch, iteration)
+    launch.evaluation_due = launch.evaluation_due or phase == "evaluating"
     launch.silent_work = _silent_work(state, iteration) if phase == "training" else None
     return phase
+
+
+def _advance(state: RunState, report: Report) -> int:
+    """Count the iterations that the report stands for: so many."""
+    launch, iteration = state.launch, report.iteration
+    first, delta = launch.last_iteration is None, _interval(state, iteration)
+    if first:
+        launch.first_iteration, launch.first_iteration_seconds = iteration, report.seconds
+        launch.mixed = _is_amid_set_up(state, iteration)
+    elif delta != launch.log_interval:
+        _take_interval(state, iteration, delta)
+    if not launch.resumed:
+        first_of_launch(state, (launch.first_iteration or 0) - delta + 1, first=first)
+    launch.last_iteration = launch.latest.iteration = iteration
+    launch.iterations += delta
+    state.iterations_total = plus(state.iterations_total, delta)
+    return delta
 
 
 def _leave_evaluation(state: RunState, report: Report) -> None:
@@ -179,12 +180,7 @@ def _interval(state: RunState, iteration: int) -> int:
     launch = state.launch
     last, usual = launch.last_iteration, launch.log_interval
     if last is None:
-        by_dict = launch.driver == "trainer" and launch.trainer.bar is None  # the first comes behind an interval
-        every = _told_interval(launch) or state.past.log_interval or (likely_interval(iteration) if by_dict else 1)
-        done = iteration - launch.loaded if launch.loaded is not None else 0
-        if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
-            return done  # it went on from the checkpoint that it loaded
-        return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
+        return _first_interval(state, iteration)
     delta = iteration - last
     seldom_drawn = launch.driver == "trainer" or launch.dialect not in BY_NAME
     if delta == usual or (seldom_drawn and 0 < delta <= LONGEST_INTERVAL):
@@ -193,6 +189,17 @@ def _interval(state: RunState, iteration: int) -> int:
     if usual is None:
         return delta if delta <= LONGEST_INTERVAL else 1
     return usual if delta > 2 * usual else max(delta, 1)
+
+
+def _first_interval(state: RunState, iteration: int) -> int:
+    """The same of a launch's first report."""
+    launch = state.launch
+    by_dict = launch.driver == "trainer" and launch.trainer.bar is None  # the first comes behind an interval
+    every = _told_interval(launch) or state.past.log_interval or (likely_interval(iteration) if by_dict else 1)
+    done = iteration - launch.loaded if launch.loaded is not None else 0
+    if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
+        return done  # it went on from the checkpoint that it loaded
+    return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
 
 
 def _take_interval(state: RunState, iteration: int, delta: int) -> None:
@@ -279,6 +286,8 @@ def _ends_epoch(launch: Launch, iteration: int) -> bool:
 
 
 def _phase_after(launch: Launch, iteration: int) -> Phase:
+    if launch.ending.state in ("crashed", "finished"):
+        return launch.ending.state
     if launch.train_iterations is not None and iteration >= launch.train_iterations:
         return "exiting"
     every = evaluation_every(launch)

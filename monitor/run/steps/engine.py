@@ -66,6 +66,23 @@ def _number(launch: Launch, event: EngineStepLogged) -> int:
 
 
 def _take_step(state: RunState, event: EngineStepLogged, number: int, told: Told) -> Moved:
+    launch, latest = state.launch, state.launch.latest
+    _take_values(state, event, number)
+    seconds = event.seconds_per_step
+    if seconds is None and event.samples_per_second and latest.global_batch_size:
+        seconds = latest.global_batch_size / event.samples_per_second
+    report = Report(number, seconds, told)
+    if number != launch.last_iteration:
+        latest.seconds_per_iteration = seconds
+        return count_step(state, report)
+    if seconds is not None and latest.seconds_per_iteration is None:  # another form of the same step
+        latest.seconds_per_iteration = seconds
+        first = launch.first_iteration == number
+        take_seconds(state, report, 1 if first else launch.log_interval or 1, first=first)
+    return False
+
+
+def _take_values(state: RunState, event: EngineStepLogged, number: int) -> None:
     launch, engine, latest = state.launch, state.launch.engine, state.launch.latest
     launch.dialect = event.dialect or launch.dialect or DEEPSPEED.name
     if event.train_steps is not None:
@@ -81,18 +98,6 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, told: Told
         latest.samples_per_second = event.samples_per_second
         engine.rates.add(event.samples_per_second)
     latest.global_batch_size = launch.topology.global_batch_size
-    seconds = event.seconds_per_step
-    if seconds is None and event.samples_per_second and latest.global_batch_size:
-        seconds = latest.global_batch_size / event.samples_per_second
-    report = Report(number, seconds, told)
-    if number == launch.last_iteration:  # another form of the same step
-        if seconds is not None and latest.seconds_per_iteration is None:
-            latest.seconds_per_iteration = seconds
-            first = launch.first_iteration == number
-            take_seconds(state, report, 1 if first else launch.log_interval or 1, first=first)
-        return False
-    latest.seconds_per_iteration = seconds
-    return count_step(state, report)
 
 
 def _between(

@@ -33,9 +33,6 @@ def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved
         launch.dialect = launch.topology.dialect = event.dialect
     _take_values(launch, event)
     _take_totals(state, event)
-    stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
-    if stops_timer or not BESIDE.isdisjoint(launch.account.own):
-        launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
     whole = bool(in_units) and last is None and launch.number == 0 and iteration <= LONGEST_INTERVAL
     seconds, steps = _seconds(state, event, told.clock, whole=whole)
     phase = count_step(state, Report(iteration, seconds, told, steps))
@@ -43,11 +40,9 @@ def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved
         state.iterations_total += iteration - launch.iterations  # its first line says how far it is
         launch.iterations = iteration
         launch.first_iteration_seconds = None  # a mean of many is no measure of one
-    latest = launch.latest
     launch.last_raw = raw if isinstance(raw := told.entry.raw, bytes) else raw.encode()
-    observe_iteration(launch.observed, event, latest.global_batch_size, latest.sequence_length)
-    if launch.tflops_formula is None and event.tflops is not None:
-        _explain(launch, event, event.tflops)
+    observe_iteration(launch.observed, event, launch.latest.global_batch_size, launch.latest.sequence_length)
+    _explain(launch, event)
     return phase
 
 
@@ -113,8 +108,8 @@ def _in_iterations(launch: Launch, event: IterationLogged) -> IterationLogged:
     if event.in_tokens:
         each = (batch or 0) * (launch.topology.sequence_length or 1)
         return structs.replace(event, iteration=event.iteration // each) if each else event
-    if not batch or launch.loop.counts_steps or event.iteration % batch:
-        launch.loop.counts_steps = bool(batch)
+    if not batch or launch.counts_steps or event.iteration % batch:
+        launch.counts_steps = bool(batch)
         return event
     return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
 
@@ -146,6 +141,9 @@ def _seconds(
     the time since the start that it prints, else by its stamp, else by when it arrived.
     """
     launch = state.launch
+    stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
+    if stops_timer or not BESIDE.isdisjoint(launch.account.own):
+        launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
     if event.seconds_per_iteration is not None:
         return event.seconds_per_iteration, None
     batch = launch.latest.global_batch_size
@@ -156,13 +154,15 @@ def _seconds(
     return measured(state, event.iteration, event.elapsed_seconds, clock)
 
 
-def _explain(launch: Launch, event: IterationLogged, printed: float) -> None:
+def _explain(launch: Launch, event: IterationLogged) -> None:
     """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
     latest = launch.latest
+    if launch.tflops_formula is not None or event.tflops is None:
+        return
     if launch.pure_seconds is None or launch.observed.unexplained >= EXPLANATIONS:
         return
     launch.tflops_formula = flops.explain_printed(
-        printed,
+        event.tflops,
         launch.topology,
         event.seconds_per_iteration or launch.pure_seconds,
         latest.global_batch_size,

@@ -58,14 +58,6 @@ PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
 
 
 @dataclass(slots=True)
-class Loop:
-    """The training loop's line, of any dialect."""
-
-    counts_steps: bool = False
-    """A number that may count samples counts steps."""
-
-
-@dataclass(slots=True)
 class Trainer:
     """HF Trainer's heading, bar and dicts."""
 

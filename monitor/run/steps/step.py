@@ -78,10 +78,7 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
             if not counted and source == driver:
                 return None  # a copy, or a source that lags behind
             step = _step(state, counted, skipped)
-            # of a declared dialect a line may be without a loss
-            step.reported = event.lm_loss is not None or event.dialect in BY_NAME
-            step.loss, step.grad_norm = event.lm_loss, event.grad_norm
-            step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
+            _take_line(step, event)
         case EngineStepLogged():
             carries = event.allocated_bytes is not None or event.max_allocated_bytes is not None
             if driver == "iteration" and event.loss is None and not carries:
@@ -112,6 +109,12 @@ def is_amended(step: Step, launch: Launch, event: Event) -> bool:
     _take_dict(step, launch, event)
     step.learning_rate = event.learning_rate
     return True
+
+
+def _take_line(step: Step, event: IterationLogged) -> None:
+    step.reported = event.lm_loss is not None or event.dialect in BY_NAME  # else a line may be without a loss
+    step.loss, step.grad_norm = event.lm_loss, event.grad_norm
+    step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
 
 def _take_dict(step: Step, launch: Launch, event: TrainerLogged) -> None:

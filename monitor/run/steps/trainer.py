@@ -66,7 +66,9 @@ def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
     launch, trainer = state.launch, state.launch.trainer
     within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
-        return _evaluates(state, event, told)
+        if launch.phase != "finished":
+            launch.evaluation_due, launch.evaluation_silent, launch.silent_work = False, False, None
+        return _evaluates(launch, told, over=event.step >= event.total)
     moves = event.step > 0 and trainer.drawn != (event.step, event.total)
     trainer.drawn = event.step, event.total
     if event.description.lower() in _OF_TRAINING:
@@ -111,7 +113,7 @@ def _drawn(trainer: Trainer, event: TrainerProgressed, elapsed: float) -> list[T
 
 def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], told: Told) -> None:
     """A bar is the training's: so it was while nobody knew."""
-    now = drawn[-1].elapsed_seconds or 0.0
+    now = drawn[-1].elapsed_seconds or 0.0 if drawn else 0.0
     for event in drawn:
         fold_trainer_progress(state, event, structs.replace(told, at=told.at - now + (event.elapsed_seconds or 0.0)))
 
@@ -133,16 +135,13 @@ def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
     return Report(event.step, seconds, told, steps, passed if passed > 0.0 else 0.0)
 
 
-def _evaluates(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
-    """A bar of an evaluation or prediction amid the training."""
-    launch = state.launch
+def _evaluates(launch: Launch, told: Told, *, over: bool) -> Moved:
+    """An evaluation or prediction amid the training has moved, or is over. Behind the end nothing is the training's."""
     if launch.phase == "finished":
-        return False  # behind its end nothing is the training's
-    launch.evaluation_due = launch.evaluation_silent = False
-    launch.silent_work = None
+        return False
     launch.watch.interrupt(told.at)
     pass_by(launch, told.at, told.source, step=False)
-    return launch.ending.state == "crashed" or (launch.resumes_as if event.step >= event.total else "evaluating")
+    return launch.ending.state == "crashed" or (launch.resumes_as if over else "evaluating")
 
 
 def _step(state: RunState, report: Report) -> Moved:
@@ -163,16 +162,12 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         trainer.total = launch.train_iterations = event.max_steps
     if event.eval_loss is not None:
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
-        if launch.phase == "finished":
-            return False
-        launch.watch.interrupt(told.at)
-        pass_by(launch, told.at, told.source, step=False)
-        return launch.ending.state == "crashed" or (launch.resumes_as if launch.training_done else "evaluating")
+        return _evaluates(launch, told, over=launch.training_done)
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
     _take_values(launch, event)
-    if launch.last_iteration is None and (drawn := trainer.drawings.get(trainer.total or 0)):
-        _count_drawn(state, drawn, told)
+    if launch.last_iteration is None:
+        _count_drawn(state, trainer.drawings.get(trainer.total or 0, []), told)
     trainer.drawings.clear()
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
@@ -181,9 +176,10 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         return launch.phase in ENDED or "training"
     if step <= (launch.last_iteration or 0):
         return True  # the bar before it has counted
-    seconds, steps = event.seconds_per_step, None
-    if seconds is None and trainer.bar is None:
+    if event.seconds_per_step is None and trainer.bar is None:
         seconds, steps = measured(state, step, None, told.clock)
+    else:
+        seconds, steps = event.seconds_per_step, None
     return _step(state, Report(step, seconds, told, steps)) or True
 
 

@@ -98,36 +98,6 @@ def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], ti
         assert math.isclose(sum(figures[2::4]), sum(past), rel_tol=1e-5, abs_tol=1e-5 * size + 1e-30)
 
 
-def test_a_long_run_stays_small() -> None:
-    """100,000 iterations: 1024 buckets at most, one spike still seen, means right."""
-    track = track_of([9.0 if number == 70_001 else 1.0 for number in range(1, 100_001)])
-    got = columns(track, ("x",))
-    assert BUCKETS // 2 <= len(track) <= BUCKETS
-    assert track.width == 128
-    assert max(got["series"]["x"]["high"]) == 9.0
-    assert min(got["series"]["x"]["low"]) == 1.0
-    (place,) = [place for place, high in enumerate(got["series"]["x"]["high"]) if high == 9.0]
-    assert got["first_iteration"][place] <= 70_001 <= got["iteration"][place]
-    assert math.isclose(got["series"]["x"]["mean"][place], 1 + 8 / 128, rel_tol=1e-5)
-
-
-def test_a_series_that_begins_late_is_absent_before() -> None:
-    """Back-filled with nothing, not with zeros."""
-    got = columns(track_of([None, None, 3.0, 4.0]), ("x",))
-    assert got["series"]["x"]["mean"] == [None, None, 3.0, 4.0]
-
-
-def test_an_attempt_ends_its_bucket() -> None:
-    """Rows of two launches are not in one bucket when it is made."""
-    track = track_of([1.0] * (BUCKETS + 1), attempt_at=BUCKETS + 2)
-    assert track.width == 2
-    for number in range(3):
-        track.add((5 + number, 0.0, 1, 2.0), ("x",))
-    got = columns(track, ("x",))
-    assert got["iteration"][-3:] == [BUCKETS + 1, 6, 7]
-    assert got["attempt"][-3:] == [0, 1, 1]
-
-
 def test_two_launches_are_never_one_bucket() -> None:
     """However often buckets are merged: a batch size between that of one launch and the next was never trained with."""
     track, rows = Track(), 0

@@ -3,7 +3,6 @@
 import random
 import statistics
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,15 +35,6 @@ def test_bounded_and_near_afterwards() -> None:
     assert len(sample.values) > 256 - 1
 
 
-def test_what_is_no_number_is_not_kept() -> None:
-    """NaN and infinities say nothing."""
-    sample = Sample()
-    for value in (float("nan"), float("inf"), 1.0):
-        sample.add(value)
-    assert (sample.values, sample.seen) == ([1.0], 1)
-    assert Sample().median is None
-
-
 def test_the_planned_batch_size_stands_for_the_run() -> None:
     """The newest four sizes are kept; the planned one is chosen where it was reached, else the last."""
     steady = Steady()
@@ -63,12 +53,3 @@ def test_the_planned_batch_size_stands_for_the_run() -> None:
     assert told is not None
     assert (told[0], told[1].seconds.median, told[1].tflops.median) == (None, 1.5, 20.0)
     assert Steady().chosen(1) is None
-
-
-def test_a_restart_of_the_monitor_keeps_it() -> None:
-    """The state file's form gives the same object back."""
-    steady = Steady()
-    for number in range(2000):
-        steady.add(256, 1.0 + number % 7, 30.0)
-    back = msgspec.msgpack.decode(msgspec.msgpack.encode(steady), type=Steady)
-    assert back == steady

@@ -1,5 +1,6 @@
 """The core between follower and pages: backlog, history, siblings, loss, expiry, resume. Time is an argument."""
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -406,3 +407,41 @@ def test_patterns_that_find_nothing() -> None:
         runs=(Watch(paths=("/spool/**/*.log", "/spools/*")),), intake=IntakeSettings(spool=Spool(directory="/spool"))
     )
     assert unmatched(pushed, []) == ["/spools/*"]
+
+
+CRASH = (
+    b'Traceback (most recent call last):\n  File "/t.py", line 1, in <module>\n    main()\nRuntimeError: CUDA error\n'
+)
+
+
+def test_what_a_dropped_run_leaves_open_ends() -> None:
+    """A crash that nobody restarts stands until the run is dropped; then who was told of it hears that, too."""
+    core = core_for()
+    read(core, "/l/a.log", line(1) + line(2))
+    core.handle(data("/l/a.log", CRASH, len(line(1) + line(2))), NOW)
+    (crash,) = core.tick(NOW + 60)
+    assert (crash.incident, crash.status) == ("crash", "firing")
+    assert core.tick(NOW + core.config.run_retention) == []
+    (end,) = core.tick(NOW + core.config.run_retention + 1)
+    assert (end.incident, end.status, end.event) == ("crash", "resolved", crash.event)
+    assert core.runs == {}
+
+
+def test_a_run_of_which_nothing_is_expected_has_no_deadline() -> None:
+    """+Inf, and not no series, which would be an older deadline that stands: it has finished, or the monitor stops."""
+
+    def deadline(core: Core) -> float:
+        (run,) = core.snapshot(NOW).runs
+        found = run.samples["megatron_hang_deadline_timestamp_seconds"]
+        assert isinstance(found, tuple)
+        return found[0].value
+
+    core = core_for()
+    read(core, "/l/a.log", line(1) + line(2))
+    assert NOW < deadline(core) < NOW + 1e6
+    core.stop_runs(NOW, over=False)
+    assert deadline(core) == math.inf
+    ended = core_for()
+    read(ended, "/l/a.log", line(1) + line(2) + CRASH)
+    ended.tick(NOW + 10)
+    assert deadline(ended) == math.inf

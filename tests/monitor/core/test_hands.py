@@ -61,8 +61,8 @@ class Handy(Site):
                 self.reply(question.job)
         self.said += remediation(self.core).plan(self.now)
         if self.disk:
-            remediation(self.core).hands.saved = remediation(self.core).hands.stamp
-        for order in remediation(self.core).hands.orders():
+            remediation(self.core).saved = remediation(self.core).stamp
+        for order in remediation(self.core).orders():
             self.carry_out(order)
 
     def carry_out(self, order: Order) -> None:
@@ -78,7 +78,7 @@ class Handy(Site):
         if done is None:
             self.orders.append(order)
         else:
-            remediation(self.core).hands.settle(done, self.now)
+            remediation(self.core).settle(done, self.now)
 
     def reply(self, number: str) -> None:
         """Slurm's answer."""
@@ -93,13 +93,13 @@ class Handy(Site):
         """The only order that waits was carried out."""
         (order,) = self.orders
         self.orders.clear()
-        remediation(self.core).hands.settle(StepDone(order.course, order.step, ok, outcome, again), self.now)
+        remediation(self.core).settle(StepDone(order.course, order.step, ok, outcome, again), self.now)
         return order
 
     @property
     def courses(self) -> list[Course]:
         """The record."""
-        return remediation(self.core).hands.record.courses
+        return remediation(self.core).record.courses
 
     def blame(self, *nodes: str) -> None:
         """The log says which node it was: a rank failed there."""
@@ -162,20 +162,6 @@ def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
     assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
 
 
-def test_the_broken_node_is_drained_and_nothing_else_is_done() -> None:
-    """By a policy of its own; the job is neither ended nor started anew."""
-    policy = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: drain}]}"
-    site = Handy(policy)
-    site.blame("n-02")
-    site.wait(60)
-    assert site.done().commands == (
-        ("scontrol", "update", "NodeName=n-02", "State=DRAIN", "Reason=megatron-monitor: crash of job 1234"),
-    )
-    site.wait(600)
-    assert site.orders == []
-    assert "drain done (done)" in site.said[-1].transition.summary
-
-
 def test_what_recovers_is_left_alone() -> None:
     """The run goes on before the time is over, or while the step waits to be saved."""
     site = Handy()
@@ -234,14 +220,14 @@ def test_nothing_is_done_twice_after_a_crash() -> None:
     core = extended(Core(load("", ["runs=[{name: r, paths: [/l/*]}]", f"policies=[{REQUEUE}]", "slurm.interval=20s"])))
     core.restore(saved)
     again = remediation(core)
-    again.hands.saved = 10**9
+    again.saved = 10**9
     messages = []
     for _ in range(300):
         site.now += 1.0
         messages += again.plan(site.now)
-        assert again.hands.orders() == []
+        assert again.orders() == []
     assert "requeue unknown" in messages[0].transition.summary
-    assert len(again.hands.record.courses) == 1
+    assert len(again.record.courses) == 1
 
 
 def test_what_was_not_begun_is_not_done_after_a_restart() -> None:
@@ -280,12 +266,12 @@ def test_no_step_is_handed_out_that_the_disk_did_not_take(tmp_path: Path) -> Non
 
     wait(turn, 5.0, "a failure")
     assert [turn() for _ in range(3)] == [True] * 3  # the next try comes a second later
-    assert remediation(site.core).hands.saved == 0
-    assert remediation(site.core).hands.orders() == []
+    assert remediation(site.core).saved == 0
+    assert remediation(site.core).orders() == []
     (tmp_path / "state.new").rmdir()
     saving.at_once()
-    wait(lambda: turn() and remediation(site.core).hands.saved > 0, 5.0, "a save")
-    assert len(remediation(site.core).hands.orders()) == 1
+    wait(lambda: turn() and remediation(site.core).saved > 0, 5.0, "a save")
+    assert len(remediation(site.core).orders()) == 1
     saving.release()
 
 
@@ -312,7 +298,7 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
 def test_without_a_state_directory_nothing_is_done() -> None:
     """Nobody would remember it."""
     site = Handy()
-    remediation(site.core).hands.kept = False
+    remediation(site.core).kept = False
     site.wait(300)
     assert site.orders == []
     assert "no state directory" in " ".join(site.page["actions"])

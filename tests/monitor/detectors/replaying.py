@@ -8,7 +8,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
-from megatron_monitor.simulate import Scenario, timeline
 from tests.lines import dump
 
 START = 1_700_000_000.0
@@ -32,14 +31,6 @@ class Replaying:
             self.told += self.judge.take(self.run, [entry], "a.log", self.at, True)
         self.told += self.judge.judge(self.run, self.at)
         return self.told[before:]
-
-    def play(self, scenario: Scenario) -> "Replaying":
-        """A whole simulated log."""
-        begun = self.at
-        for emission in timeline(scenario):
-            self.at = begun + emission.at
-            self.say(emission.text)
-        return self
 
     def fired(self, kind: str) -> bool:
         """Whether it was told or shown."""

@@ -1,10 +1,5 @@
 """Checkpoints that fail or stay away: scenarios that fire, and legal saves that must not."""
 
-import msgspec
-import pytest
-
-from megatron_monitor.detectors import checkpoint_failed, checkpoint_overdue
-from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 FAILED, OVERDUE = "checkpoint_failed", "checkpoint_overdue"
@@ -133,15 +128,6 @@ def test_killed_inside_a_save() -> None:
     assert ("partial" in told.summary, told.severity, told.onset_iteration) == (True, "warning", 150)
 
 
-@pytest.mark.parametrize(
-    "kind", ["crash_oom", "crash_nccl", "crash_python", "crash_ecc", "time_limit", "kill_switch", "hang"]
-)
-def test_an_end_outside_a_save_is_no_failed_save(kind: str) -> None:
-    """Crashes between saves."""
-    scenario = Scenario(iterations=100, save_interval=20, faults=(Fault(kind, 50),))
-    assert not Replaying().play(scenario).fired(FAILED)
-
-
 def test_asynchronous_saves_end_many_iterations_later() -> None:
     """Handed over, whole 20 iterations later, again and again: silent. One that never ends is told."""
     run = Replaying()
@@ -199,15 +185,6 @@ def test_fast_iterations_wait_for_the_other_file() -> None:
     trained(run, 151, 400, seconds=0.1)
     run.say(end(150))
     assert not run.fired(FAILED)
-
-
-def test_memories_survive_as_json() -> None:
-    """Saves under way are remembered over a restart of the daemon."""
-    run = begun()
-    run.say(start(150))
-    for name, kind in ((FAILED, checkpoint_failed.Memory), (OVERDUE, checkpoint_overdue.Memory)):
-        memory = run.run.state.memory_of[name]
-        assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(memory)), kind) == memory
 
 
 # --- overdue --------------------------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """Configuration: every rule fires on the lines that break it, and legal configurations stay silent."""
 
-import msgspec
 import pytest
 
 from megatron_monitor.audit import Finding, audit
 from megatron_monitor.detectors import configuration
 from megatron_monitor.detectors.base import recall
 from megatron_monitor.detectors.configuration import ConfigurationSettings, Memory
-from megatron_monitor.simulate import Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 
@@ -104,37 +102,7 @@ def test_legal_layouts(changes: dict[str, object]) -> None:
     assert run.loud() == []
 
 
-def test_a_ramp_that_will_stop_the_run_is_critical() -> None:
-    """s004 L182: DP 8 x MBS 8 = 64; a ramp by 32 from 64 runs, and stops at 96."""
-    run = started(rampup_batch_size="['64', '32', '9765625']", micro_batch_size=8)
-    assert found(run)["K21"].severity == "warning"
-    run.say(lines(range(1, 5), batch=64))
-    told = [item for item in run.loud("configuration") if item.severity == "critical"]
-    assert len(told) == 1
-    assert "will stop at batch size 96" in told[0].summary
-
-
 # --- printed figures ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("printed", "keys"),
-    [
-        # it does not follow from the arguments, and nobody knows why
-        ({"tflops": 121.0}, {"K08 unexplained"}),
-        # the log of before PR 251: right by its own formula, not comparable with the newer one
-        ({"tflops": 143.36}, {"K08 formula"}),
-    ],
-)
-def test_a_figure_that_is_only_odd_is_a_hint(printed: dict[str, float], keys: set[str]) -> None:
-    """Shown, never sent; an old formula is named."""
-    run = started()
-    run.say(lines(range(1, 8), **printed))
-    assert keys <= found(run).keys()
-    assert {found(run)[key].severity for key in keys} == {"info"}
-    if "K08 formula" in keys:
-        assert found(run)["K08 formula"].evidence["formula"] == "megatron_deepspeed_2021"
-    assert run.loud() == []
 
 
 def test_consumed_samples_that_do_not_add_up() -> None:
@@ -193,17 +161,6 @@ def test_more_than_the_hardware_can_do() -> None:
 # --- hints ----------------------------------------------------------------------------------------------------------
 
 
-def test_hints_are_shown_and_never_sent() -> None:
-    """A pipeline that waits."""
-    run = started(global_batch_size=64)
-    run.say(lines(range(1, 8), batch=64, tflops=10.0))
-    assert "K27" in found(run)
-    assert loud(run) == {}
-    assert run.loud() == []
-    shown = run.firing("configuration")
-    assert (shown.quiet, shown.severity) == (True, "info")
-
-
 def test_memory_of_the_end_stages() -> None:
     """61 GB where the embedding is, 47 between; balanced ones are silent."""
 
@@ -237,32 +194,6 @@ def test_one_incident_that_opens_anew_for_news() -> None:
     assert {"K21", "K10"} <= checks
 
 
-def test_a_restart_with_right_arguments_resolves_it() -> None:
-    """The next launch has a ramp that it can run."""
-    run = started(**WRONG)
-    run.say(lines(range(1, 6), batch=2016))
-    run.say(arguments(**RIGHT) + lines(range(1, 6), batch=2016), 600.0)
-    assert not any(item["severity"] == "warning" for item in _open(run))
-    assert run.loud("configuration")[-1].status == "resolved"
-
-
-def _open(run: Replaying) -> list[dict[str, object]]:
-    known = run.run.book.open.get("configuration")
-    return list(known.evidence["findings"]) if known else []
-
-
-def test_a_new_launch_is_not_judged_by_halves() -> None:
-    """Its launcher tells the new world before the arguments tell the new layout."""
-    run = started()
-    run.say(lines(range(1, 6)))
-    run.say(
-        "using world size: 192, data-parallel-size: 4, tensor-model-parallel size: 4, pipeline-model-parallel size: 12 \n"
-    )
-    run.say(arguments(world_size=192, data_parallel_size=4) + lines(range(1, 6), tflops=298.04))
-    assert loud(run) == {}
-    assert run.loud() == []
-
-
 def test_ignored_checks() -> None:
     """A site may leave some out."""
     run = started(**WRONG)
@@ -271,23 +202,3 @@ def test_ignored_checks() -> None:
     assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K21", "K27"))).status == "clear"
     assert list(ConfigurationSettings(ignore=("K27",)).problems()) == []
     assert "known: K08 TFLOPs formula" in next(iter(ConfigurationSettings(ignore=("K99",)).problems()))[1]
-
-
-def test_its_memory_survives_as_json() -> None:
-    """A restart of the daemon knows what was told."""
-    run = started(**WRONG)
-    kept = msgspec.json.decode(msgspec.json.encode(run.run.state.memory_of["configuration"]))
-    run.run.state.memory_of["configuration"] = kept
-    assert run.say(lines(range(1, 9))) == []
-    assert isinstance(run.run.state.memory_of["configuration"], Memory)
-
-
-@pytest.mark.parametrize(
-    "dialect", ["bigscience", "megatron-lm", "megatron-lm-2021", "microsoft", "gpt-neox", "deepspeed"]
-)
-def test_simulated_runs_are_silent(dialect: str) -> None:
-    """Ramp-up, evaluation and saves in every dialect: nothing is told but what a hint may be."""
-    scenario = Scenario(dialect=dialect, iterations=150, save_interval=20, eval_interval=25, eval_sets=2)
-    run = Replaying("bloom-176B").play(scenario)
-    kinds = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
-    assert run.loud(*kinds) == []

@@ -10,60 +10,12 @@ from megatron_monitor.simulate import Scenario
 from tests.monitor.playing import Played, Playing, fault, play, texts
 
 
-@pytest.mark.parametrize(
-    ("kind", "failure", "severity"),
-    [
-        ("crash_oom", "cuda_oom", "critical"),
-        ("crash_nccl", "nccl", "critical"),
-        ("crash_ecc", "ecc", "critical"),
-        ("crash_python", "python_exception", "critical"),
-        ("crash_killed", "killed", "critical"),
-        ("node_failure", "node_failure", "critical"),
-        ("checkpoint_failed", "disk_full", "critical"),
-        ("time_limit", "time_limit", "info"),
-        ("preempted", "preempted", "info"),
-    ],
-)
-def test_a_crash_is_told_once_with_its_cause(kind: str, failure: str, severity: str) -> None:
-    """However many ranks, launchers and daemons say that something ended."""
-    told = fault(kind, after=20.0).firing("crash")
-    assert (told.evidence["failure"], told.severity) == (failure, severity)
-    assert f"{failure}" in told.summary
-    assert told.iteration in (299, 300)
-
-
-def test_a_crash_is_resolved_by_the_next_launch() -> None:
-    """Fires, and ends when the run goes on; the lost work is counted."""
-    played = fault("crash_and_restart", iterations=400)
-    assert [item.status for item in played.of("crash")] == ["firing", "resolved"]
-    assert played.state.lost_iterations_total == 99
-    assert played.state.ends[-1].failure == played.of("crash")[0].evidence["failure"]
-
-
 def test_a_fatal_line_and_then_nothing() -> None:
     """BLOOM's limbo: 3.5 min after the line (two iterations), not before, and with what to do."""
     assert fault("crash_without_exit", after=200.0).of("crash_without_exit") == []
     told = fault("crash_without_exit", after=220.0).firing("crash_without_exit")
     assert told.severity == "critical"
     assert "kill-on-bad-exit" in told.summary
-
-
-@pytest.mark.parametrize("kind", ["crash_killed", "crash_python", "time_limit", "preempted", "node_failure"])
-def test_a_crash_whose_end_was_seen_is_not_without_exit(kind: str) -> None:
-    """A launcher or the scheduler reported the end: nobody holds the nodes."""
-    assert fault(kind, after=3600.0).of("crash_without_exit") == []
-
-
-def test_three_crashes_in_a_row_are_a_loop() -> None:
-    """The third one tells; a launch that saves a checkpoint ends it."""
-    played = fault("crash_loop", iterations=500)
-    assert played.firing("crash_loop").evidence["crashes"] == 3
-    assert [item.status for item in played.of("crash_loop")] == ["firing", "resolved"]
-
-
-def test_one_crash_a_week_is_no_loop() -> None:
-    """A crash, a restart, on it goes."""
-    assert fault("crash_and_restart", iterations=400).of("crash_loop") == []
 
 
 def test_the_same_node_twice_is_named() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from megatron_monitor.detectors import hang, slowdown
+from megatron_monitor.detectors import hang
 from megatron_monitor.detectors.base import CLEAR, Verdict
 from megatron_monitor.detectors.hang import HangSettings
 from megatron_monitor.model.topology import Topology
@@ -88,15 +88,6 @@ def test_while_nobody_listens_it_is_unknown() -> None:
     assert hang.deadlines(deaf, SETTINGS) == (1045.0, 1065.0)
 
 
-def test_figures_have_digits_that_mean_something() -> None:
-    """Milliseconds; of what is expected a tenth of one."""
-    state = run("saving", learned=[16.123456])
-    state.unheard = 5.123456
-    shown = verdict(state, 75.246912).evidence
-    assert (shown["silence_seconds"], shown["unheard_seconds"]) == (70.123, 5.123)
-    assert (shown["budget_seconds"], shown["expected_gap_seconds"]) == (64.494, 16.1235)
-
-
 def test_what_is_known_stands_beside_it() -> None:
     """The iteration, the job; nothing is expected where a default counts."""
     found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
@@ -141,16 +132,6 @@ def test_what_the_log_says_of_the_cause() -> None:
     )
     assert "; the watchdog of 1 ranks gave up; before it nccl: m" in found.summary
     assert "watchdog_ranks" not in verdict(trained(), 40.0).evidence
-
-
-def test_the_pace_before_it() -> None:
-    """Saves that took longer and longer."""
-    state = run("saving", learned=[10.0] * 8 + [20.0, 40.0, 80.0, 160.0])
-    found, pace = verdict(state, 1e6), slowdown.before_hang(state)
-    assert pace
-    assert found.summary.endswith(f"; before it {pace}")
-    assert found.evidence["pace_before"] == pace
-    assert "pace_before" not in verdict(trained()).evidence
 
 
 @pytest.mark.parametrize(

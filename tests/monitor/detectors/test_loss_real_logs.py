@@ -1,4 +1,4 @@
-"""Two real spikes under the loss detectors: found at once. test_real_logs_audit.py has the healthy logs."""
+"""Two real spikes under the loss detectors: found at once."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_the_quoted_lines_of_bloom() -> None:
     iteration, severity = log.first("loss_spike")
     assert (iteration or 0) in (31215, 31216)
     assert severity == "info"
-    assert [item.severity for item in log.fired("loss_spike")] == ["info"]
+    assert [item.severity for item in log.firings("loss_spike")] == ["info"]
     assert (log.resolved("loss_spike")[0].iteration or 0) <= 31252
 
 

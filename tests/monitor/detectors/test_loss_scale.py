@@ -31,7 +31,7 @@ def test_the_104b_with_embedding_norm() -> None:
     assert found["loss_scale_collapse"] == 3
     log.feed(fp16(17068, None, 32768.0, 464441.887))
     assert log.first("nan_loss")[0] == 17068
-    assert log.fired("overflow_storm")[0].onset_iteration == 17061
+    assert log.firings("overflow_storm")[0].onset_iteration == 17061
 
 
 def test_the_same_without_overflow_lines() -> None:
@@ -51,7 +51,7 @@ def test_a_frozen_norm_that_nothing_explains() -> None:
     assert log.incidents == set()
     log.feed(fp16(17063, 2.68, 1048576.0, 464441.887))
     assert log.first("overflow_storm") == (17063, "warning")
-    assert log.fired("overflow_storm")[0].evidence["witness"] == "frozen grad norm"
+    assert log.firings("overflow_storm")[0].evidence["witness"] == "frozen grad norm"
 
 
 @pytest.mark.parametrize("norm", ["0.000", "-1.000", "1.000", "0.139"])
@@ -64,40 +64,6 @@ def test_equal_norms_that_mean_nothing(norm: str) -> None:
             text if norm == "0.139" and iteration % 4 else text.replace(f"{0.14 + 0.001 * (iteration % 3):.3f}", norm)
         )
     assert log.incidents == set()
-
-
-def test_healthy_cycles() -> None:
-    """Near miss: every thousand iterations the scale doubles, overflows with hysteresis, and halves."""
-    log = steady(1, 100)
-    iteration = 100
-    for _ in range(5):
-        for _ in range(300):
-            iteration += 1
-            log.feed(fp16(iteration, log.around(2.67, 0.005), 1048576.0, log.around(464000.0, 0.1)))
-        norm = 480000.125
-        log.feed(fp16(iteration + 1, 2.67, 2097152.0, norm))
-        log.feed(overflow(2097152.0, None) + fp16(iteration + 2, 2.67, 2097152.0, norm))
-        log.feed(overflow(2097152.0, 1048576.0) + fp16(iteration + 3, 2.67, 1048576.0, norm))
-        iteration += 3
-    assert log.incidents == set()
-
-
-@pytest.mark.parametrize("start", [16, 24, 32])
-def test_the_first_search_is_silent(start: int) -> None:
-    """Near miss: from 2^16 to 2^32 the scale is halved at each step until one succeeds, by lines or by the counter."""
-    for told_by_engine in (True, False):
-        log = TrainingLog()
-        scale, iteration = 2.0**start, 0
-        while scale > 2.0**12:
-            iteration += 1
-            if told_by_engine:
-                log.feed(overflow(scale, scale / 2))
-            scale /= 2
-            log.feed(fp16(iteration, None if not told_by_engine else 11.0, scale, None, skipped=not told_by_engine))
-        for _ in range(100):
-            iteration += 1
-            log.feed(fp16(iteration, log.around(9.0, 0.01), scale, log.around(5.0, 0.2)))
-        assert log.incidents == set()
 
 
 def test_glm_falls_thirty_iterations_before_its_loss() -> None:
@@ -126,7 +92,7 @@ def test_a_slow_decline() -> None:
     for iteration in range(4700, 7000):
         log.feed(fp16(iteration, 3.0, 32768.0 / 2 ** ((iteration - 4700) // 380), log.around(5e4, 0.1)))
     assert log.incidents == {"loss_scale_collapse"}
-    told = log.fired("loss_scale_collapse")[0]
+    told = log.firings("loss_scale_collapse")[0]
     assert told.evidence["reason"] == "declining"
     assert (told.iteration or 0) < 7000
 
@@ -141,8 +107,8 @@ def test_gradients_grow_only_where_their_norm_does(growth: float, words: str) ->
         )
         log.feed(line)
         silent.feed(re.sub(r"grad norm: \S+ \| ", "", line))
-    assert words in log.fired("loss_scale_collapse")[0].summary
-    assert "if gradients grow" in silent.fired("loss_scale_collapse")[0].summary
+    assert words in log.firings("loss_scale_collapse")[0].summary
+    assert "if gradients grow" in silent.firings("loss_scale_collapse")[0].summary
 
 
 def test_at_the_minimum_it_is_critical_at_once() -> None:
@@ -150,9 +116,9 @@ def test_at_the_minimum_it_is_critical_at_once() -> None:
     log = steady(100, 300, scale=64.0)
     for iteration, scale in ((300, 64.0), (340, 32.0), (380, 16.0), (420, 8.0), (460, 4.0)):
         log.feed(fp16(iteration, 2.67, scale, 1000.0 + iteration))
-    assert all(item.severity == "warning" for item in log.fired("loss_scale_collapse"))
+    assert all(item.severity == "warning" for item in log.firings("loss_scale_collapse"))
     log.feed(fp16(500, 2.67, 2.0, 1500.0))
-    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
+    assert log.firings("loss_scale_collapse")[-1].severity == "critical"
     bf16 = TrainingLog()
     bf16.lines(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)) for iteration in range(1, 100))
     assert bf16.incidents == set()
@@ -162,8 +128,8 @@ def test_the_program_gives_up() -> None:
     """L11: DeepSpeed's last word."""
     log = steady(100, 200)
     log.feed("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
-    assert log.fired("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
+    assert log.firings("loss_scale_collapse")[-1].severity == "critical"
+    assert log.firings("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
 
 
 def test_a_storm_grows_critical_and_ends() -> None:
@@ -171,19 +137,9 @@ def test_a_storm_grows_critical_and_ends() -> None:
     log = steady(100, 200)
     for iteration in range(200, 215):
         log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
-    assert [item.severity for item in log.fired("overflow_storm")] == ["warning", "critical"]
+    assert [item.severity for item in log.firings("overflow_storm")] == ["warning", "critical"]
     log.lines(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)) for iteration in range(215, 240))
     assert len(log.resolved("overflow_storm")) == 1
-
-
-def test_skipped_steps_of_a_line_a_hundred() -> None:
-    """Megatron-LM with a log interval of 100: five skipped of a hundred are health, fifty are a storm."""
-    log = TrainingLog()
-    for iteration in range(100, 3000, 100):
-        log.feed(fp16(iteration, 3.0, 65536.0, log.around(1.5, 0.1), skipped=5 if iteration % 1000 == 0 else 0))
-    assert log.incidents == set()
-    log.feed(fp16(3000, 3.0, 65536.0, 1.6, skipped=50))
-    assert log.incidents == {"overflow_storm"}
 
 
 def test_a_scale_of_minus_one_is_none() -> None:

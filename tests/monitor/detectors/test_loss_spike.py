@@ -33,11 +33,11 @@ def test_bloom_spike_is_found_at_once_and_pages_nobody() -> None:
     iteration, severity = log.first("loss_spike")
     assert iteration in (31215, 31216)
     assert severity == "info"
-    assert len(log.fired("loss_spike")) == 1
+    assert len(log.firings("loss_spike")) == 1
     over = log.resolved("loss_spike")
     assert len(over) == 1
     assert (over[0].iteration or 0) <= 31250
-    assert log.fired("loss_spike")[0].evidence["rollback_iteration"] == 31000
+    assert log.firings("loss_spike")[0].evidence["rollback_iteration"] == 31000
 
 
 def test_two_loud_lines_are_no_spike() -> None:
@@ -68,7 +68,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     for iteration in range(29080, 29800, 10):
         log.feed(fp16(iteration, loss, 4096.0))
         loss = 2.77 + (loss - 2.77) * 0.93
-    told = log.fired("loss_spike")
+    told = log.firings("loss_spike")
     assert [item.severity for item in told] == ["info", "critical"]
     assert 29250 <= (told[1].iteration or 0) <= 29270
     assert "not back" in told[1].summary
@@ -106,7 +106,7 @@ def test_a_spike_does_not_widen_its_own_window() -> None:
     log.lines(bloom(iteration, 3.5, 20.0) for iteration in range(31214, 31260))
     calm_bloom(log, range(31260, 31275))
     log.feed(bloom(31275, 3.5, 20.0))
-    told = log.fired("loss_spike")
+    told = log.firings("loss_spike")
     assert told[-1].iteration == 31275
     assert told[-1].evidence["normal_lm_loss"] == pytest.approx(2.21, rel=0.01)
 
@@ -117,7 +117,7 @@ def test_a_loss_that_climbs_on_is_told_before_patience_ends() -> None:
     """
     log = bloom_before_its_spike()
     log.lines(bloom(31214 + step, 2.6 * 1.01**step, 2.0) for step in range(60))
-    told = [item for item in log.fired("loss_spike") if item.severity == "warning"]
+    told = [item for item in log.firings("loss_spike") if item.severity == "warning"]
     assert told
     assert (told[0].iteration or 0) < 31280
     assert "rising" in told[0].summary
@@ -135,7 +135,7 @@ def test_a_bump_after_a_resume_is_told_apart(loss: float) -> None:
     if loss < 2.5:
         assert log.incidents == set()
         return
-    told = log.fired("loss_spike")
+    told = log.firings("loss_spike")
     assert [item.evidence["class"] for item in told] == ["resume_bump"]
     assert told[0].severity == "info"
     assert (told[0].iteration or 0) <= 31104
@@ -189,13 +189,3 @@ def test_start_of_a_training_is_silent() -> None:
         norm = 60 * 0.97**iteration + 1.0
         log.feed(fp16(iteration, log.around(loss, 0.01), scale, log.around(norm, 0.3)))
     assert log.incidents == set()
-
-
-def test_a_restart_of_the_daemon_forgets_nothing() -> None:
-    """The state file holds normal and open spike: what is said after it is what would have been said."""
-    log = bloom_before_its_spike()
-    log.restarted_daemon()
-    log.feed(bloom(31214, 3.0, 5.0))
-    log.restarted_daemon()
-    calm_bloom(log, range(31215, 31220))
-    assert [item.status for item in log.said] == ["firing", "resolved"]

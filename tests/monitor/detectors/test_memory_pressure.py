@@ -100,36 +100,7 @@ def test_without_the_device_size_nothing_is_near() -> None:
     assert not run.fired(KIND)
 
 
-def test_the_size_from_an_out_of_memory_line() -> None:
-    """The launch before ended with one: it told the capacity."""
-    run = Replaying()
-    run.say(arguments() + line(1) + line(2))
-    run.say(
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of "
-        "79.15 GiB of which 1.10 GiB is free.\n",
-        5.0,
-    )
-    run.say(arguments(micro_batch_size=1) + line(1) + report(1, 70 * GIB, 77 * GIB) + line(2) + line(3), 60.0)
-    assert run.loud(KIND)
-    assert "79.2 GiB" in run.loud(KIND)[0].summary
-
-
-def test_a_nearly_full_host() -> None:
-    """95 % of the host."""
-    run = Replaying()
-    run.say(arguments() + line(1) + host(96.0) + line(2) + line(3))
-    assert "96% of the host" in run.firing(KIND).summary
-
-
 # --- leaks ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_gigabyte_a_day_is_found_within_six_hours() -> None:
-    """On 80 GB, with reports that vary by a few MB, through the parser."""
-    noise = random.Random(1)
-    _, first = trained(lambda hours: (60 + hours / 24) * GIB + noise.gauss(0, 8), 100.0, 6.0)
-    assert first is not None
-    assert first < 6.0
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0, 100.0])

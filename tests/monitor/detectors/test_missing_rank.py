@@ -78,16 +78,6 @@ def test_half_a_log_accuses_nobody() -> None:
         assert "nodes" not in evidence
 
 
-def test_a_watchdogs_own_node_is_no_suspect() -> None:
-    """The nodes whose ranks gave up are victims: a loop of such crashes names none of them to exclude."""
-    told = []
-    for _ in range(2):
-        told += [_HEAD, *("n1: " + _gave_up(rank, 8, f"0(default_pg) Rank {rank}") for rank in range(2))]
-    played = play([(100.0 * at, text) for at, text in enumerate(told)], 60.0)
-    assert played.state.ends[0].culprit is False
-    assert not played.of("crash_loop")
-
-
 def test_slurms_node_failure_names_the_node_that_failed() -> None:
     """Not the node whose daemon writes that the job was cancelled, which is the job's first."""
     lines = [

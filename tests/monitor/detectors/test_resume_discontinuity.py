@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor.detectors.resume_discontinuity import Memory, Past
+from megatron_monitor.detectors.resume_discontinuity import Line, Memory, Past
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "resume_discontinuity"
@@ -220,12 +220,12 @@ def test_the_past_is_thin_and_true() -> None:
     """A hundred thousand lines fit in a thousand, and a value from the middle is still right; it survives as JSON."""
     past = Past()
     for iteration in range(1, 100_001):
-        past.add(iteration, 1e-4 * iteration, 512, 512 * iteration)
-    assert len(past.iterations) <= 1024
-    expected = past.at(past.rates, 54_321)
+        past.add(Line(iteration, 1e-4 * iteration, 512, 512 * iteration))
+    assert len(past.lines) <= 1024
+    expected = past.at("rate", 54_321)
     assert expected is not None
     assert expected[0] == pytest.approx(5.4321, rel=1e-6)
-    assert (past.at(past.samples, 99_999) or (0, 0))[0] == pytest.approx(512 * 99_999)
+    assert (past.at("samples", 99_999) or (0, 0))[0] == pytest.approx(512 * 99_999)
     again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(Memory(past=past))), Memory)
     assert again.past == past
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from megatron_monitor.simulate import DIALECTS, Fault, Scenario, timeline
-from megatron_monitor.statistics.levels import Level
-from tests.monitor.playing import fault, healthy, play
+from tests.monitor.playing import play
 
 BIGSCIENCE = (
     " iteration {:8d}/  115311 | consumed samples: {:12d} | consumed tokens: {:16d} | elapsed time per iteration (s): "
@@ -63,13 +62,6 @@ def test_less_than_the_threshold_is_no_slowdown(factor: float, told: bool) -> No
     assert bool(play(lines(series)).of("slowdown")) is told
 
 
-def test_back_to_normal_resolves() -> None:
-    """A slow stretch of 50 iterations: one firing, one resolved, silence after."""
-    played = fault("slowdown_recovered", 300, iterations=600, length=50, factor=1.06)
-    assert [item.status for item in played.of("slowdown")] == ["firing", "resolved"]
-    assert played.of("slowdown")[1].iteration in range(350, 370)
-
-
 def test_a_second_shift_is_a_second_incident() -> None:
     """Another 6 % on top, long after: told again, with the first normal as the base."""
     series = steady(1, 200) + steady(201, 200, 111.0, seed=2) + steady(401, 60, 118.0, seed=3)
@@ -85,12 +77,6 @@ def test_faster_is_information() -> None:
     assert (firing.severity, resolved.status) == ("info", "resolved")
 
 
-def test_creeping_is_found() -> None:
-    """1 % per 100 iterations, told before 4.5 % are lost."""
-    series = [(i + 1, s * (1 + max(0, i - 300) * 1e-4), b) for i, (_, s, b) in enumerate(steady(1, 800))]
-    assert play(lines(series)).firing("slowdown").iteration in range(300, 300 + 451)
-
-
 def test_ramp_up_is_no_slowdown() -> None:
     """The batch size grows by 16 every 30 iterations, the time with it."""
     rng = random.Random(3)
@@ -103,34 +89,6 @@ def test_single_outliers_and_old_hiccups_are_no_slowdown() -> None:
     """One iteration of 1.5, a hiccup of 30 % every tenth iteration from the beginning: neither is a new level."""
     series = [(i, s * (1.3 if i % 10 == 0 else 1.5 if i == 222 else 1.0), b) for i, s, b in steady(1, 400)]
     assert play(lines(series)).kinds() == set()
-
-
-def test_saves_and_evaluations_are_no_slowdown() -> None:
-    """BigScience's time holds them; the simulator writes them into it."""
-    assert healthy(600, eval_interval=150, eval_sets=3).kinds() == set()
-
-
-def test_a_slower_launch_is_compared_with_the_one_before() -> None:
-    """After a restart on other nodes everything takes 5 % more: told with the launch as its reason."""
-    told = fault("launch_blocking", 300, iterations=500, factor=1.06).firing("slowdown")
-    assert told.evidence["reason"] == "slower than the launches before"
-    assert told.severity == "warning"
-
-
-def test_a_launch_that_is_as_fast_as_the_last_is_no_news() -> None:
-    """Launches differ by a few tenths of a percent."""
-    assert "slowdown" not in fault("crash_and_restart", 300, iterations=500).kinds()
-
-
-def test_a_level_keeps_a_bounded_window() -> None:
-    """The last values, a few more between two renewals."""
-    rng, level = random.Random(0), Level()
-    xs = [rng.gauss(0, 1) for _ in range(1000)]
-    for i, x in enumerate(xs):
-        level.add([x], [i], limit=20.0)
-        kept = len(level.values)
-        assert level.values == xs[i + 1 - kept : i + 1]
-        assert min(i + 1, 200) <= kept < 208
 
 
 @pytest.mark.parametrize(("dialect", "interval"), [(name, every) for name in sorted(DIALECTS) for every in (1, 10)])

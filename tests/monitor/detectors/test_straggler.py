@@ -60,13 +60,6 @@ def reports(pp: int, slow: float, rank: int | None) -> Iterator[tuple[float, str
         yield 2.0 * number, ITERATION.format(number, 32 * number) + REPORT.format(number, least, lowest)
 
 
-def test_megatrons_own_report_names_the_rank() -> None:
-    """The same rank with the lowest throughput, eight times in a row."""
-    told = play(reports(1, 0.06, 11)).firing("straggler")
-    assert told.evidence["rank"] == 11
-    assert told.evidence["gpus_waiting"] == 31
-
-
 @pytest.mark.parametrize(("pp", "slow", "rank"), [(1, 0.0, 11), (1, 0.06, None), (4, 0.0, 31)])
 def test_reports_of_no_straggler(pp: int, slow: float, rank: int | None) -> None:
     """A usual difference, another rank each time, and the last stage of four, which has more to do."""

@@ -4,43 +4,32 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from megatron_monitor.config import Config
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
-from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.run.state import RunState
-from tests.plain import decode, encode
+from tests.monitor.detectors.replaying import Replaying
 
 
-class TrainingLog:
-    """Feeds text through the real parser, live, and keeps what the daemon would have said."""
+class TrainingLog(Replaying):
+    """Each text a second behind the one before."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.judge = Judge(Config())
-        self.run = Judged(RunState(name="run", read_at=0.0))
-        self.reader = SourceReader()
-        self.said: list[Transition] = []
+        super().__init__()
         self.random = random.Random(seed)
-        self.at = 0.0
 
     def feed(self, text: str) -> list[Transition]:
         """Transitions that this text caused."""
-        before = len(self.said)
-        for entry in self.reader.feed(text.encode()):
-            self.at += 1.0
-            self.said += self.judge.take(self.run, [entry], "main.log", self.at, True)
-        return self.said[before:]
+        return self.say(text, 1.0)
 
     def lines(self, texts: Iterable[str]) -> None:
         """One after the other, each made when the one before has been read."""
         for text in texts:
             self.feed(text)
 
-    def restarted_daemon(self) -> None:
-        """What a restart of the daemon keeps."""
-        self.run.state = decode(encode(self.run.state), RunState)
+    @property
+    def said(self) -> list[Transition]:
+        """All of them."""
+        return self.told
 
-    def fired(self, incident: str) -> list[Transition]:
+    def firings(self, incident: str) -> list[Transition]:
         """Every time it was told as firing."""
         return [item for item in self.said if item.incident == incident and item.status == "firing"]
 
@@ -50,7 +39,7 @@ class TrainingLog:
 
     def first(self, incident: str) -> tuple[int | None, str]:
         """(iteration, severity) of the first time."""
-        told = self.fired(incident)
+        told = self.firings(incident)
         assert told, f"{incident} did not fire"
         return told[0].iteration, told[0].severity
 

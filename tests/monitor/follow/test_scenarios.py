@@ -89,7 +89,7 @@ class Lab:
         self._begin(None)
 
     def _begin(self, saved: Saved | None) -> None:
-        self.core = Core(load(f"runs: [{{paths: ['{self.root}/**/*.log']}}]\nmessage_limit: {{messages: 0}}"))
+        self.core = Core(load(f"runs: [{{paths: ['{self.root}/**/*.log']}}]"))
         positions = self.core.restore(saved) if saved is not None else {}
         patterns = (f"{self.root}/**/*.log", f"{self.root}/**/main_*.log", f"{self.root}/**/*.rot*")
         self.reader = reader_of(*patterns, mounts=self.file_system, os_layer=self.os, resume=positions)

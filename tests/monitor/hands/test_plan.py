@@ -15,8 +15,7 @@ from megatron_monitor.config.policies import (
     Resubmit,
     Signal,
 )
-from megatron_monitor.config.slurm import SlurmSettings
-from megatron_monitor.hands.permission import Facts, is_fresh
+from megatron_monitor.hands.permission import Facts
 from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
 from megatron_monitor.hands.record import Course, Record, Step
 from megatron_monitor.incidents import Incident
@@ -100,7 +99,6 @@ def commands(made: Plan) -> list[str]:
         ({"minimum_severity": "warning"}, {"severity": "warning"}, True),
         ({"minimum_severity": "info"}, {"severity": "warning"}, True),
         ({}, {"quiet": True}, False),
-        ({}, {"quiet": True, "kept_back": True}, True),
         ({"phases": ("saving",)}, {}, False),
         ({"phases": ("saving",)}, {"phase": "saving"}, True),
         ({"phases": ("training",)}, {"phase": "saving"}, False),
@@ -142,29 +140,6 @@ def test_a_plan_is_due_when_the_trouble_was_watched_for_so_long(
     assert planned(policy(lasting=lasting), since=since, watched=watched).at == at
 
 
-@pytest.mark.parametrize(
-    ("asked_at", "fresh"),
-    [
-        (NOW, True),
-        (NOW - 140.0, True),  # twice the interval of a minute, and a call of 20 s
-        (NOW - 141.0, False),
-        (NOW - 300.0, False),
-    ],
-)
-def test_an_answer_of_slurm_is_fresh_for_two_intervals_and_a_call(asked_at: float, fresh: bool) -> None:
-    """What was said before is not acted on, though the trouble is older."""
-    settings = SlurmSettings(interval=60.0, timeout=20.0)
-    assert is_fresh(run(asked_at=asked_at), NOW - 600.0, NOW, settings) is fresh
-
-
-def test_an_answer_from_before_the_trouble_is_not_fresh() -> None:
-    """Nor is none at all."""
-    settings = SlurmSettings()
-    assert is_fresh(run(asked_at=NOW - 30.0), NOW - 30.0, NOW, settings)
-    assert not is_fresh(run(asked_at=NOW - 30.0), NOW - 29.0, NOW, settings)
-    assert not is_fresh(RunState("r"), 0.0, NOW, settings)
-
-
 # --- why nothing is done --------------------------------------------------------------------------------------------
 
 
@@ -179,11 +154,12 @@ def test_trouble_from_before_the_record_is_left_alone(began_at: float | None, wh
 
 @pytest.mark.parametrize("trouble", [{"lost": True}, {"unreadable": {"/l/a": "Input/output error"}}])
 def test_a_run_of_which_a_file_cannot_be_read_is_left_alone(trouble: dict[str, Any]) -> None:
-    """It may go on unseen: either word is enough."""
+    """It may go on unseen: either word is enough, nobody is notified either."""
     state = run()
     for name, value in trouble.items():
         setattr(state, name, value)
-    assert planned(state=state).why_not == "a file of the run cannot be read"
+    for of in (policy(), policy(Notify(to=("chat",)))):
+        assert planned(of, state).why_not == "a file of the run cannot be read"
 
 
 def test_only_one_policy_is_at_work_on_a_run() -> None:
@@ -251,20 +227,6 @@ def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[st
     steps = fields.pop("steps", [])
     made = planned(None, None, None, course(*steps, **fields))
     assert (made.why_not == "policy q has dealt with job 12") is why_not
-
-
-@pytest.mark.parametrize(
-    ("state", "why_not"),
-    [("RUNNING", ""), ("FAILED", ""), ("COMPLETING", "job 12 is COMPLETING"), ("SUSPENDED", "job 12 is SUSPENDED")],
-)
-def test_a_job_runs_or_is_over_before_anything_is_done_to_it(state: str, why_not: str) -> None:
-    """What is in between is Slurm's business."""
-    assert planned(state=run(state)).why_not == why_not
-
-
-def test_a_job_of_several_components_is_left_alone() -> None:
-    """Its commands would be for one of them."""
-    assert planned(state=run(components=True)).why_not == "the job is one of several that run as one"
 
 
 def test_who_only_notifies_needs_no_job() -> None:
@@ -342,11 +304,6 @@ def test_what_needs_a_running_job_is_skipped_behind_its_end(action: Action) -> N
     assert done.commands
 
 
-def test_a_job_that_is_over_is_requeued() -> None:
-    """Slurm takes that for as long as it knows the job."""
-    assert commands(planned(state=run("NODE_FAIL"))) == ["scontrol requeue 12"]
-
-
 @pytest.mark.parametrize("job", [{"batch": False}, {"requeue": False}])
 def test_a_job_that_cannot_be_requeued_is_left_alone(job: dict[str, Any]) -> None:
     """Either is enough."""
@@ -360,12 +317,6 @@ def test_a_job_that_cannot_be_requeued_is_left_alone(job: dict[str, Any]) -> Non
 def test_stacks_need_the_nodes(job: dict[str, Any], why_not: str) -> None:
     """It is said to srun how many there are."""
     assert why_not in planned(policy(DumpStacks(command=("/opt/d",))), run(**job)).why_not
-
-
-def test_one_node_is_enough_for_stacks() -> None:
-    """A task for it."""
-    (command,) = commands(planned(policy(DumpStacks(command=("/opt/d",))), run(nodes="n-01")))
-    assert "--nodes=1 --ntasks=1 " in command
 
 
 def test_resubmit_of_a_running_job_needs_a_cancel() -> None:
@@ -403,52 +354,32 @@ def test_a_new_job_runs_in_the_directory_and_without_the_nodes(
         ({"nodes": ["n-01", "n-03"]}, {}, "n-[01,03]"),
         ({"nodes": ["n-01"], "node": "n-03"}, {}, "n-[01,03]"),
         ({"nodes": "n-01"}, {}, ""),
-        ({"nodes": ["n-01", "n-02", "n-03"]}, {}, ""),
+        ({"nodes": ["n-01", "n-02", "n-03"]}, {}, ""),  # where everything is blamed, nothing is the cause
         ({"nodes": ["n-01", "n-02", "n-03"]}, {"most_excluded": 3}, "n-[01-03]"),
         ({"node": "n-02"}, {"most_excluded": 1}, "n-02"),
         ({"node": "n-02"}, {"most_excluded": 0}, ""),
+        ({"node": "n-02"}, {"actions": (Requeue(exclude=False),)}, ""),
         ({"node": "n-77"}, {}, ""),
         ({"node": "n-02.cluster"}, {}, "n-02"),
+        ({"node": "a.x"}, {"nodes": "a.x,b.x"}, "a.x"),  # the name as it stands goes first
         ({"node": 2}, {}, ""),
         ({"node": "n-02;reboot"}, {}, ""),
+        ({}, {"excluded": "n-09"}, ""),  # no node is new
+        ({"node": "n-02"}, {"nodes": "n-[01"}, ""),  # lists that are not understood
+        ({"node": "n-02"}, {"excluded": "n-[01"}, ""),
     ],
 )
 def test_nodes_are_left_out_that_the_evidence_names_and_the_job_has(
     evidence: dict[str, Any], more: dict[str, Any], left_out: str
 ) -> None:
-    """No more than `most_excluded`: where everything is blamed, nothing is the cause."""
-    made = commands(planned(policy(**more), None, hang(evidence=evidence)))
+    """No more than `most_excluded`. Without one the job is requeued as it is."""
+    job = {name: more.pop(name) for name in ("nodes", "excluded") if name in more}
+    made = commands(planned(policy(*more.pop("actions", ()), **more), run(**job), hang(evidence=evidence)))
     if left_out:
         assert made == ["scontrol requeuehold 12", f"scontrol update JobId=12 ExcNodeList={left_out}",
                         "scontrol release 12"]  # fmt: skip
     else:
         assert made == ["scontrol requeue 12"]
-
-
-def test_what_the_job_leaves_out_already_is_no_reason_to_hold_it() -> None:
-    """Without a node that is new it is requeued as it is."""
-    assert commands(planned(state=run(excluded="n-09"))) == ["scontrol requeue 12"]
-
-
-def test_a_job_whose_nodes_have_domains_is_read_with_them() -> None:
-    """The name as it stands goes first."""
-    made = planned(None, run(nodes="a.x,b.x"), hang(evidence={"node": "a.x"}))
-    assert "ExcNodeList=a.x" in commands(made)[1]
-
-
-@pytest.mark.parametrize("job", [{"nodes": "n-[01"}, {"excluded": "n-[01"}])
-def test_a_node_list_that_is_not_understood_leaves_nothing_out(job: dict[str, Any]) -> None:
-    """The job is requeued as it is."""
-    made = planned(None, run(**job), hang(evidence={"node": "n-02"}))
-    assert commands(made) == ["scontrol requeue 12"]
-
-
-def test_without_exclude_nothing_is_left_out() -> None:
-    """The policy says so, of a requeue and of a new job."""
-    blamed = hang(evidence={"node": "n-02"})
-    assert commands(planned(policy(Requeue(exclude=False)), None, blamed)) == ["scontrol requeue 12"]
-    of = policy(Resubmit(command=("x",), exclude=False))
-    assert "--exclude" not in commands(planned(of, run("FAILED"), blamed))[0]
 
 
 # --- the record and what is said ------------------------------------------------------------------------------------
@@ -461,12 +392,6 @@ def test_a_dry_run_enters_the_record_as_one(dry_run: bool, status: str) -> None:
     made = course_of(planned(of), run(), 7, NOW)
     assert [step.status for step in made.steps] == [status]
     assert (made.open, made.dry_run) == (not dry_run, dry_run)
-
-
-def test_what_a_dry_run_would_skip_stays_skipped() -> None:
-    """The job has ended."""
-    made = course_of(planned(policy(Cancel(), dry_run=True), run("FAILED")), run("FAILED"), 7, NOW)
-    assert [step.status for step in made.steps] == ["skipped"]
 
 
 @pytest.mark.parametrize(
@@ -553,14 +478,6 @@ def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str]
     assert [" ".join(one) for one in made.steps[0].tests] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
         :tests
     ]
-
-
-@pytest.mark.parametrize(("lost", "unreadable"), [(True, {}), (False, {"/l/a": "EACCES"})])
-def test_nobody_is_notified_of_a_run_that_cannot_be_read(lost: bool, unreadable: dict[str, str]) -> None:
-    """Neither by a policy that does nothing else."""
-    state = run()
-    state.lost, state.unreadable = lost, unreadable
-    assert planned(policy(Notify(to=("chat",))), state).why_not == "a file of the run cannot be read"
 
 
 @pytest.mark.parametrize(("dry_run", "earlier_dry", "gave_up"), [

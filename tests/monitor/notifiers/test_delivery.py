@@ -278,15 +278,26 @@ def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> No
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.received} | {payload(HANG)["id"]}) == 1
 
 
-def test_a_message_above_the_limit_is_counted_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each notifier that would have been sent it, when the incident begins; what is only shown is not counted."""
-    config = load("notifiers: [{type: command, name: chat, command: [/bin/false]}]")
+def test_an_event_is_one_message_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the save, then the crash; a second one that is worse is told, the end once, when all has ended."""
+    config = load("notifiers: [{type: command, name: chat, command: [/bin/false]}, {type: command, name: hangs, "
+                  "command: [/bin/false], incidents: [hang]}]")  # fmt: skip
     core = Core(config)
     desk = Desk(core, config, ManualClock(), lambda: None, lambda _: {})
     desk.start(config)
-    kept_back = replace(HANG, quiet=True, kept_back=True)
-    said = [kept_back, replace(kept_back, status="resolved"), replace(HANG, quiet=True)]
-    monkeypatch.setattr(core, "tick", lambda _now: said)
-    desk.judge(0.0, act=False)
-    assert core.outbox.owed() == {"chat": 0}
-    assert core.outbox.take_outcomes()["chat", "suppressed"] == 1
+    known = core.judge.events.of("tr11-176B", "warning", 0.0, 0.0)
+    save = replace(HANG, incident="checkpoint_failed", severity="warning", event=known)
+    hang, again = replace(HANG, event=known), replace(save, incident="loss_spike")
+
+    def owed(*said: Transition) -> tuple[int, int]:
+        before = core.outbox.owed()
+        monkeypatch.setattr(core, "tick", lambda _now: list(said))
+        desk.judge(0.0, act=False)
+        after = core.outbox.owed()
+        return after["chat"] - before.get("chat", 0), after["hangs"] - before.get("hangs", 0)
+
+    assert owed(save) == (1, 0)
+    assert owed(again) == (0, 0)
+    assert owed(hang) == (1, 1)  # who wants hangs alone hears of it
+    assert owed(replace(save, status="resolved"), replace(hang, status="resolved")) == (0, 1)
+    assert owed(replace(again, status="resolved")) == (1, 0)

@@ -1,4 +1,4 @@
-"""Which messages a notifier wants; Alertmanager, commands and Apprise."""
+"""Which messages a notifier wants; commands and Apprise."""
 
 import json
 import sys
@@ -11,9 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from megatron_monitor.config import ConfigError, load
-from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import Notifier
-from megatron_monitor.notifiers.alertmanager import Alertmanager
 from megatron_monitor.notifiers.apprise import Apprise
 from megatron_monitor.notifiers.command import Command
 from megatron_monitor.notifiers.message import message_id
@@ -47,33 +45,6 @@ def test_only_the_kinds_that_are_asked_for() -> None:
     assert not notifier.wants(replace(HANG, incident="crash"))
     with pytest.raises(ConfigError, match=r"notifiers\.0\.incidents\.0: expected one of .*hang"):
         load("notifiers: [{type: command, name: x, command: [a], incidents: [hangs]}]")
-
-
-def alerts(message: Transition) -> dict[str, Any]:
-    """Severity -> the alert of that severity."""
-    notifier = built("type: alertmanager, url: 'http://127.0.0.1:9/', keep: 2h")
-    assert isinstance(notifier, Alertmanager)
-    assert notifier._url() == "http://127.0.0.1:9/api/v2/alerts"
-    return {alert["labels"]["severity"]: alert for alert in notifier._content(message)}
-
-
-def test_a_firing_incident_fires_at_its_severity_and_ends_the_others() -> None:
-    """An incident that grew worse does not leave its milder alert behind."""
-    found = alerts(HANG)
-    assert found["critical"]["labels"] == {
-        "alertname": "MegatronHang", "run": "tr11-176B", "incident": "hang", "severity": "critical",
-    }  # fmt: skip
-    assert found["critical"]["startsAt"] == "2023-11-14T22:13:20+00:00"
-    assert found["critical"]["endsAt"] == "2023-11-15T00:13:20+00:00"
-    assert found["warning"]["endsAt"] == found["info"]["endsAt"] == "2023-11-14T22:13:20+00:00"
-    assert found["critical"]["annotations"]["summary"] == "[critical] tr11-176B: hang"
-    assert found["critical"]["annotations"]["evidence_silence_seconds"] == "321.5"
-
-
-def test_a_resolved_incident_ends_every_alert() -> None:
-    """Nothing goes on firing."""
-    found = alerts(replace(HANG, status="resolved"))
-    assert {alert["endsAt"] for alert in found.values()} == {"2023-11-14T22:13:20+00:00"}
 
 
 # --- command --------------------------------------------------------------------------------------------------------

@@ -9,19 +9,56 @@ from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import Launch, RunState
-from tests.monitor.test_ending_cases import (
-    CANCELLED,
-    DEATHS,
-    ENDS,
-    HELPER,
-    IMPORT_ERROR,
-    KEY_ERROR,
-    OPEN_MPI,
-    SIGTERM,
-    TORCHRUN,
-    WATCHDOG,
-)
 
+IMPORT_ERROR = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/pretrain_gpt.py", line 9, in <module>\n'
+    "    from megatron.training import pretrain\n"
+    "ModuleNotFoundError: No module named 'flash_attn'\n"
+)
+KEY_ERROR = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/pretrain_gpt.py", line 215, in <module>\n'
+    "    pretrain(train_valid_test_datasets_provider)\n"
+    "KeyError: 'text'\n"
+)
+TORCHRUN = (
+    "E0301 08:00:05.100000 1 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1) local_rank: 0 "
+    "(pid: 77) of binary: /usr/bin/python\n"
+    "Traceback (most recent call last):\n"
+    '  File "/usr/bin/torchrun", line 8, in <module>\n'
+    "    sys.exit(main())\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+)
+SIGTERM = (
+    "W0418 17:38:31.112000 3734582 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal, "
+    "shutting down workers\n"
+    "W0418 17:38:31.129000 3734582 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 3735510 "
+    "closing signal SIGTERM\n"
+    "Traceback (most recent call last):\n"
+    '  File "/usr/bin/torchrun", line 8, in <module>\n'
+    "    sys.exit(main())\n"
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 3734582 got signal: 15\n"
+)
+OPEN_MPI = (
+    "--------------------------------------------------------------------------\n"
+    "Primary job  terminated normally, but 1 process returned\n"
+    "a non-zero exit code. Per user-direction, the job has been aborted.\n"
+    "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+    "the job to be terminated. The first process to do so was:\n"
+    "  Process name: [[1,1],0]\n"
+    "  Exit code:    1\n"
+)
+WATCHDOG = (
+    "[rank{rank}]:[E301 08:12:19.123456789 ProcessGroupNCCL.cpp:694] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=8058, OpType=BROADCAST, Timeout(ms)=600000) ran for 600062 milliseconds before "
+    "timing out.\n"
+)
+CANCELLED = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-03-01T08:13:19{why} ***\n"
+HELPER = (
+    'Traceback (most recent call last):\n  File "/home/me/.local/bin/prepare.py", line 5, in <module>\n'
+    "    import dataclasses\nModuleNotFoundError: No module named 'dataclasses'\n"
+)
 STEP = (
     " iteration {number:8d}/     500 | consumed samples: {number} | elapsed time per iteration (ms): 2000.0 | learning "
     "rate: 1.0E-04 | global batch size:    64 | lm loss: 3.0E+00 | grad norm: 1.0 | number of skipped iterations:   0 "
@@ -163,9 +200,7 @@ def test_lines_to_ending(text: str, state: str, cause: str | None, certain: bool
 
 
 ORDERS = {
-    **{f"death: {name}": text for name, (text, _) in DEATHS.items()},
-    **{f"end: {name}": text for name, (text, _) in ENDS.items()},
-    **{f"table: {name}": row[0] for name, row in TABLE.items()},
+    **{name: row[0] for name, row in TABLE.items()},
     "import, then Open MPI": IMPORT_ERROR + OPEN_MPI,
 }
 

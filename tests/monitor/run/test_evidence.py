@@ -14,9 +14,7 @@ from megatron_monitor.parsers.events import (
     ProcessExited,
     ProcessTerminated,
     ProgramExited,
-    TracebackSeen,
     TrainerSummary,
-    WatchdogTimedOut,
 )
 from megatron_monitor.run.ending import Evidence
 from megatron_monitor.run.evidence import believe, fold_done, fold_evidence, goes_on, keep, pass_by, settle
@@ -45,76 +43,7 @@ def seen(failure: str = "nccl", **more: Any) -> FailureSeen:
     return FailureSeen(failure=failure, message="m", **more)  # type: ignore[arg-type]
 
 
-def raised(**more: Any) -> TracebackSeen:
-    """A trainer's exception, where nobody else is named."""
-    return TracebackSeen(**{"exception": "KeyError", "message": "'text'", "role": "trainer", **more})
-
-
-def caught(failure: str = "python_exception", **more: Any) -> Evidence:
-    """Its row."""
-    return row("traceback", failure, "KeyError: 'text'", **more)
-
-
-OF: dict[str, Any] = {"rank": 3, "node": "n1", "logged_at": "t"}
-TOLD: dict[str, Any] = {"exit_code": 1, "by": "slurm", "notice": "xid", "raised": True, **OF}
 OOM, ECC, WELL, BADLY = seen("cuda_oom"), seen("ecc"), ProcessExited(exit_code=0), ProcessExited(exit_code=1)
-ENDED, DOG = row("exit", "unknown", "a process ended badly", **OF), "NCCL watchdog: a collective timed out"
-SIGNAL = row("failure", "stopped", "KeyError: 'text'", fatal=True, by="launcher", **OF)
-ROWS: list[tuple[Event, list[Evidence]]] = [
-    (seen(pattern="p", **TOLD), [row("failure", "nccl", "m", fatal=True, pattern=True, **TOLD)]),
-    (seen(fatal=False, consequence=True), [row("failure", "nccl", "m", consequence=True)]),
-    (seen("node_failure", node="n1"), [row("failure", "node_failure", "m", fatal=True, node="n1")]),
-    *(
-        (seen("node_failure", node="n1", notice=word), [row("failure", "node_failure", "m", fatal=True, notice=word)])
-        for word in ("job_cancelled", "step_cancelled")
-    ),
-    (
-        seen("stopped", node="n1", notice="job_cancelled"),
-        [row("failure", "stopped", "m", fatal=True, node="n1", notice="job_cancelled")],
-    ),
-    (WatchdogTimedOut(**OF), [row("watchdog", "nccl", DOG, fatal=True, **OF)]),
-    (
-        WatchdogTimedOut(operation="ALLREDUCE", waited_seconds=600.4),
-        [row("watchdog", "nccl", "NCCL watchdog: ALLREDUCE timed out after 600 s", fatal=True)],
-    ),
-    (raised(role="bystander", top_level=True), []),
-    (raised(role="launcher", **OF), [ENDED]),
-    (raised(role="launcher", signal=15, failure="stopped", **OF), [SIGNAL, ENDED]),
-    (raised(role="launcher", signal=9, **OF), [replace(SIGNAL, failure="killed"), ENDED]),
-    (raised(top_level=True, **OF), [caught(fatal=True, **OF)]),
-    (raised(lost_peer=True), [caught(consequence=True)]),
-    (raised(role="helper"), [caught(helper=True)]),
-    (raised(role=None, top_level=True), [caught(fatal=True, helper=True)]),
-    (raised(role=None), [caught()]),
-    (raised(message="", failure="nccl"), [row("traceback", "nccl", "KeyError")]),
-    (raised(optional=True), [caught(optional=True)]),
-    (raised(role="helper", optional=True), [caught(helper=True)]),
-    (ProcessExited(), [row("exit", "unknown", "a process ended badly")]),
-    (
-        ProcessExited(exit_code=0, launch=True, node="n1"),
-        [row("exit", "unknown", "the launch ended with exit code 0", exit_code=0, launch=True, node="n1")],
-    ),
-    (ProcessTerminated(), [row("terminated")]),
-    (ProgramExited(reason="iterations"), [row("finished")]),
-    (ProgramExited(reason="signal"), [row("orderly")]),
-    (TrainerSummary(), [row("finished")]),
-]
-
-
-@pytest.mark.parametrize(("event", "rows"), ROWS)
-def test_events_to_rows(event: Event, rows: list[Evidence]) -> None:
-    """All that is kept of one."""
-    state = run()
-    tell(state, event)
-    assert state.launch.evidence == rows
-
-
-def test_behind_an_iteration_an_import_is_not_optional() -> None:
-    """And each row says how far the launch was."""
-    state = run(iterations=7)
-    for event in (raised(optional=True), OOM, BADLY, ProgramExited(reason="signal")):
-        tell(state, event)
-    assert [(one.optional, one.after) for one in state.launch.evidence] == [(False, 7)] * 4
 
 
 @pytest.mark.parametrize(
@@ -146,25 +75,6 @@ def test_ends_that_are_none() -> None:
     pass_by(state.launch, 6.0, "log", step=True)
     state.launch.phase = "training"
     assert not tell(state, WELL, 7.0)
-
-
-def test_what_was_said_of_a_set_up() -> None:
-    """Behind an end it is the next launch's; a hint is no end."""
-    for event, kept in ((TrainerSummary(), 0), (OOM, 0), (raised(), 1)):
-        state = run(opening=[("arguments", {})])
-        tell(state, event)
-        assert len(state.launch.opening) == kept
-        assert (state.launch.phase == "training") == bool(kept)
-
-
-def test_the_loop_is_done_once() -> None:
-    """A process that ends well then leaves the phase alone: its last save may go on."""
-    state = run(topology=Topology(world_size=8))
-    fold_done(state, 5.0, "log")
-    assert (state.launch.phase, state.launch.phase_since) == ("exiting", 5.0)
-    state.launch.phase = "saving"
-    tell(state, WELL)
-    assert state.launch.phase == "saving"
 
 
 @pytest.mark.parametrize(

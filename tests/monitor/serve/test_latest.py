@@ -28,34 +28,11 @@ def test_who_asks_gets_a_page_made_after_the_question() -> None:
     assert latest.last.at == 3.0
 
 
-def test_one_page_answers_all_who_wait() -> None:
-    """Ten scrapes at once cost one page."""
-    all_there = threading.Semaphore(0)
-    latest = Latest(Snapshot(at=0.0), all_there.release, wait=LONG)
-    got: list[float] = []
-    threads = [threading.Thread(target=lambda: got.append(latest(EVERYTHING).at)) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        assert all_there.acquire(timeout=LONG)
-    latest.show(Snapshot(at=5.0))
-    for thread in threads:
-        thread.join(LONG)
-    assert got == [5.0] * 10
-
-
 def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
     """The last page must do, and the question stands until the next one."""
     latest = Latest(Snapshot(at=7.0), lambda: None, wait=0.01)
     assert latest(EVERYTHING).at == 7.0
     assert latest.wanted
-
-
-def test_a_loop_that_is_busy_for_half_a_second_is_waited_for() -> None:
-    """A turn with 500 runs takes so long on a loaded machine, and the last snapshot is as old as the scrape before."""
-    latest = Latest(Snapshot(at=7.0), lambda: None)
-    threading.Timer(0.5, latest.show, (Snapshot(at=8.0),)).start()
-    assert latest(FIGURES).at == 8.0
 
 
 def test_who_asks_for_figures_does_not_wait_for_pages() -> None:

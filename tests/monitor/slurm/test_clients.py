@@ -5,14 +5,10 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.config.slurm import SlurmSettings
-from megatron_monitor.hands.executor import Executor
-from megatron_monitor.hands.record import Order
-from megatron_monitor.simulate.slurm import install, read, write
 from megatron_monitor.slurm import JobQuestion
 from megatron_monitor.slurm.client import look_up
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
-from tests.monitor.slurm.site import shown
 from tests.programs import slack
 
 CLOCK = SystemClock()
@@ -71,39 +67,3 @@ def test_arguments_are_no_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     done = run([f"{settings.directory}/scontrol", f"$(touch {mine})", "; reboot"], CLOCK, 5.0, 1000)
     assert done.output.decode() == f"$(touch {mine})|; reboot|/etc/slurm.conf\n"
     assert not mine.exists()
-
-
-def order(action: str, *commands: tuple[str, ...], **more: object) -> Order:
-    """For job 1234, which runs."""
-    fields: dict[str, object] = {
-        "course": 1, "step": 0, "run": "r/../../x", "action": action, "commands": commands, "timeout": None,
-        "directory": None, "job": "1234", "job_started_at": 1699996400.0, "job_restarts": 0, "over": False,
-        "check": True,
-    }  # fmt: skip
-    return Order(**{**fields, **more})  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> tuple[Path, Executor]:
-    """The simulated Slurm with job 1234, and an executor that uses it."""
-    fields = dict(pair.partition("=")[::2] for pair in shown().split() if "=" in pair)
-    directory = tmp_path / "bin"
-    install(directory, fields)
-    executor = Executor(SlurmSettings(directory=str(directory)), CLOCK, lambda: None)
-    executor.directory = tmp_path / "stacks"
-    return directory, executor
-
-
-def test_a_step_is_done_on_the_job_that_was_meant(slurm: tuple[Path, Executor]) -> None:
-    """Requeued without its node; the second time the job has been started anew, and is left alone."""
-    directory, executor = slurm
-    requeue = order(
-        "requeue", ("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
-        ("scontrol", "release", "1234"),
-    )  # fmt: skip
-    assert executor.carry_out(requeue) == (True, "done")
-    job = read(directory)
-    assert (job["JobState"], job["Restarts"], job["ExcNodeList"], job["Reason"]) == ("PENDING", 1, "n-02", "BeginTime")
-    write(directory, {**job, "JobState": "RUNNING"})
-    assert executor.carry_out(requeue) == (False, "not done: job 1234 was started anew since")
-    assert read(directory)["Restarts"] == 1

@@ -1,0 +1,79 @@
+"""The incidents as alerts of an Alertmanager: what is open, and what has ended lately. Part of the state.
+
+Law: pure. An alert is one severity of one incident: an incident that becomes worse ends the alert of the lower severity
+and begins another. The end of an incident is shown ten seconds later: what follows from it, as a crash from a hang, has
+begun by then, so that their event does not end and begin again. Nothing is owed to an Alertmanager: it is shown all of
+this again and again, which is why a message that is lost, and an Alertmanager that restarts, cost nothing. Times are
+Unix seconds.
+"""
+
+import math
+from collections.abc import Container
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from megatron_monitor.incidents import Transition
+
+_HANDOVER: Final = 10.0  # seconds: a crash is reported four after its line, with which a hang ends
+_ENDED: Final = 4 * 3600.0  # seconds for which an end is shown: a silence that outlasts it hides none
+
+
+class Alert(Struct):
+    """One severity of one incident."""
+
+    message: Transition
+    """What was last said of it."""
+    starts_at: float
+    ends_at: float | None = None
+    """None: it stands."""
+    shown_at: float = 0.0
+    """From when on the end is shown."""
+
+
+class Alerts(Struct):
+    """By run and incident."""
+
+    open: dict[str, Alert] = field(default_factory=dict)
+    ended: list[Alert] = field(default_factory=list)
+
+    def take(self, message: Transition) -> None:
+        """A change of judgement. What is only shown, or only information, is no alert."""
+        key = f"{message.run}\0{message.incident}"
+        known = self.open.get(key)
+        same = known is not None and known.message.severity == message.severity
+        if known is not None and not (same and message.status == "firing"):
+            known.ends_at = message.time
+            known.shown_at = message.time + (_HANDOVER if message.status == "resolved" else 0.0)
+            self.ended.append(known)
+            del self.open[key]
+        if message.status == "firing" and message.event and not message.quiet:
+            self.open[key] = Alert(message, known.starts_at if known is not None and same else message.time)
+
+    def end_all(self, at: float, besides: Container[str] = ()) -> bool:
+        """Nobody watches the runs `besides` these any more, and nobody need. Whether something has ended."""
+        over = {key: one for key, one in self.open.items() if one.message.run not in besides}
+        for key, alert in over.items():
+            alert.ends_at = alert.shown_at = at
+            self.ended.append(alert)
+            del self.open[key]
+        return bool(over)
+
+    def shown(self, now: float) -> list[Alert]:
+        """What an Alertmanager is shown now. An end is left out if the same alert stands again."""
+        self.ended = [one for one in self.ended if one.ends_at is not None and now - one.ends_at < _ENDED]
+        latest = {_identity(one.message): _until(one, now) for one in self.ended}
+        return list({**latest, **{_identity(one.message): one for one in self.open.values()}}.values())
+
+    def next_end(self, now: float) -> float:
+        """When the next end is to be shown."""
+        return min((one.shown_at for one in self.ended if one.shown_at > now), default=math.inf)
+
+
+def _until(alert: Alert, now: float) -> Alert:
+    return alert if now >= alert.shown_at else replace(alert, ends_at=None)
+
+
+def _identity(message: Transition) -> tuple[str, ...]:
+    return message.run, message.incident, message.severity, message.event

@@ -1,0 +1,94 @@
+"""All alerts to each Alertmanager: of a desk that follows a run, of one that stops, of an Alertmanager that is away."""
+
+import threading
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from megatron_monitor.alerts import Alerts
+from megatron_monitor.config import Config, load
+from megatron_monitor.core import Core
+from megatron_monitor.desk import Desk
+from megatron_monitor.poster import Poster
+from megatron_monitor.system.clock import SystemClock
+from tests.monitor.notifiers.receiver import HANG, Receiver
+from tests.programs import free_port, serving, wait
+
+PLACE = "notifiers: [{{type: alertmanager, name: am, cluster: c, urls: [{}]}}]"
+FIRING = replace(HANG, event="e")
+
+
+def config(*urls: str) -> Config:
+    """Alertmanagers at these addresses."""
+    return load(PLACE.format(", ".join(urls)) + "\nruns: [{paths: [/l/*.log]}]")
+
+
+def alerts() -> Alerts:
+    """One that stands."""
+    made = Alerts()
+    made.take(FIRING)
+    return made
+
+
+def test_each_alertmanager_gets_all_and_none_waits_for_another() -> None:
+    """One takes its time: the other has the alerts meanwhile. One that is away is counted, and is posted to again."""
+    with serving(Receiver()) as slow, serving(Receiver()) as quick:
+        slow.answers = [0]
+        away = f"http://127.0.0.1:{free_port()}"
+        poster = Poster(config(slow.url, quick.url, away).notifiers, SystemClock())
+        poster.show(alerts().shown(HANG.time), HANG.time)
+        wait(lambda: len(quick.received) == 1 and len(slow.received) == 1, 5.0, "the posts")
+        path, _, (alert,) = quick.received[0]
+        assert path == "/hook/api/v2/alerts"
+        assert alert["labels"]["alertname"] == "MegatronIncident"
+        wait(lambda: poster.failing() == {"am": 1}, 5.0, "the one that is away")
+        slow.released.set()
+        poster.stop(5.0)
+        assert poster.outcomes()["am", "failed"] == 0
+
+
+def desk_for(*urls: str) -> Desk:
+    """At work, with an alert that stands."""
+    settings = config(*urls)
+    desk = Desk(Core(settings), settings, SystemClock(), threading.Event().set, lambda _message: {})
+    desk.start(settings)
+    desk.core.alerts.take(FIRING)
+    return desk
+
+
+def ends(receiver: Receiver) -> list[bool]:
+    """Of each post, whether its alert had ended by then."""
+    bodies: list[Any] = receiver.bodies
+    return [alert["endsAt"] < "2023-11-15" for body in bodies for alert in body]
+
+
+@pytest.mark.parametrize(("over", "expected"), [(True, [True]), (False, [False])])
+def test_a_stop_ends_alerts_only_with_the_runs(over: bool, expected: list[bool]) -> None:
+    """A daemon that ends with its job says so; one that is stopped leaves what stands for twelve hours."""
+    with serving(Receiver()) as receiver:
+        desk = desk_for(receiver.url)
+        desk.stop_runs(HANG.time + 60.0, over=over)
+        desk.finish(HANG.time + 60.0, 5.0)
+        assert ends(receiver) == expected
+
+
+def test_a_run_that_is_followed_no_more_has_no_alert() -> None:
+    """Its log was taken out of the configuration: the alert ends when all the others were read."""
+    with serving(Receiver()) as receiver:
+        desk = desk_for(receiver.url)
+        desk.send(HANG.time + 1.0)
+        wait(lambda: ends(receiver) == [False], 5.0, "the first post")
+        desk.all_is_read(HANG.time + 2.0)
+        desk.send(HANG.time + 2.0)
+        wait(lambda: ends(receiver) == [False, True], 5.0, "the end")
+        desk.all_is_read(HANG.time + 3.0)
+        desk.finish(HANG.time + 3.0, 5.0)
+        assert ends(receiver) == [False, True]
+
+
+def test_an_alertmanager_is_sent_no_single_messages() -> None:
+    """Nothing is owed to it."""
+    desk = desk_for("http://127.0.0.1:9")
+    assert desk.deliveries.receivers(FIRING) == []
+    assert desk.core.outbox.owed() == {}
