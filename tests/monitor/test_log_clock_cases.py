@@ -336,7 +336,7 @@ def test_backfill_knows_the_zone(tmp_path: Path) -> None:
     """02:59:50 comes twice on the night in which summer time ends: twenty iterations are forty seconds."""
     night = datetime(2026, 10, 25, 2, 59, 40, tzinfo=UTC)
     log = tmp_path / "run.log"
-    log.write_text(setup(begin=night) + training(1, 10, 0, begin=night) + training(11, 20, 20 - 3600, begin=night))
+    log.write_text(setup(begin=night) + training(1, 9, 0, begin=night) + training(10, 20, 18 - 3600, begin=night))
     result = command("backfill", log, "--timezone", "Europe/Berlin", "--step", "5s")
     times = [float(row.split()[-1]) for row in result.stdout.splitlines() if row.startswith("megatron_iteration{")]
     assert times[-1] - times[0] == pytest.approx(40, abs=15)

@@ -12,7 +12,10 @@ from megatron_monitor.source_clock import clocked
 from tests.commands import command, log_of
 from tests.monitor.core.following import arguments
 
-SAID = {"run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence"}
+SAID = {
+    "run", "incident", "status", "severity", "event", "iteration", "onset_iteration", "time", "phase", "summary",
+    "evidence",
+}  # fmt: skip
 
 
 def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
