@@ -187,9 +187,8 @@ class _Tick(NamedTuple):
         """A kind fires: what is told of it."""
         book, now = self.book, self.now
         known = book.open.get(kind)
-        began_anew = known is not None and verdict.since is not None and verdict.since > known.since
-        if began_anew and kind not in _LEVELS:  # it had ended between two ticks; a level that is back has not
-            yield self.resolve(kind)
+        if known is not None and known.over_since is None and (verdict.since or known.since) > known.since:
+            yield self.resolve(kind)  # it had ended and began anew between two ticks; a level that is back has not
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
             return

@@ -38,14 +38,15 @@ class Line:
 
     @property
     def origin_spans(self) -> dict[str, Any]:
-        """Those of `origin` that are told, with spans in place of the values."""
-        origin, spans, found = self.origin, self.prefix.spans, {}
-        if origin["rank"] is not None:
-            found["rank"] = Span(*spans["rank" if self.prefix.rank is not None else "task"], int, origin["rank"])
-        if origin["node"] is not None:
-            found["node"] = Span(*spans["node"], str, origin["node"])
-        if origin["logged_at"] is not None:
-            found["logged_at"] = Span(*spans["logged_at"], iso_time, origin["logged_at"])
+        """Those of `origin` that are told, with spans in place of the values; of a block of lines, which is read when
+        it has ended, the values alone.
+        """
+        reads: dict[str, Callable[[str], Any]] = {"rank": int, "node": str, "logged_at": iso_time}
+        found: dict[str, Any] = {}
+        for name, value in self.origin.items():
+            told = self.prefix.spans.get("task" if name == "rank" and self.prefix.rank is None else name)
+            if value is not None:
+                found[name] = value if told is None else Span(*told, reads[name], value)
         return found
 
 

@@ -71,7 +71,7 @@ def test_what_was_sealed_goes_when_buckets_merge_and_with_its_run() -> None:
     assert after
     assert before.keys().isdisjoint(after)
     assert shown(disk.saved()) == shown(again)
-    del again.runs["one"]
+    again.runs.drop(again.runs["one"])
     again.touch("one")
     disk.save(again, 1300.0)
     assert pieces(disk.parts).keys() == {name for name in after if "\0two\0" in name}

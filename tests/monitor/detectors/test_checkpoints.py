@@ -200,6 +200,8 @@ def test_saves_that_stop() -> None:
     assert (told.severity, told.onset_iteration, told.iteration) == ("warning", 100, 202)
     assert len(run.loud(OVERDUE)) == 1
     run.say(start(230) + end(230))
+    assert run.loud(OVERDUE)[-1].status == "firing"  # a level that is over may come back for five minutes
+    run.say("", 300.0)
     assert run.loud(OVERDUE)[-1].status == "resolved"
 
 

@@ -139,6 +139,7 @@ def test_a_storm_grows_critical_and_ends() -> None:
         log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
     assert [item.severity for item in log.firings("overflow_storm")] == ["warning", "critical"]
     log.lines(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)) for iteration in range(215, 240))
+    log.say("", 300.0)
     assert len(log.resolved("overflow_storm")) == 1
 
 

@@ -73,6 +73,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     assert 29250 <= (told[1].iteration or 0) <= 29270
     assert "not back" in told[1].summary
     assert [item.status for item in log.resolved("loss_spike")] == ["resolved"]
+    log.say("", 300.0)
     assert log.resolved("loss_scale_collapse")
 
 
