@@ -271,7 +271,10 @@ class Belonging:
         return source.member.first_stamp is None or identity.begins_before_end(source.member, other.member)
 
     def _mate(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
-        """Another stream that tells the same steps: letter by letter, as the ranks of one training do, or the same."""
+        """Another stream that tells the same steps: letter by letter, as the ranks of one training do, or the same. A
+        later job may compute a step again, to the letter: a job of another id tells another launch.
+        """
+        others = [one for one in others if not identity.differs(source.member.key, one.member.key)]
         same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
         if same is not None and verdicts[same.name] == "same":
             source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
