@@ -209,31 +209,39 @@ class HttpServer:
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
-        accepting = asyncio.create_task(self._accept())
+        self._await_connections()
         self._running.set()
         await self._stop.wait()
-        accepting.cancel()
-        for _ in range(3):  # what was accepted in this very turn is closed as well; transports close in the next one
+        self.loop.remove_reader(self._listener)
+        for _ in range(3):  # transports close in the turn after the one that drops them
             while self.connections:
                 self._drop_oldest()
             await asyncio.sleep(0)
 
-    async def _accept(self) -> None:
+    def _await_connections(self) -> None:
         assert self.loop is not None
-        while not self._stop.is_set():
-            try:
-                accepted, _ = await self.loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptor left, or the client has closed
-                _log.debug("http: accept: %s", error)
-                self._drop_oldest()
-                await asyncio.sleep(0.05)
-                continue
-            if self.connections >= self._most:
-                self._drop_oldest()
-            task = asyncio.create_task(self._connect(accepted))
-            self.waiting[task] = None
-            task.add_done_callback(lambda task, accepted=accepted: self._connected(task, accepted))  # type: ignore[misc]
-            await asyncio.sleep(0)
+        if not self._stop.is_set():
+            self.loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Take one connection, in one turn of the loop: a stop finds it among those that wait, or not yet accepted."""
+        assert self.loop is not None
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptor left, or the client has closed
+            _log.debug("http: accept: %s", error)
+            self._drop_oldest()
+            self.loop.remove_reader(self._listener)
+            self.loop.call_later(0.05, self._await_connections)
+            return
+        accepted.setblocking(False)
+        if self.connections >= self._most:
+            self._drop_oldest()
+        task = self.loop.create_task(self._connect(accepted))
+        self.waiting[task] = None
+        task.add_done_callback(lambda task, accepted=accepted: self._connected(task, accepted))  # type: ignore[misc]
 
     async def _connect(self, accepted: socket.socket) -> None:
         assert self.loop is not None
