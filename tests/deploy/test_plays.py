@@ -183,7 +183,7 @@ def stopped(play: Play) -> None:
     play.knows(training)
     assert play.daemon.terminate() == 0
     training.hangs()
-    play.rests(400.0)
+    play.rests(600.0)
 
 
 def job(play: Play) -> None:
