@@ -20,7 +20,6 @@ from megatron_monitor.units import Ratio
 
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
 _RISK = 160  # GPUs from which asynchronous launches were seen to hang
-_ON = frozenset({"1", "true", "True"})
 
 
 class LaunchBlockingSettings(Struct, frozen=True):
@@ -35,11 +34,6 @@ class Memory(OfLaunch):
 
     at: float | None = None
     """When it was made."""
-
-
-def is_on(value: str | None) -> bool | None:
-    """Whether the variable is set; None where the log does not show it."""
-    return None if value is None else value in _ON
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: LaunchBlockingSettings) -> bool:
@@ -62,11 +56,11 @@ def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlocking
     here = next((segment for segment in reversed(segments) if segment.attempt == launch.number), None)
     if here is None:
         return UNKNOWN
-    setting = is_on(here.launch_blocking)
+    setting = here.is_blocking
     if setting is None:
         return CLEAR
     others = [segment for segment in segments if segment.key == here.key and segment.attempt != here.attempt]
-    opposite = [segment for segment in others if is_on(segment.launch_blocking) is (not setting)]
+    opposite = [segment for segment in others if segment.differs_by_setting(here)]
     return _compared(state, memory, here, opposite[-1], setting, settings) if opposite else CLEAR
 
 

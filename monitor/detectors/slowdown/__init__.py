@@ -53,12 +53,15 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
     """The launch's level is known: compare it with the launches before it."""
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
-    earlier = [segment for segment in memory.segments if segment.key == key and segment.attempt != memory.attempt]
     segment = Segment(
         key, memory.attempt, state.launch.first_iteration or iteration, track.value,
         nodes_of(state)[:512], state.launch.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
         state.launch.environment.get(CLOCK),
     )  # fmt: skip
+    earlier = [
+        known for known in memory.segments
+        if known.key == key and known.attempt != memory.attempt and not known.differs_by_setting(segment)
+    ]  # fmt: skip
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
     shift = memory.shift

@@ -10,6 +10,7 @@ from megatron_monitor.statistics.levels import Level
 from megatron_monitor.units import Ratio, Seconds
 
 NAME = "slowdown"
+_ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)
 """Times over the normal one that the distribution parts: one slow node of many is in the third digit."""
 
@@ -91,6 +92,15 @@ class Segment(Struct):
     """Where its time went, by the log's timers."""
     gpu_clock: str | None = None
     """MHz that the job locked its GPUs to."""
+
+    @property
+    def is_blocking(self) -> bool | None:
+        """Whether CUDA_LAUNCH_BLOCKING is set; None where the log does not show it."""
+        return None if self.launch_blocking is None else self.launch_blocking in _ON
+
+    def differs_by_setting(self, other: "Segment") -> bool:
+        """One launch has the variable, the other has not: what that costs is no slowdown (launch_blocking.py)."""
+        return {self.is_blocking, other.is_blocking} == {True, False}
 
 
 class Memory(Struct):

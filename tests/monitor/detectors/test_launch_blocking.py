@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_monitor.detectors.launch_blocking import is_on
+from megatron_monitor.detectors.slowdown import Segment
 from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.playing import Played, play, texts
 
@@ -21,6 +21,11 @@ def test_its_cost_is_told() -> None:
     assert told.evidence["cost_ratio"] == pytest.approx(0.063, abs=0.01)
     assert told.evidence["cuda_launch_blocking"] == "1"
     assert "hung without it" in told.summary
+
+
+def test_what_the_variable_costs_is_told_once() -> None:
+    """It is no slowdown besides."""
+    assert restarted(0, 1.44, 48).of("slowdown") == []
 
 
 def test_small_runs_are_told_to_unset_it() -> None:
@@ -46,4 +51,6 @@ def test_advice_in_a_traceback_is_no_setting() -> None:
 
 def test_values() -> None:
     """Only what is on is on."""
-    assert [is_on(value) for value in (None, "0", "1", "")] == [None, False, True, False]
+    values = (None, "0", "1", "")
+    found = [Segment("", 1, 1, 0.0, launch_blocking=value).is_blocking for value in values]
+    assert found == [None, False, True, False]
