@@ -121,7 +121,8 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
     mended = memory.failed is not None and (done is None or done >= memory.failed.iteration)
     if mended:
         memory.failed = None
-        memory.pending = [other for other in memory.pending if (other.iteration or 0) > (done or 0)]
+    if done is not None:  # a save before it that never told of its end is of no matter any more
+        memory.pending = [other for other in memory.pending if (other.iteration or 0) > done]
     return mended
 
 

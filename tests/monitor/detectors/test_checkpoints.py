@@ -60,6 +60,17 @@ def test_a_save_that_never_ended_while_training_went_on() -> None:
     assert run.loud(FAILED)[-1].status == "resolved"
 
 
+def test_a_save_whose_end_is_not_told_before_one_that_is_whole() -> None:
+    """It is of no matter any more: nothing is told later on."""
+    run = begun()
+    run.say(start(101), 1.0)
+    trained(run, 101, 103)
+    run.say(start(103), 1.0)
+    run.say(end(103), 40.0)
+    trained(run, 104, 140)
+    assert not run.fired(FAILED)
+
+
 def test_the_first_save_of_a_program_that_tells_success() -> None:
     """BigScience's program prints a line for each success."""
     run = Replaying()
