@@ -29,6 +29,8 @@ class Dialect(Struct, frozen=True):
     """Prints a line for each save that succeeded, so that a missing line means something."""
     silent: bool = False
     """No line tells that it evaluates or saves: it may do so behind any step."""
+    minimum_loss_scale: float | None = None
+    """The smallest that its scaler goes to, where it is another than Megatron's and DeepSpeed's."""
     pauses_timer_if_stamped: bool = False
     """Versions that print time stamps stop the iteration timer around evaluation and saving; all others count both."""
     timers: str = "at the next restart --timing-log-level 2"
@@ -47,7 +49,8 @@ GPT_NEOX, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER = (
 """Those whose programs have rules of their own."""
 UNKNOWN = Dialect("")
 DECLARED = Dialect("", megatron=False)
-_DECLARED = dict.fromkeys(_TABLE["silent"], Dialect("", megatron=False, silent=True))
+_DECLARED = {name: msgspec.convert({"name": "", "megatron": False, **facts}, Dialect)
+             for name, facts in _TABLE["declared"].items()}  # fmt: skip
 
 # Field name -> dialect, in the order of precedence: the first that stands in the line decides.
 _REVEALING = [

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
+from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import LossScaleExhausted, OverflowSkipped
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
@@ -75,17 +76,19 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
     """See the scale of each step."""
     launch = state.launch
     lines, first, changed = launch.whole_lines, launch.first_iteration, False
+    minimum = dialect_of(launch.dialect).minimum_loss_scale or settings.minimum
     for step in steps:
         scale = step.loss_scale
         if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not memory.line_scale):
             continue  # bf16 prints none or 1.0: there is nothing to scale
-        changed |= _seen(memory, step, math.log2(scale), lines, first == step.iteration, settings)
+        changed |= _seen(memory, step, math.log2(scale), lines, first == step.iteration, minimum, settings)
     return changed
 
 
 def _seen(
-    memory: Memory, step: Step, level: float, lines: bool, first: bool, settings: LossScaleCollapseSettings
-) -> bool:
+    memory: Memory, step: Step, level: float, lines: bool, first: bool, minimum: float,
+    settings: LossScaleCollapseSettings,
+) -> bool:  # fmt: skip
     """A step at which something may have moved. `lines`: the loop's, which show each level; `first`: of the launch."""
     known, iteration, fall, changed = memory.line_scale, step.iteration, 0.0, False
     if known is not None and lines:
@@ -97,7 +100,7 @@ def _seen(
     memory.highest = level if searching else max(memory.highest, level)
     # the minimum is reported once, and again where the scale has moved
     news = level != known or not _worse(memory, "minimum")
-    if news and _floor(level, settings) and max(memory.highest, level) >= math.log2(_DYNAMIC):
+    if news and _floor(level, minimum) and max(memory.highest, level) >= math.log2(_DYNAMIC):
         changed = _open(memory, step.at, "minimum", iteration)
     if searching:
         memory.block_from = iteration
@@ -106,7 +109,7 @@ def _seen(
     if fall > 0:
         changed |= _fallen(memory, step.at, iteration, step.interval, fall, settings)
     if memory.reason:
-        changed |= _calmed(memory, iteration, level, settings)
+        changed |= _calmed(memory, iteration, level, minimum, settings)
     return changed
 
 
@@ -148,8 +151,8 @@ def _fallen(
     return bool(memory.reason)
 
 
-def _floor(level: float, settings: LossScaleCollapseSettings) -> bool:
-    return level <= math.log2(2 * settings.minimum)
+def _floor(level: float, minimum: float) -> bool:
+    return level <= math.log2(2 * minimum)
 
 
 def _slow(memory: Memory, step: Step, level: float, lines: bool, settings: LossScaleCollapseSettings) -> bool:
@@ -191,9 +194,9 @@ def _open(memory: Memory, at: float, reason: str, onset: int) -> bool:
     return True
 
 
-def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCollapseSettings) -> bool:
+def _calmed(memory: Memory, iteration: int, level: float, minimum: float, settings: LossScaleCollapseSettings) -> bool:
     """Whether the incident has ended with this step."""
-    if memory.reason == "declining" or iteration - memory.last_fall < settings.calm or _floor(level, settings):
+    if memory.reason == "declining" or iteration - memory.last_fall < settings.calm or _floor(level, minimum):
         return False
     memory.reason, memory.falls, memory.before = "", [], 0.0
     memory.highest = level
@@ -209,13 +212,13 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
         return verdict
     scale = state.launch.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
-    was = f" from {before:.0f}" if before is not None and before > scale else ""
+    was = f" from {before:.6g}" if before is not None and before > scale else ""
     severity: Severity = "critical" if memory.reason in ("minimum", "exhausted") else "warning"
     words = {
-        "falling": f"falling since iteration {memory.onset}: {scale:.0f} now{was}; losses have blown up 30 iterations "
+        "falling": f"falling since iteration {memory.onset}: {scale:.6g} now{was}; losses have blown up 30 iterations "
         "after such a fall: keep a checkpoint from before, watch grad norm and loss",
-        "declining": f"sinking up to iteration {memory.onset}: {scale:.0f} now{was}; {_of_gradients(memory)}",
-        "minimum": f"at its minimum since iteration {memory.onset}: {scale:.0f} now{was}; the model learns nothing: "
+        "declining": f"sinking up to iteration {memory.onset}: {scale:.6g} now{was}; {_of_gradients(memory)}",
+        "minimum": f"at its minimum since iteration {memory.onset}: {scale:.6g} now{was}; the model learns nothing: "
         "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
         "exhausted": f"below its minimum at iteration {memory.onset}{was}: the program stops; go back to a checkpoint "
         "from before and skip the data or lower the learning rate",

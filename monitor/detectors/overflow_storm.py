@@ -5,7 +5,9 @@ in BigScience's fork), and a grad norm repeated bit for bit, which is the one of
 Health skips one or two steps (hysteresis) each time the scale is tried again.
 """
 
+import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from msgspec import Struct, field
 
@@ -19,6 +21,9 @@ from megatron_monitor.units import Ratio
 
 _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
+_EQUAL = 6.0  # over the printed units of a norm: the share of steps whose norm is equal by chance (measured: 4 to 8)
+_MOST_EQUAL = 0.6  # share of such steps that is believed at most: of a norm of one digit
+_BY_CHANCE = 1e-5  # so seldom may chance alone make such a row
 
 
 class OverflowStormSettings(Struct, frozen=True):
@@ -134,10 +139,17 @@ def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
     memory.repeats += 1
     # Each skipped step repeats it. An explained one is health up to twice; an unexplained one, printed to seven
     # digits, cannot be chance.
-    chance = norm < _DIGITS
-    needed = 3 if explained or chance else 1
+    needed = 3 if explained else 1 if norm >= _DIGITS else max(3, _chance_row(norm))
     memory.frozen = memory.frozen or memory.repeats >= needed
     return True
+
+
+def _chance_row(norm: float) -> int:
+    """How many repeats of a norm chance does not explain: 4 of 0.139, which is 139 units of its last digit, 11 of
+    0.016.
+    """
+    units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
+    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
 
 
 def _reported(launch: Launch, memory: Memory) -> int:
@@ -205,7 +217,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
         "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
     }
     if scale is not None:
-        figure += f", loss scale {scale:.0f}"
+        figure += f", loss scale {scale:.6g}"
     summary = (
         f"overflow storm since iteration {memory.onset}: {figure}; if it goes on, go back to a checkpoint from before "
         "and skip the data or lower the learning rate"

@@ -156,8 +156,9 @@ class Overflows(Struct):
         return not copy
 
     def _engine(self, old: float | None, new: float | None) -> int:
+        """Which engine has this scale. A loop that does not print the old one (fairseq) has one engine."""
         after = new if new is not None else old if old is not None else 0.0
-        place = self.scales.index(old) if old in self.scales else len(self.scales)
+        place = self.scales.index(old) if old in self.scales else 0 if old is None and self.scales else len(self.scales)
         if place == len(self.scales):
             if place == _ENGINES:  # scales that were raised since
                 place = 0

@@ -66,6 +66,49 @@ def test_equal_norms_that_mean_nothing(norm: str) -> None:
     assert log.incidents == set()
 
 
+def test_a_norm_of_two_digits() -> None:
+    """Printed as 0.015 to 0.018 it repeats at every third line by chance, seven times in a row in a thousand; one that
+    is frozen is told some lines later than one of more digits.
+    """
+    log = TrainingLog(42)
+    for iteration in range(1, 2000):
+        log.feed(fp16(iteration, log.around(2.7, 0.005), 32768.0, log.around(0.0165, 0.05)))
+    assert log.incidents == set()
+    for iteration in range(2000, 2013):
+        log.feed(fp16(iteration, 2.7, 32768.0, 0.016))
+    assert log.incidents == {"overflow_storm"}
+
+
+_FAIRSEQ = (
+    "2023-06-28 {:02d}:{:02d}:00 | INFO | train_inner | epoch 001: {:6d} / 102400000 loss={:.3f}, wps=38824, ups=0.07, "
+    "wpb=524123, bsz=256, num_updates={}, lr=0.0005, gnorm=0.{}, loss_scale={:g}, train_wall=212, wall=73059"
+)
+
+
+def _fairseq(iteration: int, scale: float, norm: int = 40) -> str:
+    return _FAIRSEQ.format(iteration // 60 % 24, iteration % 60, iteration, 5.0, iteration, norm, scale) + "\n"
+
+
+def test_a_scaler_that_goes_below_one() -> None:
+    """Fairseq's goes to 0.0001: one halving to 2, 1 and 0.5, far apart, is health."""
+    log = TrainingLog()
+    for iteration in range(1, 1200):
+        log.feed(_fairseq(iteration, 16 / 2 ** (iteration // 200), 300 + iteration % 7))
+    assert [one for one in log.firings("loss_scale_collapse") if one.severity == "critical"] == []
+
+
+def test_overflows_that_name_the_new_scale_only() -> None:
+    """Fairseq tells of each: the third within ten iterations is a storm."""
+    log = TrainingLog()
+    for iteration in range(1, 200):
+        log.feed(_fairseq(iteration, 128, 300 + iteration % 7))
+    told = "2023-06-28 03:20:0{} | INFO | fairseq.trainer | NOTE: gradient overflow detected, ignoring gradient, "
+    for number in (1, 2, 3):
+        assert "overflow_storm" not in log.incidents
+        log.feed(told.format(number) + f"setting loss scale to: {128 / 2**number}\n")
+    assert "overflow_storm" in log.incidents
+
+
 def test_glm_falls_thirty_iterations_before_its_loss() -> None:
     """L8: the scale reduces drastically around 33710, the loss explodes at 33740: a warning 20 iterations ahead."""
     log = steady(33500, 33706, scale=65536.0, norm=900.0)
