@@ -48,7 +48,8 @@ def read_dict(line: Line) -> Iterator[Spanned]:
 
 
 def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
-    kind: Any = TrainerSummary if "train_runtime" in places else TrainerLogged
+    # `include_num_input_tokens_seen` writes the time so far beside each step's loss; the end has no loss of a step
+    kind: Any = TrainerSummary if "train_runtime" in places and "loss" not in places else TrainerLogged
     fields = _FIELDS[kind]
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}

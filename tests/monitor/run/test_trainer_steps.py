@@ -2,6 +2,7 @@
 
 import pytest
 
+from megatron_monitor.run.phases import ENDED
 from tests.monitor.playing import Played, Playing, play
 
 
@@ -107,6 +108,15 @@ def test_a_dict_tells_its_step_by_its_epoch() -> None:
     played = play([(0.0, heading), *stamped])
     assert (played.state.iterations_total, played.state.launch.last_iteration, kinds(played)) == (400, 400, [])
     assert played.state.launch.pure_seconds == 6.0
+
+
+def test_the_time_so_far_beside_each_loss_is_no_end() -> None:
+    """`include_num_input_tokens_seen` writes `train_runtime` into each step's dict; the summary has no loss of a step."""
+    told = "{{'loss': '4.{0}', 'learning_rate': '0.0009', 'epoch': '0.0{0}', 'train_runtime': '{0}.9'}}\n"
+    lines = [(float(number), told.format(number)) for number in range(1, 10)]
+    assert play(lines).state.launch.phase not in ENDED
+    end = (10.0, "{'train_runtime': '10.1', 'train_loss': '4.1', 'epoch': '0.1'}\n")
+    assert play([*lines, end]).state.launch.phase == "finished"
 
 
 HEADING = "***** Running training *****\n  Num Epochs = 2\n  Total optimization steps = 40\n"
