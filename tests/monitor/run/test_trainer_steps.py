@@ -111,7 +111,7 @@ def test_a_dict_tells_its_step_by_its_epoch() -> None:
 
 
 def test_the_time_so_far_beside_each_loss_is_no_end() -> None:
-    """`include_num_input_tokens_seen` writes `train_runtime` into each step's dict; the summary has no loss of a step."""
+    """`include_num_input_tokens_seen` writes `train_runtime` into each step's dict; the summary has no step's loss."""
     told = "{{'loss': '4.{0}', 'learning_rate': '0.0009', 'epoch': '0.0{0}', 'train_runtime': '{0}.9'}}\n"
     lines = [(float(number), told.format(number)) for number in range(1, 10)]
     assert play(lines).state.launch.phase not in ENDED
