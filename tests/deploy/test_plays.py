@@ -183,7 +183,8 @@ def stopped(play: Play) -> None:
     play.knows(training)
     assert play.daemon.terminate() == 0
     training.hangs()
-    play.rests(600.0)
+    play.has("+MonitorDown/warning")
+    play.rests(200.0)
 
 
 def job(play: Play) -> None:
