@@ -30,7 +30,7 @@ from tests.programs import PYTHON, free_port, prometheus, running, serving, slac
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "alerts.yml"
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a message has arrived, at most."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
