@@ -21,7 +21,7 @@ from megatron_monitor.run.evidence import believe, settle
 from megatron_monitor.run.fold import fold, fold_timers
 from megatron_monitor.run.launches import is_known, retire
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
+from megatron_monitor.run.steps.step import STEP_EVENTS, Step, is_amended, step_of
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
@@ -31,7 +31,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
         events.PartBegan, events.GenerationMoved, events.StepGuessed,
     }
 )  # fmt: skip
-"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`may_change_launch`):
+"""Events that change nothing of what `Detector.update` may take as constant, but for a restart:
 as a setting does that is known already."""
 
 Timed: TypeAlias = tuple[LogEvent, str, float]
@@ -86,17 +86,27 @@ class Judge:
         transitions: list[Transition] = []
         steps: list[Step] = []
         restarts = state.restarts
+
+        def show() -> None:
+            """The steps are to be seen before what comes changes what they are seen by."""
+            if steps:
+                self._update(state, steps)
+                steps.clear()
+
         for entry, source, at in timed:
             event = entry.event
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and _is_seen_after(state, event, source):
-                self._update(state, steps)
-                steps.clear()
-            step = _folded(state, entry, source, at, live, steps[-1] if steps else None)
-            if step is not None:
-                steps.append(step)
+            if steps and kind not in _KEEP_BUFFER and not is_known(state.launch, event):
+                show()
+            step_source = state.launch.driver
+            iterations, skipped = state.iterations_total, state.skipped_iterations_total
+            fold(state, entry, source, at, live, show)
+            if kind in STEP_EVENTS and not (steps and is_amended(steps[-1], state.launch, event)):
+                step = step_of(state, event, iterations, skipped, step_source)
+                if step is not None:
+                    steps.append(step)
             changed = kind in self._listeners and self._tell(state, event)
             if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
                 restarts, changed = state.restarts, True
@@ -223,18 +233,3 @@ class Judge:
             name: d.check(state, recall(state, name, d.memory) if d.memory else None, now, settings)
             for name, d, settings in self._detectors
         }  # fmt: skip
-
-
-def _is_seen_after(state: RunState, event: Event, source: str) -> bool:
-    """Whether the steps before the event are to be seen before it is folded."""
-    return may_change_launch(state, event, source) if type(event) in _KEEP_BUFFER else not is_known(state.launch, event)
-
-
-def _folded(state: RunState, entry: LogEvent, source: str, at: float, live: bool, last: Step | None) -> Step | None:
-    """Fold an event: the step that it reports, unless it says more of the `last` one."""
-    event, step_source = entry.event, state.launch.driver
-    iterations, skipped = state.iterations_total, state.skipped_iterations_total
-    fold(state, entry, source, at, live)
-    if type(event) not in STEP_EVENTS or (last is not None and is_amended(last, state.launch, event)):
-        return None
-    return step_of(state, event, iterations, skipped, step_source)

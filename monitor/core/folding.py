@@ -29,9 +29,10 @@ from megatron_monitor.parsers.events import (
     TracebackSeen,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.attempts import counted_in
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from megatron_monitor.run.fold import fold
-from megatron_monitor.run.launches import counted_in, precede
+from megatron_monitor.run.launches import precede
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState

@@ -1,7 +1,7 @@
 """Mixed log: two trainings write into one log at the same time, as `srun a & srun b` does.
 
 The steps of both cannot be told apart in general. The training that is ahead is followed, the other one is not. There
-is nothing to set: where an attempt that seemed replaced goes on, two write (monitor/run/steps/counting.py).
+is nothing to set: where an attempt that seemed replaced goes on, two write (monitor/run/attempts.py).
 """
 
 from collections.abc import Sequence

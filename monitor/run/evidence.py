@@ -21,8 +21,9 @@ from megatron_monitor.parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.attempts import LAUNCHER, ended_elsewhere
 from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
-from megatron_monitor.run.launches import LAUNCHER, count_failure, ended_elsewhere, enter
+from megatron_monitor.run.launches import count_failure, enter
 from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Told

@@ -15,6 +15,7 @@ from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.parsers.timers import BESIDE, PART_OF, timer
 from megatron_monitor.run import saves, setup
+from megatron_monitor.run.attempts import mark_of, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.launches import enter
@@ -22,7 +23,7 @@ from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.nodes import note_collective, note_node, note_rank
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from megatron_monitor.run.recording import AMENDING, record
-from megatron_monitor.run.records import Memory, Told, plus
+from megatron_monitor.run.records import Memory, Told, nothing, plus
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.engine import fold_engine_step
 from megatron_monitor.run.steps.loop import fold_iteration
@@ -30,20 +31,28 @@ from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_pr
 
 _MORE = BESIDE | PART_OF.keys()
 """Timers that tell more than the time of an iteration's parts."""
+_OF_SET_UP: frozenset[type[Event]] = frozenset(
+    {events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting}
+)
+"""What may be a mark of a set-up."""
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _GUESSES = 64  # lines; as many ranks may repeat their last one in turn
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 
 
-def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
-    """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
+def fold(
+    state: RunState, entry: LogEvent, source: str, at: float, live: bool, settle: Callable[[], None] = nothing
+) -> None:
+    """Take one event in. `source` is the file it came from; see the module for `at` and `live`. `settle` is called
+    before a step begins another launch, or another source counts the steps from now on.
+    """
     event = entry.event
     kind = type(event)
     clock = _note_line(state, event, at)
     launch, counted = state.launch, state.iterations_total
     before, silent_work = launch.phase, launch.silent_work
-    moved = _handled(state, event, Told(source, at, live, clock, entry))
+    moved = _handled(state, event, Told(source, at, live, clock, entry, settle))
     now, phase = state.launch, state.launch.phase
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
@@ -71,6 +80,8 @@ def _handled(state: RunState, event: Event, told: Told) -> Moved:
     kind = type(event)
     if kind in _OF_AN_END and _is_of_the_last_launch(state, told.clock):
         return False
+    if kind in _OF_SET_UP and (mark := mark_of(event, told.source)) is not None:
+        take_mark(state, mark, told)
     handler = _HANDLERS.get(kind)
     moved = handler is None or handler(state, event, told)
     if not isinstance(moved, bool):
@@ -344,7 +355,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.TrainerSetting: setup.on_trainer_setting,
     events.MilestoneReached: setup.on_milestone,
     events.ArgumentsDumped: setup.on_arguments,
-    events.TopologyLogged: setup.on_sizes,
+    events.TopologyLogged: setup.on_setting,
     events.ModelSettingLogged: setup.on_setting,
     events.SizesTold: setup.on_setting,
     events.BatchSizeRampupPlanned: setup.on_setting,

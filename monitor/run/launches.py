@@ -1,7 +1,5 @@
-"""Where one launch of a run ends and the next begins, and what the end of the last one cost.
-
-A second set-up in a source that had already counted iterations is a restart; so is an iteration number that goes back.
-A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
+"""What the end of one launch of a run and the beginning of the next come to: what the last one cost, what the next one
+has of it. Where one begins attempts.py decides.
 """
 
 import zlib
@@ -13,14 +11,13 @@ from megatron_monitor.model.arguments import kept
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
-from megatron_monitor.run.ending import MOMENT, PLANNED, Evidence
+from megatron_monitor.run.ending import PLANNED, Evidence
 from megatron_monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
-from megatron_monitor.run.phases import ENDED, Phase, drawn_as
-from megatron_monitor.run.records import AttemptEnd, Told, plus
+from megatron_monitor.run.phases import Phase, drawn_as
+from megatron_monitor.run.records import AttemptEnd, plus
 from megatron_monitor.run.state import Launch, Past, RunState
 from megatron_monitor.run.steps.sources import Trainer
 
-_TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _OPENING_KEPT = 4096
@@ -35,10 +32,6 @@ _TOTALS = (
 )  # fmt: skip
 _NODES_KEPT = 512
 _LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
-
-
-LAUNCHER = "launcher "
-"""Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
 
 
 def enter(state: RunState, phase: Phase, at: float) -> None:
@@ -59,55 +52,6 @@ def count_failure(state: RunState) -> None:
         launch.counted = True
         kind = launch.failure.failure
         state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
-
-
-def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
-    """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
-    launch, joined = state.launch, told.source in state.copies.joined
-    first, elsewhere = kind not in launch.boundaries, joined or ended_elsewhere(launch, told)
-    if launch.phase == "crashed" and launch.doubtful and not launch.iterations and first and not elsewhere:
-        launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
-        enter(state, "starting", told.at)
-    begun = launch.iterations > 0 or launch.failed or launch.phase in ENDED
-    if begun and not joined and _begins_anew(state, kind, stamp, told):
-        begin_launch(state, told.at)
-    state.launch.boundaries.setdefault(kind, stamp)
-    if kind in _TIMELESS:
-        state.launch.boundaries.setdefault(f"{kind} {told.source}", stamp)
-
-
-def _begins_anew(state: RunState, kind: str, stamp: str, told: Told) -> bool:
-    """Whether a mark behind steps, or behind an end, is the next launch's."""
-    launch, known = state.launch, state.launch.boundaries.get(kind)
-    if counted_in(state, told.source) or (known is not None and known != stamp):
-        return True
-    # these carry no time: the same again in the same file, after an end, is of another launch
-    again = kind in _TIMELESS and f"{kind} {told.source}" in launch.boundaries
-    if again and launch.phase == "crashed" and not launch.doubtful:
-        return True
-    return launch.phase in ENDED and known is None and not ended_elsewhere(launch, told)
-
-
-def ended_elsewhere(launch: Launch, told: Told) -> bool:
-    """Whether only other files tell how the launch ended, before its first step, and a line without a time may have
-    been written before that: it was read a moment behind it, or its file is amid the launch's set-up.
-    """
-    rows = launch.evidence
-    if launch.iterations or told.clock is not None or not rows or any(row.stream == told.source for row in rows):
-        return False
-    begun = any(f"{kind} {told.source}" in launch.boundaries for kind in _TIMELESS)
-    return begun or told.at - max(row.at for row in rows) <= MOMENT
-
-
-def counted_in(state: RunState, source: str) -> bool:
-    """Whether the source has counted iterations of the present launch."""
-    cursor = state.copies.cursors.get(source)
-    return cursor is not None and cursor.launch == state.launch.number
-
-
-def is_over(launch: Launch) -> bool:
-    """Whether the launch has ended, as far as a log can prove it."""
-    return launch.phase in ENDED and not launch.doubtful
 
 
 def note_setting(state: RunState, event: Event) -> None:
@@ -320,7 +264,7 @@ def _finished(end: AttemptEnd) -> bool:
 
 def stamp_of(event: events.ArgumentsDumped) -> str:
     """What tells one arguments dump from another: they carry no time."""
-    return str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+    return str(zlib.crc32(repr(sorted(event.values.items())).encode("utf-8", "replace")))
 
 
 def take_setting(launch: Launch, event: Event) -> None:

@@ -1,12 +1,17 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
 import dataclasses
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
 from msgspec import Struct, field
 
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
+
+
+def nothing() -> None:
+    """Nobody waits for a launch."""
 
 
 class Told(Struct, gc=False):
@@ -20,6 +25,8 @@ class Told(Struct, gc=False):
     clock: float | None
     """The line's own stamp, on the log's own clock."""
     entry: LogEvent
+    settle: Callable[[], None] = nothing
+    """To be called before a step begins another launch, or another source counts."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,7 +10,7 @@ from megatron_monitor.parsers.events import Event
 from megatron_monitor.run import saves
 from megatron_monitor.run.evidence import fold_done, goes_on
 from megatron_monitor.run.experiments import plan_of
-from megatron_monitor.run.launches import LAUNCHER, boundary, note_setting, stamp_of, withdraw
+from megatron_monitor.run.launches import note_setting, stamp_of
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
 from megatron_monitor.run.records import Told
@@ -23,7 +23,6 @@ def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) ->
         fold_done(state, told.at, told.source)
         saves.end_save(state, event.logged_at)
         return True
-    boundary(state, event.milestone, event.logged_at or told.source, told)
     if event.milestone == "launched" and state.launch.launched_clock is None:
         state.launch.launched_clock = log_clock(event.logged_at)
     elif event.milestone == "training_started":
@@ -36,7 +35,6 @@ def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) ->
 def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
     stamp = stamp_of(event)
-    boundary(state, "arguments", stamp, told)
     known = bool(state.launch.arguments)
     progressed = on_setting(state, event, told)
     if state.launch.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
@@ -60,23 +58,9 @@ def on_environment(state: RunState, event: Event, _told: Told) -> bool:
     return False
 
 
-def on_sizes(state: RunState, event: events.TopologyLogged, told: Told) -> bool:
-    """`using world size: ...` is the first line of Megatron, its processes the first of DeepSpeed's launcher on a node;
-    other programs tell sizes at any time.
-    """
-    if event.nodes is not None and event.processes_per_node is not None and event.logged_at is not None:
-        boundary(state, f"{LAUNCHER}{event.node or ''}", event.logged_at, told)
-    if event.world_size is not None and event.data_parallel_size is not None:
-        boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", told)
-    return on_setting(state, event, told)
-
-
 def on_trainer_setting(state: RunState, event: events.TrainerSetting, told: Told) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
-        if state.launch.trainer.supposed:
-            withdraw(state)
-        boundary(state, "running_training", event.logged_at or told.source, told)
         state.launch.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
         state.launch.trainer.total = whole(event.value)

@@ -5,29 +5,18 @@ from math import gcd
 from msgspec import Struct
 
 from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
+from megatron_monitor.run.attempts import is_amid_set_up
 from megatron_monitor.run.evidence import pass_by
-from megatron_monitor.run.launches import (
-    add_seconds,
-    begin_launch,
-    first_of_launch,
-    program_of,
-    take_back,
-    withdraw,
-)
+from megatron_monitor.run.launches import add_seconds, first_of_launch
 from megatron_monitor.run.phases import Phase
 from megatron_monitor.run.records import Told, plus
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.pace import likely_interval
-from megatron_monitor.run.steps.sources import PRECEDENCE, SourceName
 from megatron_monitor.run.steps.watch import pure
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
-_AHEAD = 2  # intervals by which two lines of one attempt may be apart
-_LEFT = 4  # attempts before the present one, of which one may go on beside it
-_AMID = 16  # iterations that one training finishes between two lines of another's set-up
-_ALONE = 5  # lines of another training in a row after which the one that counts is believed to be over
 LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
 
@@ -43,67 +32,6 @@ class Report(Struct, gc=False):
     """The seconds are those of so many iterations, where they were measured over several reports."""
     passed: float | None = None
     """Seconds that went by since the report before, where the pace is measured over several; None: as the pace says."""
-
-
-def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
-    """Whether reports of the source count from now on. What DeepSpeed's engine reported before was the same training:
-    it is reported again by the source that takes its place.
-    """
-    launch = state.launch
-    before = launch.driver
-    if before == name:
-        return True
-    if before is not None and PRECEDENCE.index(name) > PRECEDENCE.index(before):
-        return False
-    if before == "trainer" and launch.trainer.supposed:
-        launch = withdraw(state)
-    elif before is not None:
-        state.past.programs, state.past.engine_beside = [program_of(dialect)], before == "engine"
-        take_back(state)
-    launch.driver, launch.log_interval = name, None
-    return True
-
-
-def is_of_another(state: RunState, iteration: int, at: float) -> bool:
-    """Whether the step is one of another training that writes into the same log at the same time (incident mixed_log).
-
-    Two trainings show when the numbers go back without a set-up, and then an attempt that seemed replaced goes on where
-    it was, or each replaces the other again at once. The training that is ahead counts; if it is silent for some lines,
-    the other one counts, as a new attempt that has lost nothing.
-    """
-    launch, ends = state.launch, state.ends
-    last, most = launch.last_iteration, _AHEAD * (launch.log_interval or state.past.log_interval or 1)
-    if last is None or not ends:
-        return False
-    left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
-    if iteration > last:
-        launch.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
-        return False
-    before = ends[-1].last_iteration
-    at_once = launch.iterations <= most and last - iteration <= most
-    launch.mixed |= at_once and before is not None and abs(iteration - before) <= most
-    if not launch.mixed:
-        return False
-    launch.others += 1
-    if launch.others <= _ALONE:
-        return True
-    begin_launch(state, at, in_process=True)
-    state.launch.resumed = True
-    return False
-
-
-def _is_amid_set_up(state: RunState, iteration: int) -> bool:
-    """Whether the first step of an attempt goes straight on, as that of the attempt before did, and that one was short:
-    the set-up of another training came between steps of one that never stopped.
-    """
-    if len(state.ends) < 2:
-        return False
-    before, last = state.ends[-2:]
-    if before.crashed or last.crashed or before.last_iteration is None or last.last_iteration is None:
-        return False
-    most = _AHEAD * (state.past.log_interval or 1)
-    went_on = abs(last.last_iteration - last.iterations - before.last_iteration) < most
-    return went_on and last.iterations <= _AMID and 0 < iteration - last.last_iteration <= most
 
 
 def count_step(state: RunState, report: Report) -> Phase:
@@ -141,7 +69,7 @@ def _advance(state: RunState, report: Report) -> int:
     first, delta = launch.last_iteration is None, _interval(state, iteration)
     if first:
         launch.first_iteration, launch.first_iteration_seconds = iteration, report.seconds
-        launch.mixed = _is_amid_set_up(state, iteration)
+        launch.mixed = is_amid_set_up(state, iteration)
     elif delta != launch.log_interval:
         _take_interval(state, iteration, delta)
     if not launch.resumed:

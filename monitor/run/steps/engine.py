@@ -4,12 +4,12 @@ end, what lies between two steps stands in the stamps of their lines alone (sour
 
 from megatron_monitor.parsers.dialects import DEEPSPEED
 from megatron_monitor.parsers.events import EngineStepLogged
-from megatron_monitor.run.launches import begin_launch, is_over
+from megatron_monitor.run.attempts import take_engine, take_engine_step
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import Told, plus
 from megatron_monitor.run.saves import note_save, note_whole
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import Report, count_step, is_of_another, take_over, take_seconds
+from megatron_monitor.run.steps.counting import Report, count_step, take_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Moved:
@@ -17,25 +17,17 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Mo
     _take_memory(state.launch, event)
     if event.step <= 0:
         return False
-    if _is_another_programs(state.launch, event):
-        begin_launch(state, told.at)
+    counts = take_engine(state, event, event.dialect or DEEPSPEED.name, told)
     launch = state.launch
-    if not take_over(state, "engine", event.dialect or DEEPSPEED.name):
+    if not counts:
         launch.engine.step_beside = event.step
         if event.skipped_steps is not None:
             launch.overflows.take_counter(event.step, event.skipped_steps)
         return launch.latest.iteration is None or event.step > launch.latest.iteration
     number = _number(launch, event)
-    if launch.last_iteration is not None and number not in (launch.last_iteration, launch.last_iteration + 1):
-        if state.copies.is_told(number, event, launch.number) or is_of_another(state, number, told.at):
-            return False
-        launch = state.launch
-    if launch.last_iteration is not None and number < launch.last_iteration:
-        begin_launch(state, told.at, in_process=True)
-        launch = state.launch
-        launch.driver = "engine"
-    counted, disturbed = state.iterations_total, launch.watch.inside
-    state.copies.tell(number, event, launch.number)
+    if not take_engine_step(state, event, number, told):
+        return False
+    counted, disturbed = state.iterations_total, state.launch.watch.inside
     progressed = _take_step(state, event, number, told)
     _between(state, event, number, told.clock, counted=state.iterations_total != counted, disturbed=disturbed)
     return progressed
@@ -46,13 +38,6 @@ def _take_memory(launch: Launch, event: EngineStepLogged) -> None:
         memory = launch.memory
         memory.allocated = event.allocated_bytes or memory.allocated
         memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
-
-
-def _is_another_programs(launch: Launch, event: EngineStepLogged) -> bool:
-    """Whether the engine of another program counts from now on: the launch is over, and this is no late line of it."""
-    if launch.driver in (None, "engine") or not is_over(launch):
-        return False
-    return launch.engine.step_beside is None or event.step < launch.engine.step_beside
 
 
 def _number(launch: Launch, event: EngineStepLogged) -> int:

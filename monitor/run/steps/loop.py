@@ -1,4 +1,4 @@
-"""The training loop's own line, of any dialect: copies, restarts, values and time. Pure."""
+"""The training loop's own line, of any dialect: values and time. Pure."""
 
 from msgspec import structs
 
@@ -6,13 +6,12 @@ from megatron_monitor.model import flops
 from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
 from megatron_monitor.parsers.events import IterationLogged
 from megatron_monitor.parsers.timers import BESIDE
-from megatron_monitor.run.launches import begin_launch, is_over, program_of
+from megatron_monitor.run.attempts import take_iteration
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import Told, observe_iteration, plus
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_of_another, measured, take_over
+from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, measured
 
-_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
@@ -21,14 +20,10 @@ def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved
     in_units = event.in_samples or event.in_tokens
     if in_units:
         event = _in_iterations(state.launch, event)
-    if state.launch.driver == "engine" and _is_another_programs(state.launch, event.iteration):
-        begin_launch(state, told.at)
-    if not _counts(state, event, told.source, told.at):
+    if not take_iteration(state, event, told):
         return False
     launch, iteration = state.launch, event.iteration
-    take_over(state, "iteration", event.dialect)
     last = launch.last_iteration
-    state.copies.remember(event, told.source, launch.number)
     if event.dialect != launch.dialect or launch.topology.dialect != event.dialect:
         launch.dialect = launch.topology.dialect = event.dialect
     _take_values(launch, event)
@@ -58,48 +53,6 @@ def _take_totals(state: RunState, event: IterationLogged) -> None:
         state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
 
 
-def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
-    """Whether the line reports a step that has not been counted; it may begin a launch."""
-    launch, iteration = state.launch, event.iteration
-    last, interval = launch.last_iteration, launch.log_interval or 1
-    if last is not None and event.dialect != launch.dialect and _is_beside(state, event, source):
-        return False
-    if iteration == last and event.dialect not in BY_NAME:
-        return False  # a bar that is drawn again
-    highest = state.past.highest_iteration
-    known = highest is not None and iteration <= highest
-    if known and state.copies.is_copy(event, source, launch.number):
-        state.copies.moved(source, iteration, launch.number)
-        return False
-    if last is not None and iteration != last + interval and is_of_another(state, iteration, at):
-        return False
-    return not known or _is_news(state, event, source, at)
-
-
-def _is_another_programs(launch: Launch, iteration: int) -> bool:
-    """Whether a loop begins behind a training that DeepSpeed's engine had counted to its end."""
-    over = is_over(launch) or launch.phase == "exiting"
-    return over and launch.last_iteration is not None and iteration < launch.last_iteration
-
-
-def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
-    """Whether a line of an iteration that was seen before, and is no copy, counts: it does where a launch computes it
-    again, which may begin with this line. Sources that lag behind their twin do not.
-    """
-    copies, iteration = state.copies, event.iteration
-    launch = state.launch
-    if launch.driver == "engine" or (launch.driver == "trainer" and not is_over(launch) and launch.phase != "exiting"):
-        take_over(state, "iteration", event.dialect)
-    launch = state.launch
-    if launch.last_iteration is not None and iteration <= launch.last_iteration:
-        cursor = copies.cursors.get(source)
-        if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
-            copies.moved(source, iteration, launch.number)
-            return False
-        begin_launch(state, at, in_process=program_of(event.dialect) == program_of(launch.dialect))
-    return True
-
-
 def _in_iterations(launch: Launch, event: IterationLogged) -> IterationLogged:
     """The line's iteration, where it counts samples or tokens; where no length of a sequence is told these are samples
     (MLPerf's BERT). A program that counts steps under the same name shows by a number that no batch size divides.
@@ -112,26 +65,6 @@ def _in_iterations(launch: Launch, event: IterationLogged) -> IterationLogged:
         launch.counts_steps = bool(batch)
         return event
     return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
-
-
-def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
-    """Whether another program's line reports steps of this launch that its own lines report too: a progress bar beside
-    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
-    """
-    launch = state.launch
-    if event.dialect in BY_NAME and launch.dialect in BY_NAME:
-        return False  # two ages of Megatron's one line
-    last, iteration = launch.last_iteration or 0, event.iteration
-    author = f"{source} {event.dialect}"
-    cursor = state.copies.cursors.get(author)
-    before = cursor.last_iteration if cursor is not None else None
-    if before is not None and iteration < before:
-        return False  # it went back itself: a launch begins
-    state.copies.moved(author, iteration, launch.number)
-    interval = launch.log_interval or 1
-    if iteration <= last:
-        return before is not None or last - iteration <= _COPY_BEHIND * interval
-    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
 
 
 def _seconds(

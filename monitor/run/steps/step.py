@@ -5,7 +5,6 @@ from msgspec import Struct
 from megatron_monitor.breakdown.account import Timed
 from megatron_monitor.parsers.dialects import BY_NAME
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
-from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Memory
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.sources import SourceName
@@ -146,23 +145,3 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
 def _take_memory(step: Step, memory: Memory) -> None:
     step.memory_bytes = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
     step.memory_peak_bytes = max(memory.max_allocated or 0, memory.allocated or 0) or None
-
-
-def may_change_launch(state: RunState, event: Event, author: str) -> bool:
-    """Whether a report of a step may begin another launch, or may come from another step source than the last one.
-    `author`: the file that it came from.
-    """
-    source, launch = _SOURCES.get(type(event)), state.launch
-    if source is None:
-        return False
-    if source != launch.driver:
-        return source != "engine" or launch.phase in ENDED
-    if source == "trainer" or (last := launch.last_iteration) is None:
-        return False  # the Trainer's launches begin with its own heading
-    if isinstance(event, EngineStepLogged):
-        return event.step < last
-    assert isinstance(event, IterationLogged)
-    if event.iteration != last:
-        return event.iteration < last
-    # the last line may come once more, as from a logger that prints all twice
-    return event.dialect != launch.dialect or not state.copies.is_copy(event, author, launch.number)

@@ -9,13 +9,14 @@ from msgspec import structs
 
 from megatron_monitor.parsers.dialects import HF_TRAINER
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
+from megatron_monitor.run.attempts import take_bar, take_over
 from megatron_monitor.run.evidence import pass_by
-from megatron_monitor.run.launches import begin_launch, withdraw
+from megatron_monitor.run.launches import withdraw
 from megatron_monitor.run.phases import ENDED, Moved, Phase
 from megatron_monitor.run.records import Told, Validation
 from megatron_monitor.run.saves import end_save
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import Report, count_step, measured, take_over
+from megatron_monitor.run.steps.counting import Report, count_step, measured
 from megatron_monitor.run.steps.sources import Trainer
 
 _OF_TRAINING = ("", "train", "training")
@@ -30,13 +31,9 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
-    if event.step == 0 and name in _OF_TRAINING and _begins_anew(launch, event.total):
-        begin_launch(state, told.at)
-        launch = state.launch
-        if event.total == trainer.total:
-            launch.trainer.declared, launch.trainer.supposed = trainer.declared, trainer.supposed
-            launch.trainer.total = event.total
-        trainer = launch.trainer
+    if event.step == 0 and name in _OF_TRAINING:
+        take_bar(state, event.total, told)
+        launch, trainer = state.launch, state.launch.trainer
     if not trainer.declared and (trainer.total is None or _is_drawn_out(launch)) and name in _OF_TRAINING:
         _suppose(state, event, told)
         launch, trainer = state.launch, state.launch.trainer
@@ -44,21 +41,11 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     if not mine:
         return _of_another(state, event, told)
     trainer.bar = event.step, event.total
-    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
+    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, told):
         return False
     state.proven = True
     launch.train_iterations = event.total
     return _step(state, _timed(state, event, told))
-
-
-def _begins_anew(launch: Launch, total: int) -> bool:
-    """Whether a bar at 0 is a new launch's: behind a crash, that must not be in doubt where the bar is of another
-    length, or behind a hang. (Else it may be an evaluation as long as the training, or what another node held back.)
-    """
-    trainer, doubtful = launch.trainer, launch.doubtful
-    if not launch.iterations or (doubtful and not trainer.declared) or not (launch.hung or launch.phase == "crashed"):
-        return False
-    return total == trainer.total or (trainer.declared and not doubtful and not launch.hung)
 
 
 def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
@@ -163,7 +150,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
     if event.eval_loss is not None:
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
         return _evaluates(launch, told, over=launch.training_done)
-    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
+    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, told):
         return False
     _take_values(launch, event)
     if launch.last_iteration is None:

@@ -1,0 +1,317 @@
+"""Where an attempt of a run begins: the one place that decides it, by the table `OUTCOMES`. Pure.
+
+Each set-up mark and each report of a step is seen against the present attempt: as the first of its kind, as a copy, as
+one that lags behind, as one that goes back. What the attempt is at and what is seen give the outcome; launches.py does
+what a beginning comes to. Nothing else begins an attempt.
+
+A step is known by its number and its values. The same number with the same values in the same attempt is a copy, as
+that of another rank. Two trainings that write into one log show when an attempt that seemed replaced goes on: the one
+that is ahead counts (incident mixed_log). If it is silent for some lines, the other one counts, as a new attempt that
+has lost nothing.
+"""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.dialects import BY_NAME
+from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged
+from megatron_monitor.run.ending import MOMENT
+from megatron_monitor.run.launches import begin_launch, enter, program_of, stamp_of, take_back, withdraw
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Told
+from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.steps.sources import PRECEDENCE, SourceName
+
+State: TypeAlias = Literal["set-up", "stepping", "leaving", "ended"]
+Seen: TypeAlias = Literal[
+    "new step", "copy", "lags", "beside", "of another training", "goes back", "another program goes back",
+    "first mark", "first mark, failure in doubt", "mark of others", "mark again",
+]  # fmt: skip
+Outcome: TypeAlias = Literal["goes on", "nothing had failed", "adds nothing", "anew", "anew in its process"]
+
+STATES: Final[tuple[State, ...]] = ("set-up", "stepping", "leaving", "ended")
+_ROWS: Final[dict[Seen, tuple[Outcome, ...]]] = {
+    "new step": ("goes on", "goes on", "goes on", "goes on"),
+    "copy": ("adds nothing", "adds nothing", "adds nothing", "adds nothing"),
+    "lags": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
+    "beside": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
+    "of another training": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
+    "goes back": ("goes on", "anew in its process", "anew in its process", "anew in its process"),
+    "another program goes back": ("goes on", "anew", "anew", "anew"),
+    "first mark": ("goes on", "goes on", "goes on", "anew"),
+    "first mark, failure in doubt": ("goes on", "goes on", "goes on", "nothing had failed"),
+    "mark of others": ("goes on", "goes on", "goes on", "goes on"),
+    "mark again": ("goes on", "anew", "anew", "anew"),
+}
+OUTCOMES: Final[dict[tuple[State, Seen], Outcome]] = {
+    (state, seen): outcome for seen, row in _ROWS.items() for state, outcome in zip(STATES, row, strict=True)
+}
+"""What comes of what is seen of an attempt at its set-up, with steps, at its end, and behind that."""
+
+LAUNCHER: Final = "launcher "
+"""Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
+_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
+_AHEAD = 2  # intervals by which two lines of one attempt may be apart
+_LEFT = 4  # attempts before the present one, of which one may go on beside it
+_AMID = 16  # iterations that one training finishes between two lines of another's set-up
+_ALONE = 5  # lines of another training in a row after which the one that counts is believed to be over
+
+
+def state_of(launch: Launch) -> State:
+    """What the attempt is at."""
+    if launch.phase in ENDED:
+        return "ended"
+    if not (launch.iterations or launch.failed):
+        return "set-up"
+    return "leaving" if launch.phase == "exiting" else "stepping"
+
+
+def _follow(state: RunState, seen: Seen, told: Told) -> bool:
+    """Do what comes of it: whether the line adds anything."""
+    before = state.launch
+    outcome = OUTCOMES[state_of(before), seen]
+    if outcome == "nothing had failed":
+        before.forget()
+        enter(state, "starting", told.at)
+    elif outcome in ("anew", "anew in its process"):
+        told.settle()
+        begin_launch(state, told.at, in_process=outcome == "anew in its process")
+        state.launch.resumed = seen == "goes back" and before.mixed  # then it has lost nothing
+    return outcome != "adds nothing"
+
+
+# --- marks of a set-up ----------------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """What of a set-up there is one of in an attempt."""
+
+    kind: str
+    stamp: str
+    """Its time, else its contents or its source: another one is another mark's."""
+    timeless: bool = False
+
+
+def mark_of(event: Event, source: str = "") -> Mark | None:
+    """The mark that the line is, if it is one."""
+    match event:
+        case events.ArgumentsDumped():
+            return Mark("arguments", stamp_of(event), timeless=True)
+        case events.MilestoneReached() if event.milestone != "training_done":
+            return Mark(event.milestone, event.logged_at or source)
+        case events.TrainerSetting(name="running_training"):
+            return Mark(event.name, event.logged_at or source)
+        case events.TopologyLogged():  # Megatron's first line, DeepSpeed's launcher's on a node
+            if event.nodes is not None and event.processes_per_node is not None and event.logged_at is not None:
+                return Mark(f"{LAUNCHER}{event.node or ''}", event.logged_at)
+            if event.world_size is not None and event.data_parallel_size is not None:
+                return Mark("world", f"{event.world_size}/{event.data_parallel_size}", timeless=True)
+    return None
+
+
+def take_mark(state: RunState, mark: Mark, told: Told) -> None:
+    """A mark of a set-up."""
+    if mark.kind == "running_training" and state.launch.trainer.supposed:
+        withdraw(state)
+    _follow(state, _see_mark(state, mark, told), told)
+    state.launch.boundaries.setdefault(mark.kind, mark.stamp)
+    if mark.timeless:
+        state.launch.boundaries.setdefault(f"{mark.kind} {told.source}", mark.stamp)
+
+
+def _see_mark(state: RunState, mark: Mark, told: Told) -> Seen:
+    launch = state.launch
+    known, crashed = launch.boundaries.get(mark.kind), launch.phase == "crashed"
+    if told.source in state.copies.joined:
+        return "mark of others"
+    first = known is None and not ended_elsewhere(launch, told)
+    if first and crashed and launch.doubtful and not launch.iterations:
+        return "first mark, failure in doubt"
+    if counted_in(state, told.source) or (known is not None and known != mark.stamp):
+        return "mark again"
+    # the same without a time in the same file, after an end, is of another attempt
+    if mark.timeless and f"{mark.kind} {told.source}" in launch.boundaries and crashed and not launch.doubtful:
+        return "mark again"
+    return "first mark" if first else "mark of others"
+
+
+def ended_elsewhere(launch: Launch, told: Told) -> bool:
+    """Whether only other files tell how the attempt ended, before its first step, and a line without a time may have
+    been written before that: it was read a moment behind it, or its file is amid the attempt's set-up.
+    """
+    rows = launch.evidence
+    if launch.iterations or told.clock is not None or not rows or any(row.stream == told.source for row in rows):
+        return False
+    begun = any(f"{kind} {told.source}" in launch.boundaries for kind in ("arguments", "world"))
+    return begun or told.at - max(row.at for row in rows) <= MOMENT
+
+
+def counted_in(state: RunState, source: str) -> bool:
+    """Whether the source has counted iterations of the present attempt."""
+    cursor = state.copies.cursors.get(source)
+    return cursor is not None and cursor.launch == state.launch.number
+
+
+def take_bar(state: RunState, total: int, told: Told) -> None:
+    """A bar of so many steps is drawn at 0: of a new attempt behind a crash, which must not be in doubt where the bar
+    is of another length, or behind a hang. (Else it may be an evaluation as long as the training, or what another node
+    held back.)
+    """
+    launch, doubtful = state.launch, state.launch.doubtful
+    declared, before = launch.trainer.declared, launch.trainer
+    over = bool(launch.iterations) and (declared or not doubtful) and (launch.hung or launch.phase == "crashed")
+    anew = over and (total == before.total or (declared and not doubtful and not launch.hung))
+    _follow(state, "mark again" if anew else "mark of others", told)
+    if anew and total == before.total:
+        trainer = state.launch.trainer
+        trainer.declared, trainer.supposed, trainer.total = declared, before.supposed, total
+
+
+# --- reports of steps -----------------------------------------------------------------------------------------------
+
+
+def take_iteration(state: RunState, event: IterationLogged, told: Told) -> bool:
+    """A line of the loop: whether it reports a step that has not been counted."""
+    seen, number = _see_iteration(state, event, told.source), state.launch.number
+    if seen in ("copy", "lags"):
+        state.copies.moved(told.source, event.iteration, number)
+    if not _follow(state, seen, told):
+        return False
+    take_over(state, "iteration", event.dialect, told)
+    state.copies.remember(event, told.source, state.launch.number)
+    return True
+
+
+def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen:
+    launch, iteration, last = state.launch, event.iteration, state.launch.last_iteration
+    over, behind = _is_over(launch) or launch.phase == "exiting", last is not None and iteration < last
+    if launch.driver == "engine" and over and behind:
+        return "another program goes back"
+    if last is not None and event.dialect != launch.dialect and _is_beside(state, event, source):
+        return "beside"
+    if iteration == last and event.dialect not in BY_NAME:
+        return "beside"  # a bar that is drawn again
+    highest = state.past.highest_iteration
+    known = highest is not None and iteration <= highest
+    if known and state.copies.is_copy(event, source, launch.number):
+        return "copy"
+    if (other := _see_another(state, iteration)) is not None:
+        return other
+    counted = launch.driver == "iteration" or (launch.driver == "trainer" and over)  # else its counter is taken over
+    if last is None or iteration > last or not counted:
+        return "new step"
+    cursor = state.copies.cursors.get(source)
+    if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
+        return "lags"
+    return "goes back" if program_of(event.dialect) == program_of(launch.dialect) else "another program goes back"
+
+
+def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
+    """Whether another program's line reports steps of this attempt that its own lines report too: a progress bar beside
+    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
+    """
+    launch = state.launch
+    if event.dialect in BY_NAME and launch.dialect in BY_NAME:
+        return False  # two ages of Megatron's one line
+    last, iteration = launch.last_iteration or 0, event.iteration
+    author = f"{source} {event.dialect}"
+    cursor = state.copies.cursors.get(author)
+    before = cursor.last_iteration if cursor is not None else None
+    if before is not None and iteration < before:
+        return False  # it went back itself: an attempt begins
+    state.copies.moved(author, iteration, launch.number)
+    interval = launch.log_interval or 1
+    if iteration <= last:
+        return before is not None or last - iteration <= _COPY_BEHIND * interval
+    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
+
+
+def take_engine_step(state: RunState, event: EngineStepLogged, number: int, told: Told) -> bool:
+    """A step of the engine that counts: whether it was not told before."""
+    if not _follow(state, _see_engine_step(state, event, number), told):
+        return False
+    state.launch.driver = "engine"
+    state.copies.tell(number, event, state.launch.number)
+    return True
+
+
+def _see_engine_step(state: RunState, event: EngineStepLogged, number: int) -> Seen:
+    launch, last = state.launch, state.launch.last_iteration
+    if last is None or number in (last, last + 1):
+        return "new step"
+    if state.copies.is_told(number, event, launch.number):
+        return "copy"
+    return _see_another(state, number) or ("goes back" if number < last else "new step")
+
+
+def take_engine(state: RunState, event: EngineStepLogged, dialect: str, told: Told) -> bool:
+    """An engine's step: whether the engine counts. Where another source counts and that attempt is over, the engine of
+    another program begins one, if this is no late line.
+    """
+    launch, beside = state.launch, state.launch.engine.step_beside
+    if launch.driver not in (None, "engine") and _is_over(launch) and (beside is None or event.step < beside):
+        _follow(state, "another program goes back", told)
+    return take_over(state, "engine", dialect, told)
+
+
+def _is_over(launch: Launch) -> bool:
+    """Whether the attempt has ended, as far as a log can prove it."""
+    return launch.phase in ENDED and not launch.doubtful
+
+
+def take_over(state: RunState, name: SourceName, dialect: str, told: Told) -> bool:
+    """Whether reports of the source count from now on. What DeepSpeed's engine reported before was the same training:
+    it is reported again by the source that takes its place.
+    """
+    launch = state.launch
+    before = launch.driver
+    if before == name:
+        return True
+    if before is not None and PRECEDENCE.index(name) > PRECEDENCE.index(before):
+        return False
+    told.settle()
+    if before == "trainer" and launch.trainer.supposed:
+        launch = withdraw(state)
+    elif before is not None:
+        state.past.programs, state.past.engine_beside = [program_of(dialect)], before == "engine"
+        take_back(state)
+    launch.driver, launch.log_interval = name, None
+    return True
+
+
+# --- two trainings in one log ---------------------------------------------------------------------------------------
+
+
+def _see_another(state: RunState, iteration: int) -> Seen | None:
+    """Whether the step is one of another training that writes into the same log at the same time: the numbers go back
+    without a set-up, and then an attempt that seemed replaced goes on where it was, or each replaces the other again.
+    """
+    launch, ends = state.launch, state.ends
+    last, most = launch.last_iteration, _AHEAD * (launch.log_interval or state.past.log_interval or 1)
+    if last is None or not ends or iteration == last + (launch.log_interval or 1):
+        return None
+    left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
+    if iteration > last:
+        launch.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
+        return None
+    before = ends[-1].last_iteration
+    at_once = launch.iterations <= most and last - iteration <= most
+    launch.mixed |= at_once and before is not None and abs(iteration - before) <= most
+    if not launch.mixed:
+        return None
+    launch.others += 1
+    return "of another training" if launch.others <= _ALONE else "goes back"
+
+
+def is_amid_set_up(state: RunState, iteration: int) -> bool:
+    """Whether the first step of an attempt goes straight on, as that of the attempt before did, and that one was short:
+    the set-up of another training came between steps of one that never stopped.
+    """
+    if len(state.ends) < 2:
+        return False
+    before, last = state.ends[-2:]
+    if before.crashed or last.crashed or before.last_iteration is None or last.last_iteration is None:
+        return False
+    most = _AHEAD * (state.past.log_interval or 1)
+    went_on = abs(last.last_iteration - last.iterations - before.last_iteration) < most
+    return went_on and last.iterations <= _AMID and 0 < iteration - last.last_iteration <= most
