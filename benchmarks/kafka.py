@@ -46,7 +46,7 @@ class Group:
         self.settings = (
             f"kafka={{bootstrap: ['{address}'], topic: logs}}",
             f"notifiers=[{{type: webhook, name: all, url: '{url}'}}]",
-            "stop_wait=0s", "detectors.hang.minimum=1h",
+            "shutdown_grace_period=0s", "detectors.hang.minimum=1h",
         )  # fmt: skip
         self.processes = [self.started(number) for number in range(MEMBERS)]
 

@@ -279,7 +279,7 @@ class Daemon:
 
     def _apply(self, config: Config) -> None:
         """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
-        for key in ("listen", "state_dir", "intake.listen", "intake.spool", "kafka"):
+        for key in ("listen", "state_dir", "receiver.listen", "receiver.spool_size", "kafka"):
             if attrgetter(key)(config) != attrgetter(key)(self.config):
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
         if config.empty:
@@ -310,7 +310,7 @@ class Daemon:
         for core, _ in self._cores(0.0):
             core.stop_runs(self.clock.wall(), over=over)
         self.services.write_last()
-        until = began + self.config.stop_wait
+        until = began + self.config.shutdown_grace_period
         while not self._at_once.is_set() and self.clock.monotonic() < min(until, self.services.awaited_until(began)):
             self.turn(_WAIT)
 
@@ -343,7 +343,7 @@ def _show_threads(*_: object) -> None:
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
 
-    SIGTERM serves a last word first (`stop_wait`); SIGINT, or a second SIGTERM, ends it at once.
+    SIGTERM serves a last word first (`shutdown_grace_period`); SIGINT, or a second SIGTERM, ends it at once.
     SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
     """
     signal.signal(signal.SIGUSR1, _show_threads)

@@ -9,8 +9,6 @@ import math
 import resource
 from collections.abc import Callable
 
-from msgspec.structs import asdict
-
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
@@ -162,7 +160,7 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        settings = FollowSettings(**asdict(self.core.config.follow), max_open_files=room_for_logs())
+        settings = FollowSettings.polling(self.core.config.poll_interval, max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)

@@ -42,7 +42,7 @@ class View(Struct, frozen=True):
     over: bool = False
     """The daemon ends, and its runs with it: nothing of them fires any more."""
     actions: tuple[str, ...] = ()
-    """What policies would do, do and did."""
+    """What remediations would do, do and did."""
     nodes: tuple[str, ...] = ()
     """Of the present launch, as far as they are told and are not too many to be series."""
     identity: Mapping[str, Any] = field(default_factory=dict)

@@ -30,7 +30,7 @@ def own_rules(config: Config) -> Own:
         Rule(one.name, (), CustomReader(one.name, one.kind, compiled(one.match), one.contains, one.failure))
         for one in config.patterns
     )
-    dialects = tuple(dialect for several in config.dialects for dialect in several)
+    dialects = tuple(dialect for several in config.formats for dialect in several)
     return Own(rules_with(dialects) if dialects else RULES, patterns)
 
 

@@ -93,7 +93,7 @@ class Services:
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
         server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
-        asked = web.tls_server_config is not None and web.tls_server_config.client_auth_type.startswith("RequireAnd")
+        asked = web.tls_server_config is not None and web.tls_server_config.client_ca_file is not None
         self._app.notice = ""
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):
             self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"

@@ -32,7 +32,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
     if config.empty:
         click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
-    dialects = [dialect for several in config.dialects for dialect in several]
+    dialects = [dialect for several in config.formats for dialect in several]
     for dialect in dialects:
         click.echo(f"dialect {dialect.name}: its {len(dialect.samples)} samples give what they say")
     if dialects:

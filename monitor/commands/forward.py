@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import click
 
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
-from megatron_monitor.config.intake import Heartbeat
 from megatron_monitor.follow.patterns import Watch, absolute
 from megatron_monitor.follow.streams import STDIN
 from megatron_monitor.scalars import url_of
@@ -55,6 +54,7 @@ def forward(
     from megatron_monitor.commands.run import start_logging
     from megatron_monitor.config import default_config
     from megatron_monitor.forward import Forwarder
+    from megatron_monitor.intake.labels import CARRIER
     from megatron_monitor.store import StateInUseError, StateUnreadableError
     from megatron_monitor.system.clock import SystemClock
 
@@ -67,7 +67,7 @@ def forward(
     state = state or _state_of([target.url, *found])
     start_logging(default_config())
     try:
-        beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
+        beat = (CARRIER, carrier or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
         forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:

@@ -42,10 +42,10 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
-    if config.dialects:
+    if config.formats:
         from megatron_monitor.parsers.samples import claims
 
-        for note in claims([dialect for several in config.dialects for dialect in several]):
+        for note in claims([dialect for several in config.formats for dialect in several]):
             _log.warning("%s", note)
     if once:
         from megatron_monitor.once import metrics_page

@@ -2,7 +2,7 @@
 
 The keys stand in schema.py, how they are written in yaml_text.py and monitor/scalars.py.
 Law: a `Config` is valid, and its paths are absolute. Only `load` opens files: the one it is given, and the
-dialects that it names.
+formats and client properties that it names.
 """
 
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from megatron_monitor.config.decode import decode
 from megatron_monitor.config.document import ConfigError, ConfigProblem, Document
-from megatron_monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
+from megatron_monitor.config.schema import Config, Pattern, TlsServer, Watch, Web
 from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
-    "Config", "ConfigError", "ConfigProblem", "Follow", "Pattern", "TlsServer", "Watch", "Web", "compiled",
-    "default_config", "host_and_port", "load", "state_directory",
+    "Config", "ConfigError", "ConfigProblem", "Pattern", "TlsServer", "Watch", "Web", "compiled",
+    "default_config", "host_and_port", "load", "spool_directory", "state_directory",
 ]  # fmt: skip
 
 
@@ -31,6 +31,13 @@ def state_directory(config: Config, address: str) -> Path:
         return Path(os.path.expanduser(config.state_dir))
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(base) / "megatron-monitor" / address.replace(":", "-").replace("/", "_")
+
+
+def spool_directory(config: Config) -> str | None:
+    """Where pushed lines lie until they are judged; None: nobody can push."""
+    if config.receiver.listen is None:
+        return None
+    return os.path.abspath(state_directory(config, config.listen) / "spool")
 
 
 def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:

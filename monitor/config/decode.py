@@ -9,7 +9,7 @@ A type may say of itself, under `extra` of its `msgspec.Meta`:
 from the document's directory, or reads what is there; `secret` keeps the value out of messages; `unique` names the key
 in which no two items of a list may be equal; `kinds` names the classes of a list's items, which are loaded only where
 the list is not empty; `first` is the type of a list's first item. A class may have `problems()`, which yields (key,
-message) for what its values together have wrong.
+message) for what its values together have wrong, and `RENAMED`: old names of its keys -> the present ones.
 """
 
 import math
@@ -189,7 +189,7 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) 
     if (raw := _mapping(document, raw, path)) is None:
         return _INVALID
     fields = {field.encode_name: field for field in info.fields}
-    _refuse_unknown(document, raw, fields, path)
+    _refuse_unknown(document, raw, fields, path, getattr(info.cls, "RENAMED", {}))
     values: dict[str, Any] = {}
     for key, field in fields.items():
         if key in raw:
@@ -206,12 +206,16 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) 
     return _INVALID if found else instance
 
 
-def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:
+def _refuse_unknown(
+    document: Document, raw: Mapping[str, Any], known: Iterable[str], path: Path, renamed: Mapping[str, str]
+) -> None:
     names = list(known)
     for key in raw:
-        if key not in names:
-            here = f"known here: {', '.join(names)}" if names else "nothing can be set here"
-            document.problem((*path, key), "unknown key", _nearest(key, names) or here)
+        if key in names:
+            continue
+        here = f"known here: {', '.join(names)}" if names else "nothing can be set here"
+        hint = f"was renamed: {renamed[key]}" if key in renamed else _nearest(key, names) or here
+        document.problem((*path, key), "unknown key", hint)
 
 
 def _nearest(word: Any, names: list[str]) -> str | None:

@@ -9,29 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from megatron_monitor import scalars
-from megatron_monitor.config.intake import IntakeSettings, KafkaSettings
-from megatron_monitor.config.policies import Policy
-from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, SlurmSettings
+from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.detectors import DETECTORS, IncidentKind
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.scalars import FilePath, Name
 from megatron_monitor.units import PositiveSeconds, Seconds
 
 
-def _dialects(name: str, base: str) -> tuple[Any, ...]:
-    from megatron_monitor.config.dialects import dialects_at  # for a configuration that names one
+def _formats(name: str, base: str) -> tuple[Any, ...]:
+    from megatron_monitor.config.formats import formats_at  # for a configuration that names one
 
-    return dialects_at(name, base)
+    return formats_at(name, base)
 
 
-DialectFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _dialects})]
-"""A path in the file; the dialects that stand there in the settings."""
+FormatFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _formats})]
+"""A path in the file; the formats that stand there in the settings."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -40,7 +39,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs; `**` crosses directories."""
     labels: Mapping[str, str] = msgspec.field(default_factory=scalars.empty)
-    """In place of paths, streams that are pushed (`intake`, `kafka`): label -> glob, all must match."""
+    """In place of paths, streams that are pushed (`receiver`, `kafka`): label -> glob, all must match."""
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
     """All sources of these paths are this one run. Of labels: a template, `{a|b}` is the first of these labels that
@@ -98,41 +97,13 @@ class Pattern(Struct, frozen=True, kw_only=True):
             yield "match", "matches an empty line, and so every line"
 
 
-class Follow(Struct, frozen=True, kw_only=True):
-    """How often the file system is polled. Each poll is a stat; the daemon counts them."""
-
-    poll_interval: PositiveSeconds = 0.5
-    """Between two polls of a file that grows: well below a second, so that a hang is reported in time."""
-    discovery_interval: PositiveSeconds = 10.0
-    """Between two searches for new files: a scan of directories, which shared file systems pay for."""
-    idle_interval: PositiveSeconds = 10.0
-    """Between two polls of a file that has not grown for long."""
-
-    def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
-        if self.idle_interval < self.poll_interval:
-            yield "idle_interval", "is shorter than poll_interval"
-
-
 class TlsServer(Struct, frozen=True, kw_only=True):
-    """`tls_server_config` of Prometheus's web configuration file."""
+    """`tls_server_config` of Prometheus's web configuration file: TLS 1.2 and later."""
 
     cert_file: FilePath
     key_file: FilePath
     client_ca_file: FilePath | None = None
-    client_auth_type: Literal[
-        "NoClientCert",
-        "RequestClientCert",
-        "RequireAnyClientCert",
-        "VerifyClientCertIfGiven",
-        "RequireAndVerifyClientCert",
-    ] = "NoClientCert"
-    min_version: Literal["TLS12", "TLS13"] = "TLS12"
-
-    def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
-        if self.client_auth_type.endswith(("IfGiven", "AndVerifyClientCert")) and self.client_ca_file is None:
-            yield "client_ca_file", f"is needed for client_auth_type {self.client_auth_type}"
+    """Clients must show a certificate of this authority (`RequireAndVerifyClientCert`). None: they need none."""
 
 
 class Web(Struct, frozen=True, kw_only=True):
@@ -172,7 +143,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Address of deploy/runbook.md, or of your copy of it: messages link to its sections. None: no link."""
     ends_with_job: bool = False
     """The monitor's stop is the end of its runs: a job's own monitor is ended with it, nobody need go on watching."""
-    stop_wait: Seconds = 20.0
+    shutdown_grace_period: Seconds = 20.0
     """At SIGTERM the last word is served until each scraper has seen it, so long at most: more than a scrape interval
     of 15 s, less than the 30 s that Slurm and Kubernetes leave."""
     runs: Annotated[tuple[Watch, ...], Meta(extra={"unique": "name"})] = ()
@@ -180,8 +151,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """TFLOP/s of one GPU at its data sheet's dense peak. None: from the GPU's name in the log, else no MFU."""
     detectors: Detectors = _DETECTORS()
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
-    dialects: tuple[DialectFiles, ...] = ()
-    """Files of a site's own dialects, or folders of them: how the lines of its trainers are read."""
+    formats: tuple[FormatFiles, ...] = ()
+    """Files of a site's own line formats, or folders of them: how the lines of its trainers are read."""
     notifiers: Annotated[
         tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.notifiers:NOTIFIERS"})
     ] = ()
@@ -191,7 +162,7 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = ()
     """Each of a class of monitor/outputs.py, chosen by `type:`; they bring prometheus_client."""
     web: Web = Web()
-    intake: IntakeSettings = IntakeSettings()
+    receiver: ReceiverSettings = ReceiverSettings()
     """Logs that agents push over the network; off unless it listens."""
     kafka: KafkaSettings = KafkaSettings()
     """Logs that lie in a topic, shared by several monitors; off unless it names brokers."""
@@ -199,41 +170,52 @@ class Config(Struct, frozen=True, kw_only=True):
     """Globs of PyTorch's flight recorder dumps, `{run}` for the run's name: read when a run hangs. None: not read."""
     slurm: SlurmSettings = SlurmSettings()
     """What Slurm is asked of the runs that are its jobs."""
-    follow: Follow = Follow()
-    policies: Annotated[tuple[Policy, ...], Meta(extra={"unique": "name"})] = ()
-    """What is done about incidents (monitor/config/policies.py); nothing unless a policy says so."""
+    poll_interval: PositiveSeconds = 0.5
+    """Between two polls of a file that grows: well below a second, so that a hang is reported in time. Twenty times
+    this between two searches for new files, and at most between two polls of a file that does not grow."""
+    remediations: Annotated[tuple[Remediation, ...], Meta(extra={"unique": "name"})] = ()
+    """What is done about incidents (monitor/config/remediations.py); nothing unless an entry says so."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is notified again after this: Alertmanager's default."""
-    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
+    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty, name="for")
     """Incident kind -> how long it must last before it is notified; none: at once."""
     run_retention: Seconds = 3600.0
     """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000
     """Runs kept at once; each has some 70 series, and a scrape of 70,000 takes a second."""
-    max_run_nodes: Annotated[int, Meta(ge=0)] = 512
-    """Nodes of a run as series, one each beside its 90: a job of 400 nodes costs as much as five more runs. A run with
-    more has none; 0: no run has any."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "hold": "for", "stop_wait": "shutdown_grace_period", "intake": "receiver", "policies": "remediations",
+        "dialects": "formats", "follow": "poll_interval",
+    }  # fmt: skip
+    """Keys of old configuration files -> their present names, for the message that refuses them."""
+
+    @property
+    def pushed(self) -> str:
+        """The directory in which pushed lines are followed (monitor/intake/labels.py adds it); empty: none come."""
+        found = (watch.paths[0] for watch in self.runs if watch.paths and watch.labels)
+        return next(found, "").removesuffix("/**/*.log")
 
     @property
     def empty(self) -> bool:
         """Is there nothing to follow?"""
-        return not (self.runs or self.intake.listen or self.kafka.bootstrap)
+        return not (self.runs or self.receiver.listen or self.kafka.bootstrap)
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
         known = {notifier.name for notifier in self.notifiers}
-        for policy in self.policies:
-            for name in chain(*(getattr(action, "to", ()) for action in policy.actions)):
+        for one in self.remediations:
+            for name in chain(*(getattr(action, "to", ()) for action in one.actions)):
                 if name not in known:
-                    yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
-        if self.intake.listen is None and not self.kafka.bootstrap:
-            why = "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844"
+                    yield "remediations", f"{one.name}: there is no notifier {name!r}"
+        if self.receiver.listen is None and not self.kafka.bootstrap:
+            why = "are those of pushed logs: set receiver.listen, for example 0.0.0.0:9844"
             yield from ((f"runs.{index}.labels", why) for index, watch in enumerate(self.runs) if watch.labels)
-        elif self.intake.listen == self.listen:
-            yield "intake", "listens where the page does: give it a port of its own"
+        elif self.receiver.listen == self.listen:
+            yield "receiver", "listens where the page does: give it a port of its own"
         names: set[str] = set()
-        for index, dialect in ((index, one) for index, several in enumerate(self.dialects) for one in several):
-            if dialect.name in names:
-                yield f"dialects.{index}", f"the name {dialect.name!r} is that of another dialect, too"
-            names.add(dialect.name)
+        for index, own in ((index, one) for index, several in enumerate(self.formats) for one in several):
+            if own.name in names:
+                yield f"formats.{index}", f"the name {own.name!r} is that of another format, too"
+            names.add(own.name)

@@ -150,7 +150,7 @@ class Intake:
         self._belonging.opened(opened)
 
     def _is_pushed(self, path: str) -> bool:
-        spool = self._watched.config.intake.spool.directory
+        spool = self._watched.config.pushed
         return bool(spool) and path.startswith(f"{spool}/")
 
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: Member, run: str, now: float) -> bool:

@@ -56,7 +56,7 @@ class Run(Judged):
     """When lines of its backlog last came. An instant."""
     judged_at: float = 0.0
     actions: list[str] = field(default_factory=list)
-    """What policies would do, do and did, in words (hands.py)."""
+    """What remediations would do, do and did, in words (hands.py)."""
     dirty: bool = True
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None

@@ -102,7 +102,7 @@ def view_of(
     deadline = None if run.archived or state.lost or stopped else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
     gone = over or run.archived or name == "finished"  # its nodes are another's by now
-    nodes = () if gone else tuple(countable_nodes(state, config.max_run_nodes))
+    nodes = () if gone else tuple(countable_nodes(state))
     return View(
         state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions), nodes, identity
     )

@@ -1,7 +1,7 @@
-"""Restart failed: a policy ended the run's job, or found it ended, and the next launch cannot begin (monitor/hands/).
+"""Restart failed: a remediation ended the run's job, or found it ended, and no launch can begin (monitor/hands/).
 
 It stands until a launch begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
-what a policy did is known.
+what a remediation did is known.
 """
 
 from megatron_monitor.detectors.base import CLEAR, Detector, NoSettings, Verdict
@@ -13,8 +13,8 @@ def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) ->
     found = state.unrestarted
     if found is None:
         return CLEAR
-    summary = f"policy {found.policy} was to restart job {found.job}, and no launch begins: {found.why}"
-    evidence = {"policy": found.policy, "slurm_job": found.job, "actions": found.actions}
+    summary = f"remediation {found.remediation} was to restart job {found.job}, and no launch begins: {found.why}"
+    evidence = {"remediation": found.remediation, "slurm_job": found.job, "actions": found.actions}
     return Verdict("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
 
 

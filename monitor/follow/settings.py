@@ -72,6 +72,16 @@ class FollowSettings(Struct, frozen=True):
     stop_seconds: float = 2.0
     """How long `stop` waits for threads by default: one on a hung mount never ends and is left behind."""
 
+    @classmethod
+    def polling(cls, interval: float, max_open_files: int) -> "FollowSettings":
+        """With this poll interval in seconds, and those that follow from it: a file system that may be asked half as
+        often is searched half as often.
+        """
+        return cls(
+            poll_interval=interval, idle_interval=20 * interval, discovery_interval=20 * interval,
+            max_open_files=max_open_files,
+        )  # fmt: skip
+
     def once(self) -> "FollowSettings":
         """The same for one reading to the end: nothing is waited for."""
         return FollowSettings(

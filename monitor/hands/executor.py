@@ -9,19 +9,19 @@ Risk left: what happens to the job in the moment between that answer and the com
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Final
 
-from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
 from megatron_monitor.hands.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
 from megatron_monitor.run.records import Job
 from megatron_monitor.slurm import JobQuestion
-from megatron_monitor.slurm.client import VARIABLES, look_up, program
+from megatron_monitor.slurm.client import TIMEOUT, VARIABLES, look_up
 from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 class Executor(Asking[Order, StepDone]):
     """`stop` leaves a command that runs to end by itself: its step is unknown to the next daemon."""
 
-    def __init__(self, settings: SlurmSettings, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
         """`wake` makes the loop turn."""
         super().__init__(
             "hands",
@@ -59,8 +59,6 @@ class Executor(Asking[Order, StepDone]):
             0,
             wake,
         )
-        self.settings = settings
-        """May be replaced while it works."""
         self.uid = os.geteuid()
         """As whom sbatch submits."""
         self.directory = Path("stacks")
@@ -135,7 +133,7 @@ class Executor(Asking[Order, StepDone]):
 
     def _look(self, order: Order) -> StepDone:
         """Does the job begin that was to? `ok`: it has; the outcome: why it never will."""
-        answer = look_up(self.settings, self._clock, JobQuestion(order.run, order.job))
+        answer = look_up(self._clock, JobQuestion(order.run, order.job))
         job, stuck = answer.job, f"job {order.job} is gone from Slurm" if answer.gone else ""
         begun = False
         if job is not None:
@@ -145,7 +143,7 @@ class Executor(Asking[Order, StepDone]):
         return StepDone(order.course, LOOK, begun, stuck, again=not (begun or answer.job or answer.gone))
 
     def _job(self, order: Order) -> Job:
-        answer = look_up(self.settings, self._clock, JobQuestion(order.run, order.job))
+        answer = look_up(self._clock, JobQuestion(order.run, order.job))
         if answer.job is None:
             raise LaterError(answer.problem)
         return answer.job
@@ -211,12 +209,12 @@ class Executor(Asking[Order, StepDone]):
         return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
     def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
-        path = program(self.settings, command[0]) if command[0] in _CLIENTS else None
+        path = shutil.which(command[0]) if command[0] in _CLIENTS else None
         if path is None:
             return Finished(None, problem=f"there is no {command[0]} here")
         # What is read is asked for in a form that can be; what begins a job hands its environment on.
         variables = VARIABLES if command[0] == "squeue" else None
-        return run([path, *command[1:]], self._clock, timeout or self.settings.timeout, _MOST, variables, copy)
+        return run([path, *command[1:]], self._clock, timeout or TIMEOUT, _MOST, variables, copy)
 
     def _dump(self, order: Order) -> tuple[bool, str]:
         directory = Path(order.directory) if order.directory else self.directory

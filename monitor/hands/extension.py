@@ -1,4 +1,4 @@
-"""Remediation: policies act on incidents of a core's runs, and launchers are told what to do with a run.
+"""Remediator: remediations act on incidents of a core's runs, and launchers are told what to do with a run.
 
 A step is begun in the state, the state is written, then the step is handed out: after a crash it is known that it may
 have been done, and it is not done again. A run is acted on only while it is followed without a gap: its files are read
@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from megatron_monitor.config import Config
-from megatron_monitor.config.policies import Policy
+from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Extension, Notice, Runtime
 from megatron_monitor.core.runs import Run
@@ -47,7 +47,7 @@ from megatron_monitor.incidents import Incident, Transition, amend
 from megatron_monitor.run.records import Unrestarted
 
 _AWAY: Final = 30.0  # seconds between two turns after which the daemon was away: stopped, asleep, or on a slow disk
-_EVERY: Final = 1.0  # seconds between two looks at the policies
+_EVERY: Final = 1.0  # seconds between two looks at the remediations
 _KEPT: Final = 30 * 86400.0  # seconds that a course is remembered
 _MOST: Final = 500  # courses that are remembered
 _SHOWN: Final = 10  # courses of a run that its page shows
@@ -56,21 +56,21 @@ _PATIENCE: Final = 1800.0  # seconds in which it is: a job that ends slowly, a c
 _NEXT: Final = re.compile(r"(?:submitted )?job (\d+)(?: came first)?")
 
 
-class Remediation(Extension):
-    """The record and what is under way. Without policies it only answers launchers, without a state directory (`kept`)
-    nothing is done. `stamp` is the number of the step that was begun last.
+class Remediator(Extension):
+    """The record and what is under way. Without remediations it only answers launchers, without a state directory
+    (`kept`) nothing is done. `stamp` is the number of the step that was begun last.
     """
 
     name = "remediation"
 
     def __init__(self, core: Core, runtime: Runtime) -> None:
         self.record = Record()
-        self.executor = Executor(core.config.slurm, runtime.clock, runtime.wake)
+        self.executor = Executor(runtime.clock, runtime.wake)
         self.own_job = os.environ.get("SLURM_JOB_ID", "")
         """The one that the monitor itself runs in."""
         self._core, self._save = core, runtime.save
         self._watched: dict[str, float] = {}  # run -> since when it is followed without a gap
-        self._matched: dict[tuple[str, str, str, float], float] = {}  # since when an incident is one for a policy
+        self._matched: dict[tuple[str, str, str, float], float] = {}  # since when an incident is one for a remediation
         self._turned_at = self._looked_at = float("-inf")
         self._news = False  # the record has changed in this turn
         self._handed: set[tuple[int, int]] = set()
@@ -78,9 +78,8 @@ class Remediation(Extension):
         self.configure(core.config)
 
     def configure(self, config: Config) -> None:
-        """Go on by these policies; what is under way is finished."""
-        self._policies, self._slurm = config.policies, config.slurm
-        self.executor.settings = config.slurm
+        """Go on by these remediations; what is under way is finished."""
+        self._remediations, self._slurm = config.remediations, config.slurm
 
     def start(self, directory: Path) -> None:
         """Stacks that are dumped lie below the state directory."""
@@ -109,11 +108,13 @@ class Remediation(Extension):
         """What a launcher that asks is told."""
         incidents = run.book.open.values()
         return {
-            "verdict": asdict(verdict_of(run.state, incidents, self._policies, self.record, now, archived=run.archived))
+            "verdict": asdict(
+                verdict_of(run.state, incidents, self._remediations, self.record, now, archived=run.archived)
+            )
         }
 
     def save(self) -> bytes:
-        """What policies have done."""
+        """What remediations have done."""
         return msgspec.msgpack.encode(self.record)
 
     def stop(self) -> None:
@@ -133,7 +134,7 @@ class Remediation(Extension):
         self._abandon("the monitor was restarted before this")
 
     def _abandon(self, why: str) -> None:
-        """What was not begun is not done; where nothing was, the policy plans anew."""
+        """What was not begun is not done; where nothing was, the remediation plans anew."""
         untouched = [one for one in self.record.courses if one.open and all(step.ahead for step in one.steps)]
         self.record.courses = [one for one in self.record.courses if one not in untouched]
         for course in self.record.courses:
@@ -150,7 +151,7 @@ class Remediation(Extension):
         self._turned_at = now
         if self.record.began_at is None:
             self.record.began_at, self._news = now, True
-        if not (self._policies or self.record.courses):
+        if not (self._remediations or self.record.courses):
             return []
         self._watch(runs, now)
         if 0.0 <= now - self._looked_at < _EVERY:
@@ -187,7 +188,7 @@ class Remediation(Extension):
         return out
 
     def settle(self, done: StepDone, now: float) -> tuple[str, str, str] | None:
-        """An order was carried out, or was not. (policy, action, outcome) for the counts."""
+        """An order was carried out, or was not. (remediation, action, outcome) for the counts."""
         self._handed.discard((done.course, done.step))
         course = next((one for one in self.record.courses if one.number == done.course), None)
         if course is None:
@@ -214,7 +215,7 @@ class Remediation(Extension):
             course.new_job = course.job
         elif done.ok and step.action == "resubmit" and (found := _NEXT.fullmatch(done.outcome)):
             course.new_job = found[1]
-        return course.policy, step.action, "done" if done.ok else "failed"
+        return course.remediation, step.action, "done" if done.ok else "failed"
 
     def _asked(self, course: Course, done: StepDone, now: float) -> tuple[str, str, str] | None:
         """Slurm was asked for all that could refuse the steps to come."""
@@ -232,28 +233,30 @@ class Remediation(Extension):
             elif done.job and step.action == "resubmit":
                 step.status, step.outcome = "done", f"not submitted: job {done.job} follows by itself"
                 course.new_job = done.job
-        return None if done.ok or course.dry_run or not ahead else (course.policy, ahead[0].action, "failed")
+        return None if done.ok or course.dry_run or not ahead else (course.remediation, ahead[0].action, "failed")
 
     def announce(self, run: Run, message: Transition, now: float) -> Transition:
         """An incident's first message says what will be done about it."""
         incident = run.book.open.get(message.incident)
-        if incident is None or not self._policies:
+        if incident is None or not self._remediations:
             return message
-        plans = (self._planned(policy, run, incident, now) for policy in self._policies)
+        plans = (self._planned(remediation, run, incident, now) for remediation in self._remediations)
         lines = [describe(one[0], now) for one in plans if one is not None]
         return amend(run.book, message, {"actions": lines}) if lines else message
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
-    def _planned(self, policy: Policy, run: Run, incident: Incident, now: float) -> tuple[Plan, float] | None:
-        """What the policy has to do, and since when Slurm must have told of the job."""
+    def _planned(self, remediation: Remediation, run: Run, incident: Incident, now: float) -> tuple[Plan, float] | None:
+        """What the remediation has to do, and since when Slurm must have told of the job."""
         state = run.state
-        if not matches(policy, state.name, incident):
+        if not matches(remediation, state.name, incident):
             return None
-        # Since when the incident has been one for the policy: late is no hang yet.
-        key = state.name, policy.name, incident.incident, incident.opened_at
+        # Since when the incident has been one for the remediation: late is no hang yet.
+        key = state.name, remediation.name, incident.incident, incident.opened_at
         since, watched = self._matched.setdefault(key, now), self._watched.get(state.name, now)
-        made = plan(policy, state, incident, facts_of(run, self._core, self.own_job), self.record, since, watched, now)
+        made = plan(
+            remediation, state, incident, facts_of(run, self._core, self.own_job), self.record, since, watched, now
+        )
         return None if made is None else (made, max(since, watched))
 
     def _watch(self, runs: Mapping[str, Run], now: float) -> None:
@@ -271,8 +274,8 @@ class Remediation(Extension):
 
     def _plan(self, run: Run, now: float) -> None:
         state, lines = run.state, list[str]()
-        for policy, incident in product(self._policies, list(run.book.open.values())):
-            planned = self._planned(policy, run, incident, now)
+        for remediation, incident in product(self._remediations, list(run.book.open.values())):
+            planned = self._planned(remediation, run, incident, now)
             if planned is None:
                 continue
             made, since = planned
@@ -364,7 +367,7 @@ class Remediation(Extension):
             self._looking.add(course.number)
         why = course.trouble
         if why != (known.why if known is not None else ""):
-            state.unrestarted = Unrestarted(why, now, course.policy, course.job, commands(course)) if why else None
+            state.unrestarted = Unrestarted(why, now, course.remediation, course.job, commands(course)) if why else None
             run.dirty = self._news = True
 
     def _event(self, course: Course, run: Run | None, now: float) -> Transition:
@@ -379,10 +382,10 @@ class Remediation(Extension):
             summary=told(course),
             iteration=run.state.launch.latest.iteration if run is not None else None,
             phase=incident.phase if incident is not None else None,
-            evidence={"policy": course.policy, "slurm_job": course.job, "actions": commands(course)},
+            evidence={"remediation": course.remediation, "slurm_job": course.job, "actions": commands(course)},
         )
 
 
-def for_core(core: Core, runtime: Runtime) -> Remediation:
+def for_core(core: Core, runtime: Runtime) -> Remediator:
     """Its executor has a thread of its own, which begins with the first order."""
-    return Remediation(core, runtime)
+    return Remediator(core, runtime)

@@ -1,7 +1,7 @@
 """May a run's job be touched? Every condition in one place; what is not known forbids it, its reason in words. Pure.
 
-Asked when a policy plans, and again before each step. What only Slurm can tell - that the job is still in this launch,
-that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
+Asked when a remediation plans, and again before each step. What only Slurm can tell - that the job is still in this
+launch, that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.config.inputs import SlurmSettings
 from megatron_monitor.core import Core
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source, Sources
@@ -19,6 +19,7 @@ from megatron_monitor.run.job import OVER
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
+from megatron_monitor.slurm.client import TIMEOUT
 
 UNREADABLE: Final = "a file of the run cannot be read"
 _NOBODY: Final = 65534  # what a file server makes of owners that it does not know
@@ -122,5 +123,5 @@ def _another_launch(state: RunState, incident: Incident, job: Job, number: str) 
 
 def is_fresh(state: RunState, since: float, now: float, settings: SlurmSettings) -> bool:
     """Has Slurm answered about the job since then, and lately?"""
-    most = _FRESH * settings.interval + settings.timeout
+    most = _FRESH * settings.interval + TIMEOUT
     return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= most

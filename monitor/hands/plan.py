@@ -1,7 +1,7 @@
-"""An incident, a policy, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
+"""An incident, a remediation, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
 
 Whatever is in doubt ends in a reason why nothing is done: the job may not be touched (permission.py), the daemon was
-away, the policy has acted often enough. Node names of the evidence are used only if the job's own node list has them.
+away, the remediation has acted often enough. Node names of the evidence count only if the job's own node list has them.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from megatron_monitor.config.policies import (
+from megatron_monitor.config.remediations import (
     RESTARTS,
     Action,
     Cancel,
     Drain,
     DumpStacks,
     Notify,
-    Policy,
+    Remediation,
     Requeue,
     Resubmit,
     Signal,
@@ -37,13 +37,13 @@ from megatron_monitor.run.state import RunState
 OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
 _RETURNED: Final = 60.0
-"""Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
+"""Seconds that a daemon that was away watches before it acts, even where `after` is shorter."""
 
 
 class Plan(Struct, frozen=True):
-    """What a policy has to do about an incident. `at`: the instant when it is due; `why_not`: why nothing is done."""
+    """What to do about an incident. `at`: the instant when it is due; `why_not`: why nothing is done."""
 
-    policy: Policy
+    remediation: Remediation
     incident: Incident
     at: float
     steps: tuple[Step, ...] = ()
@@ -51,72 +51,77 @@ class Plan(Struct, frozen=True):
     gave_up: bool = False
 
 
-def matches(policy: Policy, run: str, incident: Incident) -> bool:
-    """Is the policy for this incident?"""
+def matches(remediation: Remediation, run: str, incident: Incident) -> bool:
+    """Is the remediation for this incident?"""
     failure, in_step = incident.evidence.get("failure"), incident.phase in PARTS
     return (
-        incident.incident in policy.incidents
-        and RANK[incident.severity] >= RANK[policy.minimum_severity]
+        incident.incident in remediation.incidents
+        and RANK[incident.severity] >= RANK[remediation.minimum_severity]
         and not incident.quiet
-        and (not policy.phases or incident.phase in policy.phases or (in_step and "training" in policy.phases))
-        and (not policy.failures or incident.incident != "crash" or failure in policy.failures)
-        and (not policy.runs or any(fnmatchcase(run, pattern) for pattern in policy.runs))
+        and (
+            not remediation.phases
+            or incident.phase in remediation.phases
+            or (in_step and "training" in remediation.phases)
+        )
+        and (not remediation.failures or incident.incident != "crash" or failure in remediation.failures)
+        and (not remediation.runs or any(fnmatchcase(run, pattern) for pattern in remediation.runs))
     )
 
 
 def plan(
-    policy: Policy, state: RunState, incident: Incident, facts: Facts, record: Record, since: float, watched: float,
-    now: float,
+    remediation: Remediation, state: RunState, incident: Incident, facts: Facts, record: Record, since: float,
+    watched: float, now: float,
 ) -> Plan | None:  # fmt: skip
-    """What the policy has to do; None where it was done, or is under way. `since` when the incident is one for this
-    policy, and since when the run has been `watched` without a gap.
+    """What the remediation has to do; None where it was done, or is under way. `since` when the incident is one for
+    this remediation, and since when the run has been `watched` without a gap.
     """
-    same = state.name, policy.dry_run, policy.name, incident.incident, incident.opened_at  # a dry run hinders nobody
-    if any((one.run, one.dry_run, one.policy, one.incident, one.opened_at) == same for one in record.courses):
+    # A dry run hinders nobody.
+    same = state.name, remediation.dry_run, remediation.name, incident.incident, incident.opened_at
+    if any((one.run, one.dry_run, one.remediation, one.incident, one.opened_at) == same for one in record.courses):
         return None
     returned = watched > incident.opened_at
-    at = max(since, watched) + max(policy.lasting, _RETURNED if returned else 0.0)
-    why_not = _forbidden(policy, state, incident, facts, record, now)
+    at = max(since, watched) + max(remediation.after, _RETURNED if returned else 0.0)
+    why_not = _forbidden(remediation, state, incident, facts, record, now)
     if why_not:
-        return Plan(policy, incident, at, why_not=why_not)
-    actions, gave_up = choice(policy, state, record, 0)
+        return Plan(remediation, incident, at, why_not=why_not)
+    actions, gave_up = choice(remediation, state, record, 0)
     steps: list[Step] = []
     for action in actions:
-        step = _step(action, policy, state, incident, actions)
+        step = _step(action, remediation, state, incident, actions)
         if isinstance(step, str):
-            return Plan(policy, incident, at, why_not=step)
+            return Plan(remediation, incident, at, why_not=step)
         steps.append(step)
-    return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
+    return Plan(remediation, incident, at, tuple(steps), gave_up=gave_up)
 
 
-def choice(policy: Policy, state: RunState, record: Record, before: int) -> tuple[Sequence[Action], bool]:
-    """What the policy is for, and whether it gives up: then without a restart, a job that would be requeued is ended.
+def choice(remediation: Remediation, state: RunState, record: Record, before: int) -> tuple[Sequence[Action], bool]:
+    """What the remediation is for, and whether it gives up: then without a restart; a job to be requeued is ended.
     `before`: restarts that somebody else is known to have made without a new checkpoint.
     """
     last = state.past.checkpoints.last_iteration
-    own = sum(one.restarts and one.checkpoint == last for one in _counting(policy, state, record))
-    if not restarts(policy.actions) or max(before, own) < policy.attempts:
-        return policy.actions, False
-    kept: list[Action] = [action for action in policy.actions if not isinstance(action, RESTARTS)]
-    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in policy.actions) else kept, True
+    own = sum(one.restarts and one.checkpoint == last for one in _counting(remediation, state, record))
+    if not restarts(remediation.actions) or max(before, own) < remediation.attempts:
+        return remediation.actions, False
+    kept: list[Action] = [action for action in remediation.actions if not isinstance(action, RESTARTS)]
+    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in remediation.actions) else kept, True
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
     """The plan as it enters the record."""
-    job, policy = state.job, made.policy
+    job, remediation = state.job, made.remediation
     steps = list(made.steps)
     for step in steps:
-        if policy.dry_run and step.status == "waiting":
+        if remediation.dry_run and step.status == "waiting":
             step.status = "dry_run"
     return Course(
         number=number,
         run=state.name,
-        policy=policy.name,
+        remediation=remediation.name,
         incident=made.incident.incident,
         severity=made.incident.severity,
         opened_at=made.incident.opened_at,
         planned_at=now,
-        dry_run=policy.dry_run,
+        dry_run=remediation.dry_run,
         steps=steps,
         job=_id(job) if job is not None else "",
         job_started_at=job.started_at if job is not None else None,
@@ -128,49 +133,53 @@ def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
     )
 
 
-def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts, record: Record, now: float) -> str:
-    """Why the policy does nothing here, whatever its actions are."""
+def _forbidden(
+    remediation: Remediation, state: RunState, incident: Incident, facts: Facts, record: Record, now: float
+) -> str:
+    """Why the remediation does nothing here, whatever its actions are."""
     if record.began_at is None or incident.since < record.began_at:
         return "the trouble is older than the record of what was done"
     if any(course.open for course in record.courses if course.run == state.name):
-        return "another policy is at work"
-    own = _counting(policy, state, record)
+        return "another remediation is at work"
+    own = _counting(remediation, state, record)
     # Who ends or restarts counts with all others that do.
-    done = [one for one in own if one.policy == policy.name or (policy.acts and one.acts)]
-    if sum(now - one.planned_at < _DAY for one in done) >= policy.per_day:
-        return f"policies have acted {policy.per_day} times in 24 hours"
-    if all(isinstance(action, Notify) for action in policy.actions):
+    done = [one for one in own if one.remediation == remediation.name or (remediation.acts and one.acts)]
+    if sum(now - one.planned_at < _DAY for one in done) >= remediation.per_day:
+        return f"remediations have acted {remediation.per_day} times in 24 hours"
+    if all(isinstance(action, Notify) for action in remediation.actions):
         return UNREADABLE if state.lost or state.unreadable else ""
-    return may_act(state, incident, facts) or _dealt_with(policy, state, own)
+    return may_act(state, incident, facts) or _dealt_with(remediation, state, own)
 
 
-def _dealt_with(policy: Policy, state: RunState, own: Sequence[Course]) -> str:
-    """Whether the job does not ask for it, or a policy has acted in this launch of it."""
+def _dealt_with(remediation: Remediation, state: RunState, own: Sequence[Course]) -> str:
+    """Whether the job does not ask for it, or a remediation has acted in this launch of it."""
     job = state.job
     assert job is not None  # may_act has asked
-    if policy.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
+    if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
         return f"the comment of job {_id(job)} does not ask for it: sbatch --comment={OPT_IN}"
     same = (one for one in own if one.acts and (one.job, one.job_restarts) == (_id(job), job.restarts))
     dealt = next(same, None)  # one successor a launch, too
-    return f"policy {dealt.policy} has dealt with job {dealt.job}" if dealt is not None else ""
+    return f"remediation {dealt.remediation} has dealt with job {dealt.job}" if dealt is not None else ""
 
 
-def _counting(policy: Policy, state: RunState, record: Record) -> list[Course]:
+def _counting(remediation: Remediation, state: RunState, record: Record) -> list[Course]:
     """What was done with the run. For a dry run, dry ones count as if they had been carried out."""
-    return [one for one in record.courses if one.run == state.name and (policy.dry_run or not one.dry_run)]
+    return [one for one in record.courses if one.run == state.name and (remediation.dry_run or not one.dry_run)]
 
 
-def _step(action: Action, policy: Policy, state: RunState, incident: Incident, actions: Sequence[Action]) -> Step | str:
+def _step(
+    action: Action, remediation: Remediation, state: RunState, incident: Incident, actions: Sequence[Action]
+) -> Step | str:
     """The action's commands, or why it cannot be done."""
     if isinstance(action, Notify):
         return Step("notify", to=list(action.to))
     job = state.job
     assert job is not None  # _forbidden has asked
     if isinstance(action, Drain):
-        return _drain(policy, job, incident)
+        return _drain(remediation, job, incident)
     if isinstance(action, DumpStacks | Signal | Cancel):
         return _while_it_runs(action, job)
-    nodes = _suspects(policy, job, incident) if action.exclude else ""
+    nodes = _suspects(remediation, job, incident) if action.exclude else ""
     if isinstance(action, Requeue):
         return _requeue(job, nodes)
     if job.state not in OVER and not any(isinstance(one, Cancel) for one in actions):
@@ -226,32 +235,32 @@ def _requeue(job: Job, nodes: str) -> Step | str:
     return Step("requeue", [hold, change, release], tests=[test] if job.options else [])
 
 
-def _drain(policy: Policy, job: Job, incident: Incident) -> Step:
-    names = named_nodes(policy, incident, set(expand_some(job.nodes)))
+def _drain(remediation: Remediation, job: Job, incident: Incident) -> Step:
+    names = named_nodes(remediation, incident, set(expand_some(job.nodes)))
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
     reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
     return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
-def _suspects(policy: Policy, job: Job, incident: Incident) -> str:
+def _suspects(remediation: Remediation, job: Job, incident: Incident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:
         return ""
-    names = named_nodes(policy, incident, own)
+    names = named_nodes(remediation, incident, own)
     return compress([*before, *names]) if names else ""
 
 
-def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
-    """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
+def named_nodes(remediation: Remediation, incident: Incident, own: set[str]) -> set[str]:
+    """Those of the run's `own` nodes that the evidence names; none where it names too many."""
     told = incident.evidence.get("nodes")
     named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     hosts = [name for name in named if isinstance(name, str) and is_node_name(name)]
     # as Slurm calls them: without their domain, if that is how the job's list has them
     names = {name if name in own else name.partition(".")[0] for name in hosts} & own
-    return names if len(names) <= policy.most_excluded else set()
+    return names if len(names) <= remediation.most_excluded else set()
 
 
 def _id(job: Job) -> str:
@@ -260,11 +269,11 @@ def _id(job: Job) -> str:
 
 def describe(made: Plan, now: float, waits: str = "") -> str:
     """A line for the page and for messages: when, what exactly, or why not. `waits`: for what, once it is due."""
-    policy = made.policy
+    remediation = made.remediation
     if made.why_not:
-        return f"{policy.name}: does nothing: {made.why_not}"
+        return f"{remediation.name}: does nothing: {made.why_not}"
     commands = "; ".join(shown(step) for step in made.steps if step.status != "skipped")
     left = made.at - now
     when = f"in {duration(left)}" if left > 0 else f"once {waits}" if waits else "now"
-    stop = f", no restart after {policy.attempts} without a new checkpoint" if made.gave_up else ""
-    return f"{policy.name}: {'would run' if policy.dry_run else 'runs'} {when}{stop}: {commands or 'nothing'}"
+    stop = f", no restart after {remediation.attempts} without a new checkpoint" if made.gave_up else ""
+    return f"{remediation.name}: {'would run' if remediation.dry_run else 'runs'} {when}{stop}: {commands or 'nothing'}"

@@ -1,7 +1,7 @@
 """What was planned and done: plain values, part of the state file.
 
-A course is one policy acting on one incident: its steps with their exact commands, in order. A step is `begun` in the
-state file before it is handed to the executor. One that a crash left so is `unknown`: it is not done again. To the
+A course is one remediation acting on one incident: its steps with their exact commands, in order. A step is `begun` in
+the state file before it is handed to the executor. One that a crash left so is `unknown`: it is not done again. To the
 executor and back cross frozen values: an order, and what became of it.
 
 A restart is one transaction. `ask`: all that could refuse it is asked before the first step that ends the job; nothing
@@ -56,11 +56,11 @@ class Step(Struct):
 
 
 class Course(Struct):
-    """One policy on one incident. Instants."""
+    """One remediation on one incident. Instants."""
 
     number: int
     run: str
-    policy: str
+    remediation: str
     incident: str
     severity: Severity
     opened_at: float
@@ -206,9 +206,8 @@ def order(course: Course, index: int) -> Order:
 
 def told(course: Course) -> str:
     """What a course did, in a line."""
-    begin = (
-        f"policy {course.policy}{' (dry run)' if course.dry_run else ''}, {course.incident}, job {course.job or '-'}"
-    )
+    dry_run = " (dry run)" if course.dry_run else ""
+    begin = f"remediation {course.remediation}{dry_run}, {course.incident}, job {course.job or '-'}"
     stop = "; restarts no more: no new checkpoint came of the last ones" if course.gave_up else ""
     parts = []
     for step in course.steps:

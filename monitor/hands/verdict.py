@@ -1,7 +1,7 @@
 """What a launcher that asks should do with a run: wait, restart it, stop it, or nothing. Pure.
 
-It is what the policies would do about the run's open incidents (monitor/hands/plan.py), whether they may act or not: he
-who asks acts. Where no policy is for them, `USUAL` is: what a restart may mend is restarted, after a hang has stood for
+It is what the remediations would do about the run's open incidents (monitor/hands/plan.py), whether they may act or
+not: he who asks acts. Where no remediation is for them, `USUAL` is: what a restart may mend is restarted, a hang after
 ten minutes; what the program did wrong, and what came three times without a new checkpoint, is stopped.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from megatron_monitor.config.policies import Policy, Requeue, restarts
+from megatron_monitor.config.remediations import Remediation, Requeue, restarts
 from megatron_monitor.detectors.base import RANK, duration
 from megatron_monitor.hands.plan import choice, matches, named_nodes
 from megatron_monitor.hands.record import Record
@@ -18,7 +18,7 @@ from megatron_monitor.incidents import Incident
 from megatron_monitor.run.nodes import expand_some, listed_nodes
 from megatron_monitor.run.state import RunState
 
-USUAL: Final = Policy(
+USUAL: Final = Remediation(
     name="the usual",
     incidents=("hang", "crash", "crash_without_exit"),
     failures=(
@@ -27,11 +27,11 @@ USUAL: Final = Policy(
     ),
     actions=(Requeue(),),
     minimum_severity="info",
-    lasting=600.0,
+    after=600.0,
 )  # fmt: skip
-"""Where no policy is configured. An unknown cause is tried again, as launchers do who ask nobody."""
+"""Where no remediation is configured. An unknown cause is tried again, as launchers do who ask nobody."""
 _FOR_PEOPLE: Final = frozenset({"crash", "crash_loop", "nan_loss", "divergence"})
-"""Where no policy is for them, a critical one stops the run: the next launch would come to the same."""
+"""Where no remediation is for them, a critical one stops the run: the next launch would come to the same."""
 
 
 class Verdict(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict_of(
-    state: RunState, incidents: Iterable[Incident], policies: Sequence[Policy], record: Record, now: float,
+    state: RunState, incidents: Iterable[Incident], remediations: Sequence[Remediation], record: Record, now: float,
     *, archived: bool = False,
 ) -> Verdict:  # fmt: skip
     """What to do with the run at the instant `now`. `archived`: its log was old when it was opened."""
@@ -61,7 +61,7 @@ def verdict_of(
     if state.launch.phase == "finished":
         return Verdict(state.name, "none", "the training has finished", checkpoint=checkpoint)
     found = sorted(incidents, key=lambda one: (-RANK[one.severity], one.opened_at))
-    if (verdict := _of_incidents(state, found, policies, record, now)) is not None:
+    if (verdict := _of_incidents(state, found, remediations, record, now)) is not None:
         return verdict
     if state.launch.phase == "crashed" and not archived:
         return Verdict(state.name, "wait", "the launch has ended: its cause is believed in some seconds")
@@ -72,17 +72,17 @@ def verdict_of(
 
 
 def _of_incidents(
-    state: RunState, found: Sequence[Incident], policies: Sequence[Policy], record: Record, now: float
+    state: RunState, found: Sequence[Incident], remediations: Sequence[Remediation], record: Record, now: float
 ) -> Verdict | None:
     """By what stands, the worst first; None if that asks for nothing."""
-    acting = [one for one in policies if one.acts]
+    acting = [one for one in remediations if one.acts]
     for incident in found:
         if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
             return _told(state, incident, "stop", incident.summary)
     for incident in found:
-        for policy in (*acting, USUAL):
-            if matches(policy, state.name, incident):
-                return _by(policy, state, incident, record, now)
+        for remediation in (*acting, USUAL):
+            if matches(remediation, state.name, incident):
+                return _by(remediation, state, incident, record, now)
     for incident in found:
         if incident.incident in _FOR_PEOPLE and (incident.severity == "critical" or incident.incident == "crash"):
             return _told(state, incident, "stop", incident.summary)
@@ -90,16 +90,16 @@ def _of_incidents(
     return _told(state, found[0], "wait", found[0].summary) if late else None
 
 
-def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now: float) -> Verdict:
-    """What this policy is for."""
+def _by(remediation: Remediation, state: RunState, incident: Incident, record: Record, now: float) -> Verdict:
+    """What this remediation is for."""
     if any(course.open and course.run == state.name and not course.dry_run for course in record.courses):
-        return _told(state, incident, "wait", f"policy {policy.name} is at work: {incident.summary}")
+        return _told(state, incident, "wait", f"remediation {remediation.name} is at work: {incident.summary}")
     hung_at = incident.since + incident.evidence.get("budget_seconds", 0.0)  # late is no hang yet
-    left = max(incident.opened_at, hung_at) + policy.lasting - now
+    left = max(incident.opened_at, hung_at) + remediation.after - now
     if incident.incident != "crash" and left > 0:  # it may go on yet
         return _told(state, incident, "wait", f"in {duration(left)} it has lasted long enough: {incident.summary}")
     before = _same_before(state, incident, since_checkpoint=True)
-    actions, gave_up = choice(policy, state, record, before)
+    actions, gave_up = choice(remediation, state, record, before)
     if gave_up:
         why = f"it came {before + 1} times without a new checkpoint" if before else "no restart brought a checkpoint"
         return _told(state, incident, "stop", f"{why}: {incident.summary}")
@@ -107,7 +107,7 @@ def _by(policy: Policy, state: RunState, incident: Incident, record: Record, now
         return _told(state, incident, "stop", incident.summary)
     own: set[Any] = {*listed_nodes(state), *expand_some(state.job.nodes if state.job is not None else "")}
     own = own or {*incident.evidence.get("nodes", ()), incident.evidence.get("node")}  # no list: whom the log names
-    nodes = sorted(named_nodes(policy, incident, own)) if any(action.exclude for action in again) else []
+    nodes = sorted(named_nodes(remediation, incident, own)) if any(action.exclude for action in again) else []
     return _told(state, incident, "restart", incident.summary, nodes)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from megatron_monitor.pushed import Heard, Remembered
 from megatron_monitor.system.clock import Clock, SteadyClock
 
+EVERY = 5.0  # seconds between two heartbeats: a twelfth of the shortest hang budget (60 s)
 _OVERDUE = 1.5  # intervals between two heartbeats: one may be on its way
 _FORGOTTEN = 7 * 86400.0  # seconds: the node is gone
 _SAVED = 5.0  # seconds between two saves
@@ -29,7 +30,7 @@ _APART = 5.0  # seconds: clocks that NTP sets are nearer; less is the way
 class Carriers:
     """Told by the threads that take pushes, asked by the loop."""
 
-    def __init__(self, path: Path | None, every: float, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path | None, every: float = EVERY, clock: Clock | None = None) -> None:
         """`path` is where they are kept (None: elsewhere), `every` seconds between two heartbeats. `clock` is ours, and
         may be set; None where times are another's.
         """

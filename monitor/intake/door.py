@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor.config import Config
-from megatron_monitor.config.intake import Tenants
+from megatron_monitor.config.inputs import ReceiverSettings
 from megatron_monitor.intake import labels as naming
 from megatron_monitor.intake.carriers import Carriers
 from megatron_monitor.intake.messages import PROTOCOLS, Push, Stream
@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 LARGEST = 20 << 20  # bytes of a body, packed and unpacked: what OTLP's specification recommends
 _TENANT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9!._*'()-]{1,64}")  # what Loki lets be one
 _MOST_TENANTS = 1000
+_STREAMS = 10  # of a run, in the mean: 1,000 pods have two each. A stream is a file, and costs the judge some 20 kB
 _ACTIVE = 3600.0  # seconds since its last line for which a stream is part of a tenant's share
 _SHOWN = 600.0  # seconds since a line that names no run for which the page says so
 _UNNAMED = 20  # sets of labels that name no run, in the monitor's log
@@ -60,18 +61,18 @@ class _Tenant:
         self.left -= size
         return 0.0
 
-    def note(self, written: naming.Written, share: Tenants, now: float) -> str:
+    def note(self, written: naming.Written, share: ReceiverSettings, now: float) -> str:
         """A stream is written to; why it must not be, if so."""
         most = (
-            (self.streams, written.name, share.max_streams, "streams"),
-            (self.runs, written.run, share.max_runs, "runs"),
+            (self.streams, written.name, share.max_runs * _STREAMS),
+            (self.runs, written.run, share.max_runs),
         )
-        for known, name, count, what in most:
+        for known, name, count in most:
             if name not in known and len(known) >= count:
                 for old in [one for one, at in known.items() if now - at > _ACTIVE]:
                     del known[old]
                 if len(known) >= count:
-                    return f"more than intake.tenants.max_{what}"
+                    return "more than receiver.max_runs allows"
         self.streams[written.name] = self.runs[written.run] = now
         return ""
 
@@ -86,12 +87,11 @@ class Door:
     """The port, the spool and what was heard. Bound at once: OSError if the address is taken."""
 
     def __init__(self, config: Config, host: str, port: int, directory: str, clock: Clock) -> None:
-        settings = config.intake
-        self._settings, self._watches, self._clock = settings, config.runs, clock
+        self._settings, self._watches, self._clock = config.receiver, config.runs, clock
         self.on_new: Callable[[], None] = lambda: None
         """Called when a file was made, by any thread."""
-        self._spool = Spool(Path(directory), settings.spool, lambda: self.on_new())  # noqa: PLW0108 - whoever is there then
-        self.carriers = Carriers(Path(directory) / "carriers.json", settings.heartbeat.every, clock)
+        self._spool = Spool(Path(directory), self._settings.spool_size, lambda: self.on_new())  # noqa: PLW0108 - whoever is there then
+        self.carriers = Carriers(Path(directory) / "carriers.json", clock=clock)
         self._tenants: dict[str, _Tenant] = {}
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter()
@@ -113,7 +113,7 @@ class Door:
 
     def configure(self, config: Config) -> None:
         """Name runs by another configuration from the next push on; the address and the spool stay."""
-        self._settings, self._watches = config.intake, config.runs
+        self._settings, self._watches = config.receiver, config.runs
 
     def heard(self) -> Heard:
         """Which agents are heard now."""
@@ -181,19 +181,18 @@ class Door:
         return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
 
     def _charge(self, tenant: str, size: int) -> None:
-        share = self._settings.tenants.max_bytes_per_second
+        share = self._settings.max_bytes_per_second
         with self._lock:
             if tenant not in self._tenants and len(self._tenants) >= _MOST_TENANTS:
                 raise _RefusedError(_later("too many tenants", 60.0))
             used = self._tenants.setdefault(tenant, _Tenant(left=share * 10.0, at=self._clock.monotonic()))
             if (seconds := used.takes(size, share, self._clock.monotonic())) > 0.0:
-                raise _RefusedError(_later("more than intake.tenants.max_bytes_per_second", seconds))
+                raise _RefusedError(_later("more than receiver.max_bytes_per_second", seconds))
 
     def _take(self, push: Push, tenant: str) -> None:
         now, heard = self._clock.wall(), dict[str, tuple[float, bool]]()
         for stream in push.streams:
-            label = self._settings.heartbeat.label
-            written, carrier, beats = naming.address(stream.labels, tenant, self._watches, label)
+            written, carrier, beats = naming.address(stream.labels, tenant, self._watches)
             if written is not None:
                 self._write(stream, written, tenant, now)
             elif not beats:
@@ -211,7 +210,7 @@ class Door:
 
     def _write(self, stream: Stream, written: naming.Written, tenant: str, now: float) -> None:
         with self._lock:
-            share, used = self._settings.tenants, self._tenants[tenant]
+            share, used = self._settings, self._tenants[tenant]
             if why := used.note(written, share, self._clock.monotonic()):
                 raise _RefusedError(_later(why, 30.0))
         undated = int(now * 1e9)

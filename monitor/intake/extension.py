@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
-from megatron_monitor.config import Config, host_and_port, state_directory
+from megatron_monitor.config import Config, host_and_port, spool_directory
 from megatron_monitor.extensions import Service
 from megatron_monitor.intake.door import Door
 from megatron_monitor.intake.labels import followed
@@ -25,7 +24,7 @@ _STOP_SECONDS = 0.8  # for its threads at the end
 class Receiver(Service):
     """Listens from `start` to `close`."""
 
-    fixed = ("intake.listen", "intake.spool")
+    fixed = ("receiver.listen", "receiver.spool_size")
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -33,13 +32,13 @@ class Receiver(Service):
 
     def follow(self, config: Config) -> Config:
         """The spool is followed beside what the configuration names."""
-        spool = config.intake.spool.directory or str(state_directory(config, config.listen) / "spool")
-        return followed(config, os.path.abspath(spool))
+        directory = spool_directory(config)
+        return followed(config, directory) if directory is not None else config
 
     def start(self) -> None:
         """Open the spool and listen. Raises StartError."""
         daemon, config = self._daemon, self._daemon.followed
-        listen, directory = config.intake.listen, config.intake.spool.directory
+        listen, directory = config.receiver.listen, spool_directory(config)
         assert listen is not None
         assert directory is not None
         try:
@@ -47,7 +46,7 @@ class Receiver(Service):
             door.open()
         except OSError as error:
             raise StartError(
-                f"intake: cannot listen on {listen} or use {directory}: {error.strerror or error}"
+                f"receiver: cannot listen on {listen} or use {directory}: {error.strerror or error}"
             ) from error
         self._secure(config)
         daemon.live.carriers, door.on_new = door.heard, daemon.live.search
@@ -57,12 +56,14 @@ class Receiver(Service):
     def _secure(self, config: Config) -> None:
         """Who may push; by the certificate and, unless it has its own, the passwords of the page."""
         assert self._door is not None
-        server, asks, web = self._door.server, config.intake.auth, config.web
+        server, asks, web = self._door.server, config.receiver, config.web
         users, tokens = asks.basic_auth_users or web.basic_auth_users, asks.bearer_tokens.values()
         server.tls, server.auth = self._daemon.services.tls, Auth(users, tokens) if users or tokens else None
-        asked = web.tls_server_config is not None and web.tls_server_config.client_auth_type.startswith("RequireAnd")
+        asked = web.tls_server_config is not None and web.tls_server_config.client_ca_file is not None
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):
-            _log.warning("intake.listen=%s: whoever reaches it can push lines: see intake.auth", server.address)
+            _log.warning(
+                "receiver.listen=%s: whoever reaches it can push lines: see receiver.basic_auth_users", server.address
+            )
 
     @property
     def notice(self) -> str:  # type: ignore[override]
@@ -89,4 +90,4 @@ class Receiver(Service):
 
 def for_daemon(daemon: Daemon) -> Receiver | None:
     """None unless the configuration lets agents push."""
-    return Receiver(daemon) if daemon.config.intake.listen is not None else None
+    return Receiver(daemon) if daemon.config.receiver.listen is not None else None

@@ -20,6 +20,8 @@ from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.scalars import one_line
 
+CARRIER = "carrier"
+"""The label that names the agent on all that it sends; heartbeats have a label `heartbeat` beside it."""
 _TEMPLATE = lazy(r"\{([^{}]*)\}")
 _NAME = lazy(r"[\w.-]{1,253}", re.ASCII)
 _PODS = ("pod", "k8s_pod_name", "pod_name")
@@ -53,10 +55,10 @@ class Address(NamedTuple):
     """They are its heartbeats."""
 
 
-def address(labels: Mapping[str, str], tenant: str, watches: Sequence[Watch], label: str, key: str = "") -> Address:
-    """Of lines with these labels; `label` names their agent. `key`: the run where they name none themselves."""
+def address(labels: Mapping[str, str], tenant: str, watches: Sequence[Watch], key: str = "") -> Address:
+    """Of lines with these labels. `key`: the run where they name none themselves."""
     plain = known(labels)
-    carrier = carrier_of(plain, tenant, label)
+    carrier = carrier_of(plain, tenant)
     beats = bool(carrier) and is_heartbeat(plain)
     run = "" if beats else run_of(plain, watches) or (run_of({**plain, "run": key}, watches) if key else "")
     return Address(written(plain, run, tenant, carrier) if run else None, carrier, beats)
@@ -108,9 +110,9 @@ def _filled(template: str, labels: Mapping[str, str]) -> str:
     return "" if missing else one_line(name).strip("/ ")
 
 
-def carrier_of(labels: Mapping[str, str], tenant: str, label: str) -> str:
-    """The agent that says so of itself by the label `label`; empty where none does."""
-    name = labels.get(plain(label), "")
+def carrier_of(labels: Mapping[str, str], tenant: str) -> str:
+    """The agent that says so of itself; empty where none does."""
+    name = labels.get(CARRIER, "")
     return quote(f"{tenant}/{name}" if tenant else name, safe="")[: _MOST // 2] if name else ""
 
 
@@ -152,8 +154,7 @@ def _part(text: str) -> str:
 
 
 def followed(config: Config, directory: str) -> Config:
-    """The configuration by which the files are read: the spool in `directory` is followed beside what it names."""
+    """The configuration by which the files are read: pushed lines in `directory` are followed beside what it names."""
     below = f"^{re.escape(directory)}/(?P<run>.+)/[^/]+$"
     spool = Watch(paths=(f"{directory}/**/*.log",), name_from=below, labels={"": ""})
-    kept = replace(config.intake, spool=replace(config.intake.spool, directory=directory))
-    return replace(config, runs=(*config.runs, spool), intake=kept)
+    return replace(config, runs=(*config.runs, spool))

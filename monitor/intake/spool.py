@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from megatron_monitor.config.intake import Spool as SpoolSettings
 from megatron_monitor.intake.labels import Written
 from megatron_monitor.parsers.wrappers import apart
 
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file
 _LONGEST = (1 << 20) - 4096  # bytes of a line: with what stands before it the parsers still take it
+_PER_STREAM = 64 << 20  # bytes: a file is begun anew at half of it, and the half before is kept beside it
 _OPEN = 256  # files at once; the soft limit is 1024 for the whole process
 _IDLE = 600.0  # seconds without a line after which a file is closed, and what it ends with is read again if one comes
 _KEPT = 7 * 86400.0  # seconds that a stream's file is kept behind its last line
@@ -37,9 +37,9 @@ class SpoolError(OSError):
 class Spool:
     """Opened before the follower begins. `append` may be called by any thread; streams do not wait for each other."""
 
-    def __init__(self, directory: Path, settings: SpoolSettings, on_new: Callable[[], None]) -> None:
-        """`on_new`: a file was made."""
-        self.directory, self._settings, self._on_new = directory, settings, on_new
+    def __init__(self, directory: Path, total: int, on_new: Callable[[], None], per_stream: int = _PER_STREAM) -> None:
+        """Bytes of all files and of one stream at most. `on_new`: a file was made."""
+        self.directory, self._total, self._per_stream, self._on_new = directory, total, per_stream, on_new
         self._files: dict[str, _File] = {}
         self._lock = threading.Lock()
         self._descriptor = -1
@@ -77,7 +77,7 @@ class Spool:
         Raises OSError: none of them may be called taken, though some are written.
         """
         with self._lock:
-            if self._size > self._settings.total:
+            if self._size > self._total:
                 self._make_room()
             file = self._files.get(stream.name)
             if file is None:
@@ -90,7 +90,7 @@ class Spool:
                 file.used_at, before = now, file.size
                 new, known, fresh = file.append(stream.head.encode(), entries)
                 grown = file.size - before
-                if file.size > self._settings.per_stream // 2:
+                if file.size > self._per_stream // 2:
                     file.begin_anew()
         finally:
             with self._lock:
@@ -138,11 +138,11 @@ class Spool:
         old = [one for one in found if one[2].name.endswith(f"{ENDING}.1")]
         old += [one for one in found if one[2].name.endswith(ENDING) and str(one[2]) not in open_now]
         for _, size, path in old:
-            if self._size <= self._settings.total:
+            if self._size <= self._total:
                 return
             path.unlink(missing_ok=True)
             self._size -= size
-        if self._size > self._settings.total:
+        if self._size > self._total:
             raise OSError(errno.ENOSPC, "intake.spool.total is used up")
 
 

@@ -84,7 +84,7 @@ class Member(Service):
         self._consumer: Any = None
 
     def start(self) -> None:
-        """Join the group. StartError for a property that librdkafka does not know, or a file of `client_files`."""
+        """Join the group. StartError for a property that librdkafka does not know."""
         self._config = config = self._daemon.followed
         self._address = self._daemon.services.page_url or f"http://{self._daemon.services.address}/"
         try:

@@ -60,7 +60,7 @@ class Shard:
         self.core = Core(self._config)
         self.desk = Desk(self.core, config, clock, wake, links)
         self._instants = Instants(self.core, clock)
-        self._carriers = Carriers(None, config.intake.heartbeat.every)
+        self._carriers = Carriers(None)
         self._opening: Asking[int, bytes | str] = Asking(
             f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
         )
@@ -221,7 +221,7 @@ class Shard:
         self.counts["taken" if named else "unnamed"] += 1
 
     def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
-        return address(dict(labels), "", self._config.runs, self._config.intake.heartbeat.label, key)
+        return address(dict(labels), "", self._config.runs, key)
 
     def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes) -> None:
         if offset < self._until and offset < self._again.get(name, self._until):

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from megatron_monitor.config.intake import KafkaSettings
+from megatron_monitor.config.inputs import KafkaSettings
 from megatron_monitor.store import Parts, encoded
 
 _log = logging.getLogger(__name__)

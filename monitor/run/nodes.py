@@ -14,6 +14,7 @@ from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
 from megatron_monitor.run.state import Launch, RunState
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
+MOST_SERIES = 512  # nodes of a run that are series: a job of 400 nodes costs a scrape as much as five more runs
 _MOST_RANKS = 16_384  # ranks kept: of more no training is known
 _MOST_FAULTS = 64  # different ones a launch: more is a cluster on fire
 NODE_LIST = "SLURM_JOB_NODELIST"
@@ -53,10 +54,10 @@ def nodes_of(state: RunState) -> list[str]:
     return sorted(set(state.launch.nodes) | set(listed_nodes(state)))
 
 
-def countable_nodes(state: RunState, most: int) -> list[str]:
-    """The same where they are no more than `most`, else none: a part of a run's nodes would hide the sick one."""
+def countable_nodes(state: RunState) -> list[str]:
+    """The same where they are no more than MOST_SERIES, else none: a part of a run's nodes would hide the sick one."""
     nodes = [node for node in nodes_of(state) if node not in _LOCAL and is_node_name(node)]
-    return nodes if len(nodes) <= most else []
+    return nodes if len(nodes) <= MOST_SERIES else []
 
 
 def note_node(state: RunState, node: str) -> None:

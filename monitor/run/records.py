@@ -195,12 +195,12 @@ class Job(Struct):
 
 
 class Unrestarted(Struct):
-    """A policy ended the run's job, or found it ended, and the launch that it was to bring does not come."""
+    """A remediation ended the run's job, or found it ended, and the launch that it was to bring does not come."""
 
     why: str
     at: float
     """An instant."""
-    policy: str
+    remediation: str
     job: str
     actions: list[str] = field(default_factory=list)
     """What was done, and what came of it."""

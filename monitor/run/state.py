@@ -288,7 +288,7 @@ class RunState:
     beside: str = ""
     """Another job that runs and writes this run, too; written by the core."""
     unrestarted: Unrestarted | None = None
-    """Why a policy's restart brought no launch; written by the core."""
+    """Why a remediation's restart brought no launch; written by the core."""
 
     launch: Launch = field(default_factory=Launch)
     computed: Launch | None = None

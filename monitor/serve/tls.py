@@ -11,11 +11,6 @@ from contextlib import suppress
 from megatron_monitor.config.schema import TlsServer
 
 _log = logging.getLogger(__name__)
-_VERIFY = {
-    "NoClientCert": ssl.CERT_NONE,
-    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-}
 
 
 class TlsError(Exception):
@@ -55,14 +50,8 @@ class Tls:
 
     def _build(self) -> ssl.SSLContext:
         settings = self._settings
-        verify = _VERIFY.get(settings.client_auth_type)
-        if verify is None:
-            raise TlsError(
-                f"client_auth_type {settings.client_auth_type} asks for certificates without checking them, which "
-                "Python's TLS cannot do: use VerifyClientCertIfGiven or RequireAndVerifyClientCert"
-            )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
             # A key with a passphrase must not make the daemon ask for it on a terminal.
@@ -72,5 +61,5 @@ class Tls:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
             raise TlsError(f"{' or '.join(self._files)} cannot be used: {reason}") from error
-        context.verify_mode = verify
+        context.verify_mode = ssl.CERT_REQUIRED if settings.client_ca_file else ssl.CERT_NONE
         return context

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
 from megatron_monitor.system.asking import Asking
@@ -20,6 +19,8 @@ from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
 
 _MOST: Final = 8 << 20  # bytes of a reply: a job on ten thousand nodes takes some 20 KiB, and many are asked about
+TIMEOUT: Final = 20.0
+"""Seconds of one call: a controller that is being restarted answers within its own 10 s, or not at all."""
 _WAITING: Final = 64  # calls: a minute of those that come a second
 _AT_ONCE: Final = 250  # jobs in one call: half a second of a controller that answers
 _PROMPTS: Final = re.compile("^(?:scontrol: )+")
@@ -30,31 +31,24 @@ VARIABLES: Final = {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _log = logging.getLogger(__name__)
 
 
-def program(settings: SlurmSettings, name: str) -> str | None:
-    """The path of one of Slurm's clients; None where there is none."""
-    return shutil.which(name, path=settings.directory)
+def look_up(clock: Clock, question: JobQuestion) -> JobAnswered:
+    """Ask now, within TIMEOUT."""
+    return look_up_all(clock, [question])[0]
 
 
-def look_up(settings: SlurmSettings, clock: Clock, question: JobQuestion) -> JobAnswered:
-    """Ask now, within the timeout."""
-    return look_up_all(settings, clock, [question])[0]
-
-
-def look_up_all(settings: SlurmSettings, clock: Clock, questions: Sequence[JobQuestion]) -> list[JobAnswered]:
-    """Ask now, about many jobs at once: one call of each client for up to _AT_ONCE, each within the timeout."""
+def look_up_all(clock: Clock, questions: Sequence[JobQuestion]) -> list[JobAnswered]:
+    """Ask now, about many jobs at once: one call of each client for up to _AT_ONCE, each within TIMEOUT."""
     answers: list[JobAnswered] = []
     for account in (False, True):
         of_kind = [one for one in questions if one.account is account]
         for begin in range(0, len(of_kind), _AT_ONCE):
-            answers += _ask(settings, clock, of_kind[begin : begin + _AT_ONCE], account=account)
+            answers += _ask(clock, of_kind[begin : begin + _AT_ONCE], account=account)
     return answers
 
 
-def _ask(
-    settings: SlurmSettings, clock: Clock, questions: Sequence[JobQuestion], *, account: bool
-) -> list[JobAnswered]:
+def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> list[JobAnswered]:
     name = "sacct" if account else "scontrol"
-    path, jobs = program(settings, name), [one.job for one in questions]
+    path, jobs = shutil.which(name), [one.job for one in questions]
     if path is None:
         return [JobAnswered(one, problem=f"there is no {name} here") for one in questions]
     given = ""
@@ -64,7 +58,7 @@ def _ask(
         command = [path, "show", "job", "-o", jobs[0]]
     else:  # it takes one id as an argument, and any number of commands
         command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
-    finished = run(command, clock, settings.timeout, _MOST, VARIABLES, given=given.encode())
+    finished = run(command, clock, TIMEOUT, _MOST, VARIABLES, given=given.encode())
     lines = [_PROMPTS.sub("", line) for line in finished.output.decode("utf-8", "replace").splitlines()]
     return [_answer(one, finished, lines, single=len(jobs) == 1) for one in questions]
 
@@ -91,9 +85,9 @@ def _answer(question: JobQuestion, finished: Finished, lines: Sequence[str], *, 
 class SlurmClient(Asking[list[JobQuestion], list[JobAnswered]]):
     """Those that are due together are asked together. Without `scontrol` nothing is ever asked: see `available`."""
 
-    def __init__(self, settings: SlurmSettings, clock: Clock) -> None:
-        super().__init__("slurm", lambda asked: look_up_all(settings, clock, asked), _unanswered, _WAITING)
-        self.available = settings.enabled and program(settings, "scontrol") is not None
+    def __init__(self, clock: Clock) -> None:
+        super().__init__("slurm", lambda asked: look_up_all(clock, asked), _unanswered, _WAITING)
+        self.available = shutil.which("scontrol") is not None
         """Whether there is anybody to ask."""
 
 

@@ -17,12 +17,12 @@ class SlurmJobs(Extension):
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core, self._clock = core, clock
         self._jobs = Jobs(core.config.slurm)
-        self._client = SlurmClient(core.config.slurm, clock)
+        self._client = SlurmClient(clock)
 
     def configure(self, config: Config) -> None:
         """Ask by the new settings; answers to old questions are not waited for."""
         self._client.stop()
-        self._jobs, self._client = Jobs(config.slurm), SlurmClient(config.slurm, self._clock)
+        self._jobs, self._client = Jobs(config.slurm), SlurmClient(self._clock)
 
     def look(self, now: float) -> None:
         """Take answers, then ask what is due."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.config.inputs import SlurmSettings
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source
 from megatron_monitor.identity import candidate, differs
@@ -69,7 +69,7 @@ class Jobs:
     def questions(
         self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float, wanted: Container[str] = ()
     ) -> list[JobQuestion]:
-        """Those that are due; each is asked once. `wanted`: runs of which a policy has to know, though they end."""
+        """Those that are due; each is asked once. `wanted`: runs that a remediation asks of, though they end."""
         if 0.0 <= now - self._looked_at < _UNTIL_ASKED or now < self._silent_until:
             return []
         self._looked_at = now

@@ -92,8 +92,8 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
 def test_the_login_nodes_configuration_is_good() -> None:
     """Loaded by the daemon's own reader; requeued jobs are one run."""
     config = load(DEPLOY / "slurm" / "login-node.yaml")
-    acting = load(DEPLOY / "slurm" / "policies.yaml")
-    assert all(policy.dry_run for policy in acting.policies)
+    acting = load(DEPLOY / "slurm" / "remediations.yaml")
+    assert all(one.dry_run for one in acting.remediations)
     assert (DEPLOY / "slurm" / "dump-stacks.sh").stat().st_mode & 0o111
     names = {named(path, config.runs).name for path in ("/shared/logs/tr11/17.out", "/shared/logs/tr11/18.err")}
     assert names == {"tr11"}

@@ -88,7 +88,7 @@ def test_what_a_cluster_asks_for_is_a_value(chart: Path) -> None:
     assert {"name": "hook", "mountPath": "/hook"} in pod["containers"][0]["volumeMounts"]
     board = made["ConfigMap", "megatron-monitor", "megatron-dashboard-fleet"]
     assert board["metadata"]["annotations"] == {"grafana_folder": "Ours"}
-    other = rendered(chart, *BARE, "--set", "config.follow.poll_interval=2s")
+    other = rendered(chart, *BARE, "--set", "config.poll_interval=2s")
     changed = other[MONITOR]["spec"]["template"]["metadata"]["annotations"]
     # another configuration: the pods are started anew
     assert changed["checksum/config"] != template["metadata"]["annotations"]["checksum/config"]
@@ -157,17 +157,17 @@ def test_who_may_push_is_asked(chart: Path) -> None:
     a claim of the site's own, and where the monitor runs.
     """
     made = rendered(
-        chart, "--set", "secretConfig=true,config.intake.auth.basic_auth_users.node=$2y$hash,storage.claim=mine",
+        chart, "--set", "secretConfig=true,config.receiver.basic_auth_users.node=$2y$hash,storage.claim=mine",
         "--set", "monitor.nodeSelector.a=b", *BARE,
     )  # fmt: skip
     config = loaded(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
-    assert config["intake"]["auth"]["basic_auth_users"] == {"node": "$2y$hash"}
+    assert config["receiver"]["basic_auth_users"] == {"node": "$2y$hash"}
     judge = made[MONITOR]["spec"]["template"]["spec"]
     assert judge["nodeSelector"] == {"a": "b"}
     assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in judge["volumes"]
     assert {"name": "config", "secret": {"secretName": "megatron-monitor"}} in judge["volumes"]
     assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
-    assert judge["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "intake"}
+    assert judge["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "receiver"}
     assert judge["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/-/healthy"  # the page asks nobody
     closed = rendered(chart, *BARE, "--set", "config.web.basic_auth_users.me=$2y$hash")
     (container,) = closed[MONITOR]["spec"]["template"]["spec"]["containers"]

@@ -27,7 +27,7 @@ class Receiver:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        config = followed(load("intake: {listen: 127.0.0.1:1}"), str(directory))
+        config = followed(load("receiver: {listen: 127.0.0.1:1}"), str(directory))
         self.door = Door(config, "127.0.0.1", 0, str(directory), SystemClock())
         self.door.open()
         self.requests = 0

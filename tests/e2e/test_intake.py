@@ -61,8 +61,8 @@ def test_each_line_once_and_a_hang_under_a_living_agent(start: Start, tmp_path: 
     while its agent lives: that is told. The agent stops, too: nothing more is.
     """
     port = free_port()
-    settings = [f"intake.listen=127.0.0.1:{port}", f"state_dir={tmp_path / 'state'}", "intake.heartbeat.every=300ms"]
-    settings += [f"detectors.hang.minimum={BUDGET}s", "stop_wait=0s"]
+    settings = [f"receiver.listen=127.0.0.1:{port}", f"state_dir={tmp_path / 'state'}"]
+    settings += [f"detectors.hang.minimum={BUDGET}s", "shutdown_grace_period=0s"]
 
     def begin() -> RunningDaemon:
         daemon = start(*(part for setting in settings for part in ("--set", setting)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.config.intake import KafkaSettings
+from megatron_monitor.config.inputs import KafkaSettings
 from megatron_monitor.kafka.state import Reader, StateRecord
 from tests.kafka_broker import broker, loki, produce
 from tests.lines import line
@@ -37,10 +37,10 @@ def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         page = f"127.0.0.1:{free_port()}"
         told.mkdir(exist_ok=True)
         write = ["sh", "-c", f'name=$(mktemp {told}/XXXXXX); cat > "$name"; mv "$name" "$name.json"']
-        kafka = {"bootstrap": [address], "topic": topic, "group": topic, "state_topic": f"{topic}-state"}
+        kafka = {"bootstrap": [address], "topic": topic, "group": topic}
         settings = [
             f"kafka={json.dumps(kafka)}",
-            f"state_dir={tmp_path / page.rpartition(':')[2]}", "stop_wait=0s",
+            f"state_dir={tmp_path / page.rpartition(':')[2]}", "shutdown_grace_period=0s",
             f"notifiers={json.dumps([{'type': 'command', 'name': 'file', 'command': write}])}",
         ]  # fmt: skip
         options = [part for setting in settings for part in ("--set", setting)]
@@ -136,7 +136,7 @@ def test_a_topic_without_keys_is_refused(
 
 def test_who_had_the_partition_before_writes_nothing_any_more(address: str) -> None:
     """And the newest record is found behind what other transactions left."""
-    settings = KafkaSettings(bootstrap=(address,), topic="fenced", group="fenced", state_topic="fenced-state")
+    settings = KafkaSettings(bootstrap=(address,), topic="fenced", group="fenced")
     old, new = StateRecord(settings, 1, "http://old/"), StateRecord(settings, 1, "http://new/")
     assert old.open() == b""
     assert old.write(b"one")

@@ -105,7 +105,7 @@ def test_the_page_moves_with_the_run_without_loading_anew(browser: Browser, star
     """New lines, a new run, an end: shown within seconds in the same document, and a lost daemon is told."""
     log = tmp_path / "train.log"
     log.write_text("".join(line(number) for number in range(1, 9)))
-    daemon = start(str(tmp_path / "*.log"), "--set", "follow.discovery_interval=0.5s")
+    daemon = start(str(tmp_path / "*.log"), "--set", "poll_interval=25ms")
     daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
     page = opened(browser, f"http://{daemon.address}/")
     page.evaluate("window.marker = document.querySelector('tr[data-run=train]')")

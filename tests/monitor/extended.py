@@ -3,7 +3,7 @@
 from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Runtime
 from megatron_monitor.extensions import extend
-from megatron_monitor.hands.extension import Remediation
+from megatron_monitor.hands.extension import Remediator
 from megatron_monitor.node_statistics.extension import NodeStatistics
 from megatron_monitor.slurm.extension import SlurmJobs
 from megatron_monitor.system.clock import SystemClock
@@ -21,9 +21,9 @@ def slurm(core: Core) -> SlurmJobs:
     return found
 
 
-def remediation(core: Core) -> Remediation:
+def remediation(core: Core) -> Remediator:
     """What acts by policies."""
-    (found,) = (one for one in core.extensions if isinstance(one, Remediation))
+    (found,) = (one for one in core.extensions if isinstance(one, Remediator))
     return found
 
 

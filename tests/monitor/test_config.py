@@ -89,7 +89,7 @@ def test_config_yaml_has_no_key_without_a_comment() -> None:
 def test_examples_of_config_yaml_are_valid() -> None:
     """Whoever takes the # away before the examples gets a configuration that loads."""
     text = uncommented((ROOT / "config.yaml").read_text("utf-8"))
-    config = load(text, ["intake.listen=127.0.0.1:9844"])  # without it the entry with labels says so
+    config = load(text, ["receiver.listen=127.0.0.1:9844"])  # without it the entry with labels says so
     assert [watch.name for watch in config.runs] == ["tr11-176B", None, "{namespace}/{job}"]
     assert [pattern.kind for pattern in config.patterns] == ["value", "progress", "failure"]
     assert [notifier.name for notifier in config.notifiers] == [
@@ -208,7 +208,7 @@ def test_any_value_at_any_key_gives_a_configuration_or_problems(values: dict[str
 
 def test_null_blocks_are_defaults() -> None:
     """A block whose lines are all commented out is null in YAML and means its default."""
-    assert load("runs:\ndetectors:\n  hang:\nfollow:\nnotifiers:\nweb:\n") == default_config()
+    assert load("runs:\ndetectors:\n  hang:\nslurm:\nnotifiers:\nweb:\n") == default_config()
 
 
 def test_null_scalar_is_an_error() -> None:

@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> Path:
     (tmp_path / "dialects").mkdir()
     (tmp_path / "dialects" / "ours.yaml").write_text(OWN % "2.5")
     path = tmp_path / "config.yaml"
-    path.write_text("dialects: [dialects]\n")
+    path.write_text("formats: [dialects]\n")
     return path
 
 

@@ -41,19 +41,19 @@ done
 """
 CONFIG = """
 runs: [{{paths: ['{directory}/logs/{who}-*.out']}}]
-slurm: {{interval: 1s, timeout: 10s}}
+slurm: {{interval: 1s}}
 detectors: {{hang: {{minimum: 5s}}}}
-policies:
+remediations:
   - name: anew
     incidents: [hang, crash]
     runs: ['{who}-new*']
-    lasting: 1s
+    for: 1s
     dry_run: false
     actions: [{{type: cancel}}, {{type: resubmit, command: ['{directory}/{script}', '{who}']}}]
   - name: again
     incidents: [hang, crash]
     runs: ['{who}-again*']
-    lasting: 1s
+    for: 1s
     dry_run: false
     actions: [{{type: requeue}}]
 """

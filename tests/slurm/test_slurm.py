@@ -23,11 +23,11 @@ runs:
   - {{paths: ['{directory}/silent/*.log']}}
 slurm: {{interval: 2s}}
 detectors: {{hang: {{minimum: 20s}}}}
-policies:
+remediations:
   - name: without-the-node
     incidents: [hang, crash]
     runs: [handled]
-    lasting: 1s
+    for: 1s
     dry_run: false
     actions:
       - {{type: dump_stacks, command: ['{dump}'], directory: '{directory}/stacks', timeout: 60s}}
@@ -36,7 +36,7 @@ policies:
   - name: would-cancel
     incidents: [crash]
     runs: ['*node_down*']
-    lasting: 0s
+    for: 0s
     actions: [{{type: notify, to: [nobody]}}]
 notifiers:
   - {{type: command, name: nobody, command: ['/bin/true']}}

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from megatron_monitor.config import Config, Watch, default_config
-from megatron_monitor.config.intake import IntakeSettings, Spool
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from megatron_monitor.incidents import Transition
+from megatron_monitor.intake.labels import followed
 from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
 from megatron_monitor.units import LONGEST_SECONDS
@@ -403,9 +403,7 @@ def test_patterns_that_find_nothing() -> None:
     config = Config(runs=(Watch(paths=("/l/*.out", "/m/a.log", "/d", "/x/**/*.log")),))
     assert unmatched(config, ["/l/x.out", "/d/sub/y.log"]) == ["/m/a.log", "/x/**/*.log"]
     assert unmatched(config, ["/l/x.out", "/m/a.log", "/d/y.log", "/x/y/z.log"]) == []
-    pushed = Config(
-        runs=(Watch(paths=("/spool/**/*.log", "/spools/*")),), intake=IntakeSettings(spool=Spool(directory="/spool"))
-    )
+    pushed = followed(Config(runs=(Watch(paths=("/spool/x.log", "/spools/*")),)), "/spool")
     assert unmatched(pushed, []) == ["/spools/*"]
 
 

@@ -19,9 +19,9 @@ from tests.monitor.slurm.site import PATH, Site, shown
 from tests.plain import decode, encode
 from tests.programs import wait
 
-REQUEUE = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: requeue}]}"
+REQUEUE = "{name: p, incidents: [hang, crash], for: 30s, dry_run: false, actions: [{type: requeue}]}"
 RESUBMIT = (
-    "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: dump_stacks, command: "
+    "{name: p, incidents: [hang, crash], for: 30s, dry_run: false, actions: [{type: dump_stacks, command: "
     "[/opt/d]}, {type: cancel}, {type: resubmit, command: [train.sbatch, --size=7b]}]}"
 )
 
@@ -41,7 +41,7 @@ class Handy(Site):
         self.begun, self.stuck = False, ""
         """Whether the new job has begun, and why it cannot."""
         self.disk = True
-        super().__init__(PATH, 1000, 5, f"policies=[{policy}]", "slurm.interval=20s", *settings)
+        super().__init__(PATH, 1000, 5, f"remediations=[{policy}]", "slurm.interval=20s", *settings)
 
     def wait(self, seconds: float) -> None:
         """Time passes, and the loop turns."""
@@ -120,7 +120,7 @@ def test_a_hang_that_lasts_is_requeued_once() -> None:
     assert (order.job, order.job_restarts, order.over, order.check) == ("1234", 0, False, True)
     site.wait(2)
     (message,) = site.said
-    assert message.transition.summary == "policy p, hang, job 1234: requeue done (done)"
+    assert message.transition.summary == "remediation p, hang, job 1234: requeue done (done)"
     assert message.transition.evidence["actions"] == ["requeue: scontrol requeue 1234: done"]
     site.wait(3600)
     assert site.orders == []
@@ -135,7 +135,7 @@ def test_a_dry_run_shows_the_commands_and_does_nothing() -> None:
     site.wait(600)
     assert site.orders == []
     (message,) = site.said
-    assert message.transition.summary == "policy p (dry run), hang, job 1234: would run scontrol requeue 1234"
+    assert message.transition.summary == "remediation p (dry run), hang, job 1234: would run scontrol requeue 1234"
     assert site.fired("hang")[0].evidence["actions"] == ["p: would run in 30 s: scontrol requeue 1234"]
 
 
@@ -217,7 +217,8 @@ def test_nothing_is_done_twice_after_a_crash() -> None:
     site.wait(110)
     assert len(site.orders) == 1
     saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
-    core = extended(Core(load("", ["runs=[{name: r, paths: [/l/*]}]", f"policies=[{REQUEUE}]", "slurm.interval=20s"])))
+    settings = ["runs=[{name: r, paths: [/l/*]}]", f"remediations=[{REQUEUE}]", "slurm.interval=20s"]
+    core = extended(Core(load("", settings)))
     core.restore(saved)
     again = remediation(core)
     again.saved = 10**9
@@ -307,9 +308,9 @@ def test_without_a_state_directory_nothing_is_done() -> None:
 def test_notify_goes_to_those_that_are_named() -> None:
     """After `lasting`, and without any job."""
     with pytest.raises(ConfigError, match="there is no notifier 'boss'"):
-        load("", ["policies=[{name: p, incidents: [hang], actions: [{type: notify, to: [boss]}]}]"])
+        load("", ["remediations=[{name: p, incidents: [hang], actions: [{type: notify, to: [boss]}]}]"])
     site = Handy(
-        "{name: p, incidents: [hang], lasting: 10m, dry_run: false, actions: [{type: notify, to: [boss]}]}",
+        "{name: p, incidents: [hang], for: 10m, dry_run: false, actions: [{type: notify, to: [boss]}]}",
         "notifiers=[{type: webhook, name: boss, url: 'http://x/'}]",
     )
     site.wait(700)
@@ -331,4 +332,4 @@ def test_notify_goes_to_those_that_are_named() -> None:
 def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> None:
     """In the configuration, not at three in the morning."""
     with pytest.raises(ConfigError, match=message):
-        load("", [f"policies=[{{name: p, incidents: [hang], actions: {actions}}}]"])
+        load("", [f"remediations=[{{name: p, incidents: [hang], actions: {actions}}}]"])

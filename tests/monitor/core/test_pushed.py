@@ -19,7 +19,7 @@ class Pushed(Following):
     """Streams of agents: what each carries lies in a file of the spool. Nothing is held back unless it says so."""
 
     def __init__(self, *nodes: str) -> None:
-        super().__init__("intake.listen=127.0.0.1:1", owner=None)
+        super().__init__("receiver.listen=127.0.0.1:1", owner=None)
         self.heard = dict.fromkeys(nodes, self.now)
         self.silent: dict[str, float] = {}
 

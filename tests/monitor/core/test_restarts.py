@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.config.slurm import SlurmSettings
 from megatron_monitor.hands.record import ASK, Order, StepDone
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import look_up_all
@@ -13,7 +12,7 @@ from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy
 from tests.monitor.extended import remediation, slurm
-from tests.monitor.slurm.site import NOW, shown
+from tests.monitor.slurm.site import NOW, clients_in, shown
 
 CRASH = "{name: p, incidents: [crash], dry_run: false, actions: [{type: requeue}]}"
 OTHER = "/l/other.log"
@@ -138,7 +137,7 @@ def test_a_job_that_is_still_ending_is_waited_for() -> None:
 
 def test_a_crash_is_acted_on_with_the_values_as_shipped() -> None:
     """E: Slurm says FAILED at the crash, is asked once a minute, and the policy waits five: it acts all the same."""
-    site = Handy(CRASH, "slurm.interval=60s", "slurm.timeout=20s")
+    site = Handy(CRASH, "slurm.interval=60s")
     site.job = {"state": "FAILED", "EndTime": int(site.now), "ExitCode": "1:0"}
     site.say("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, internal error\n")
     site.say("srun: error: n-01: task 0: Exited with exit code 1\n")
@@ -310,7 +309,7 @@ def test_a_slow_answer_about_the_job_before_is_dropped() -> None:
 def test_two_running_jobs_that_write_one_log_are_told() -> None:
     """Both append to it: one of them may hang unseen, and no policy acts. A chain's link that is over is no other."""
     for state, told in (("RUNNING", 1), ("CANCELLED", 0), ("PENDING", 0)):
-        site = Handy("{name: p, incidents: [hang], lasting: 30s, actions: [{type: cancel}]}")
+        site = Handy("{name: p, incidents: [hang], for: 30s, actions: [{type: cancel}]}")
         site.other = {"job": 1300, "state": state, "EndTime": int(site.now) + 50, "StartTime": NOW, "Restarts": 0}
         for job, first in ((1300, 3), (1234, 4)):
             site.say(f"SLURM_JOB_ID={job}\n")
@@ -321,7 +320,7 @@ def test_two_running_jobs_that_write_one_log_are_told() -> None:
         assert site.core.runs["r"].state.beside == ("1300" if told else "")
 
 
-def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path) -> None:
+def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads its commands; what it does not know of some says nothing of the others."""
     replies = {str(job): shown(job).strip() for job in range(1000, 1600)}
     for number in ("1003", "1004"):
@@ -331,9 +330,9 @@ def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path) -> None:
     for name, text in (("scontrol", script), ("sacct", f"echo '{ACCOUNT}'")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    settings = SlurmSettings(directory=str(tmp_path))
+    clients_in(tmp_path, monkeypatch)
     questions = [JobQuestion(f"r{job}", str(job)) for job in range(1000, 1600)] + [JobQuestion("a", "77", account=True)]
-    answers = look_up_all(settings, SystemClock(), questions)
+    answers = look_up_all(SystemClock(), questions)
     assert len(list(tmp_path.glob("asked.*"))) == 3
     assert sorted(one.question.job for one in answers if one.gone) == ["1003", "1004"]
     known = {one.question.job: one.job.id for one in answers if one.job is not None}

@@ -133,12 +133,12 @@ def test_a_hang_is_waited_for_as_long_as_its_policy_says() -> None:
     assert asked(site)["verdict"] == "restart"
     armed = Handy(REQUEUE)
     armed.wait(110)
-    assert asked(armed)["reason"].startswith("policy p is at work: hung")
+    assert asked(armed)["reason"].startswith("remediation p is at work: hung")
 
 
 def test_a_policy_that_only_cancels_stops() -> None:
     """And what no policy and no restart is for is a person's: NaN goes back to the checkpoint before."""
-    site = Handy("{name: p, incidents: [hang], lasting: 30s, actions: [{type: cancel}]}")
+    site = Handy("{name: p, incidents: [hang], for: 30s, actions: [{type: cancel}]}")
     site.wait(120)
     assert asked(site)["verdict"] == "stop"
     nan = Handy(POLICY)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.config.slurm import SlurmSettings
+from megatron_monitor.hands import executor as module
 from megatron_monitor.hands.executor import Executor, LaterError
 from megatron_monitor.hands.record import ASK, LOOK, Order, StepDone
 from megatron_monitor.system.clock import SystemClock
-from tests.monitor.slurm.site import NOW, shown
+from tests.monitor.slurm.site import NOW, clients_in, shown
 from tests.programs import slack, wait
 
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
@@ -42,7 +42,7 @@ class Site:
     def __init__(self, below: Path) -> None:
         self.bin, self.wakes = below / "bin", threading.Semaphore(0)
         self.bin.mkdir()
-        self.executor = Executor(SlurmSettings(directory=str(self.bin), timeout=10.0), Stopped(), self.wakes.release)
+        self.executor = Executor(Stopped(), self.wakes.release)
         self.executor.directory, self.executor.uid = below / "stacks", 1000
         self.job()
         self.client("squeue", f"printf '{row(1234, directory='/home/ada', command=COMMAND)}'")
@@ -89,9 +89,11 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Job 1234 runs."""
-    return Site(tmp_path)
+    site = Site(tmp_path)
+    clients_in(site.bin, monkeypatch)
+    return site
 
 
 CANCEL = "cancel", ("scancel", "1234")
@@ -445,9 +447,9 @@ def test_a_program_that_is_none_of_slurms_clients_here_is_not_run(site: Site, co
     assert site.carry_out("cancel", command) == (False, f"{name} {command[1]}: there is no {name} here")
 
 
-def test_a_command_without_a_time_of_its_own_has_slurms(site: Site) -> None:
-    """`slurm.timeout`, as it is configured now."""
-    site.executor.settings = SlurmSettings(directory=str(site.bin), timeout=0.2)
+def test_a_command_without_a_time_of_its_own_has_slurms(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed then."""
+    monkeypatch.setattr(module, "TIMEOUT", 0.2)
     site.client("scancel", "exec sleep 30")
     assert "after 0.2 s" in site.carry_out(*CANCEL, check=False)[1]
 

@@ -1,16 +1,16 @@
-"""Policy, incident, job and record to a plan: each condition by itself, at its limit."""
+"""Remediation, incident, job and record to a plan: each condition by itself, at its limit."""
 
 from typing import Any
 
 import pytest
 
-from megatron_monitor.config.policies import (
+from megatron_monitor.config.remediations import (
     Action,
     Cancel,
     Drain,
     DumpStacks,
     Notify,
-    Policy,
+    Remediation,
     Requeue,
     Resubmit,
     Signal,
@@ -29,10 +29,10 @@ REQUEUE = (Requeue(),)
 KNOWN = Facts(proven=True, owners=frozenset({1000}))
 
 
-def policy(*actions: Action, **more: Any) -> Policy:
+def policy(*actions: Action, **more: Any) -> Remediation:
     """Acts on hangs and crashes at once, really; requeues, if nothing else is said."""
-    fields: dict[str, Any] = {"incidents": ("hang", "crash"), "lasting": 0.0, "dry_run": False}
-    return Policy(**{"name": "p", "actions": actions or REQUEUE, **fields, **more})
+    fields: dict[str, Any] = {"incidents": ("hang", "crash"), "after": 0.0, "dry_run": False}
+    return Remediation(**{"name": "p", "actions": actions or REQUEUE, **fields, **more})
 
 
 def hang(**more: Any) -> Incident:
@@ -57,15 +57,16 @@ def run(state: str = "RUNNING", **more: Any) -> RunState:
 def course(*steps: Step, **more: Any) -> Course:
     """The policy has requeued an earlier launch of the run, an hour ago."""
     fields: dict[str, Any] = {
-        "number": 1, "run": "r", "policy": "p", "incident": "hang", "severity": "critical", "opened_at": NOW - 4000.0,
-        "planned_at": NOW - 3600.0, "dry_run": False, "steps": list(steps) or [Step("requeue", status="done")],
+        "number": 1, "run": "r", "remediation": "p", "incident": "hang", "severity": "critical",
+        "opened_at": NOW - 4000.0, "planned_at": NOW - 3600.0, "dry_run": False,
+        "steps": list(steps) or [Step("requeue", status="done")],
         "job": "11",
     }  # fmt: skip
     return Course(**{**fields, **more})
 
 
 def planned(
-    of: Policy | None = None,
+    of: Remediation | None = None,
     state: RunState | None = None,
     incident: Incident | None = None,
     *courses: Course,
@@ -124,7 +125,7 @@ def test_each_condition_of_a_policy_counts(of: dict[str, Any], incident: dict[st
 
 
 @pytest.mark.parametrize(
-    ("lasting", "since", "watched", "at"),
+    ("after", "since", "watched", "at"),
     [
         (300.0, OPENED + 5.0, 0.0, OPENED + 305.0),
         (0.0, OPENED, 0.0, OPENED),
@@ -134,10 +135,10 @@ def test_each_condition_of_a_policy_counts(of: dict[str, Any], incident: dict[st
     ],
 )
 def test_a_plan_is_due_when_the_trouble_was_watched_for_so_long(
-    lasting: float, since: float, watched: float, at: float
+    after: float, since: float, watched: float, at: float
 ) -> None:
     """A daemon that came back into it watches for a minute at least; one that saw it begin does not."""
-    assert planned(policy(lasting=lasting), since=since, watched=watched).at == at
+    assert planned(policy(after=after), since=since, watched=watched).at == at
 
 
 # --- why nothing is done --------------------------------------------------------------------------------------------
@@ -165,8 +166,8 @@ def test_a_run_of_which_a_file_cannot_be_read_is_left_alone(trouble: dict[str, A
 def test_only_one_policy_is_at_work_on_a_run() -> None:
     """Another waits until the first has done all its steps; what other runs go through is no matter."""
     waits = Step("cancel", status="waiting")
-    assert planned(None, None, None, course(waits, policy="q")).why_not == "another policy is at work"
-    assert planned(None, None, None, course(waits, policy="q", run="other")).why_not == ""
+    assert planned(None, None, None, course(waits, remediation="q")).why_not == "another policy is at work"
+    assert planned(None, None, None, course(waits, remediation="q", run="other")).why_not == ""
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,9 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
         ([{}, {}], True),
         ([{}, {"planned_at": NOW - DAY + 1.0}], True),
         ([{}, {"planned_at": NOW - DAY}], False),
-        ([{}, {"policy": "q"}], True),
-        ([{}, {"policy": "q", "steps": [Step("signal", status="done")]}], False),
-        ([{}, {"policy": "q", "steps": [Step("requeue", status="skipped")]}], False),
+        ([{}, {"remediation": "q"}], True),
+        ([{}, {"remediation": "q", "steps": [Step("signal", status="done")]}], False),
+        ([{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
         ([{}, {"steps": [Step("signal", status="done")]}], True),
         ([{}, {"run": "other"}], False),
         ([{}, {"dry_run": True}], False),
@@ -193,12 +194,12 @@ def test_a_policy_acts_so_often_in_a_day(earlier: list[dict[str, Any]], why_not:
         course(*more.get("steps", ()), number=number, opened_at=0.0, **{k: v for k, v in more.items() if k != "steps"})
         for number, more in enumerate(earlier)
     ]
-    assert (planned(None, None, None, *courses).why_not == "policies have acted 2 times in 24 hours") is why_not
+    assert (planned(None, None, None, *courses).why_not == "remediations have acted 2 times in 24 hours") is why_not
 
 
 def test_what_only_signals_counts_its_own() -> None:
     """Another policy's restarts are no reason to dump no stacks."""
-    earlier = [course(number=number, policy="q") for number in range(2)]
+    earlier = [course(number=number, remediation="q") for number in range(2)]
     assert planned(policy(Signal()), None, None, *earlier).why_not == ""
 
 
@@ -223,7 +224,7 @@ def test_a_dry_run_counts_the_dry_runs() -> None:
 )
 def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[str, Any], why_not: bool) -> None:
     """Whichever policy it was. A dry run, an earlier launch, a signal and another run's course are no hindrance."""
-    fields: dict[str, Any] = {"policy": "q", "job": "12", "job_restarts": 0, **earlier}
+    fields: dict[str, Any] = {"remediation": "q", "job": "12", "job_restarts": 0, **earlier}
     steps = fields.pop("steps", [])
     made = planned(None, None, None, course(*steps, **fields))
     assert (made.why_not == "policy q has dealt with job 12") is why_not
@@ -242,7 +243,8 @@ def test_a_course_of_the_same_incident_is_not_planned_again() -> None:
     same = {"opened_at": OPENED, "job": "other"}
     record = Record([course(**same)], 0.0)
     assert plan(policy(), run(), hang(), KNOWN, record, OPENED, 0.0, NOW) is None
-    for other in ({"run": "x"}, {"policy": "q"}, {"incident": "crash"}, {"opened_at": OPENED - 1.0}, {"dry_run": True}):
+    others = ({"run": "x"}, {"remediation": "q"}, {"incident": "crash"}, {"opened_at": OPENED - 1.0}, {"dry_run": True})
+    for other in others:
         record = Record([course(**{**same, **other})], 0.0)
         assert plan(policy(), run(), hang(), KNOWN, record, OPENED, 0.0, NOW) is not None
 

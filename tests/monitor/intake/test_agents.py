@@ -53,7 +53,7 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
 def test_an_agent_names_the_run(agent: str, owner: str) -> None:
     """By the label of each operator: the owner in its namespace, the agent, the pod."""
     labels = known(labels_of(agent, owner))
-    carrier = carrier_of(labels, "", "carrier")
+    carrier = carrier_of(labels, "")
     assert (run_of(labels, ()), carrier, is_heartbeat(labels)) == ("ml/gpt", "n7", False)
     assert written(labels, "ml/gpt", "", carrier).head == "[pod/gpt-0-abcde/trainer] <14>1 - n7 log - - - "
 

@@ -40,7 +40,7 @@ class Running:
     """A door that is open, its spool and its clock."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
-        config = load(f"intake:\n  listen: 127.0.0.1:1\n  {settings}")
+        config = load(f"receiver:\n  listen: 127.0.0.1:1\n  {settings}")
         self.directory, self.clock = directory, ManualClock()
         self.door = Door(followed(config, str(directory)), "127.0.0.1", 0, str(directory), self.clock)
         self.door.server.start()
@@ -167,7 +167,7 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
 
 def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
     """Beyond its bytes, streams or runs it is told to try later; the other tenants are taken."""
-    one = running("tenants: {max_bytes_per_second: 100B, max_streams: 3, max_runs: 2}")
+    one = running("max_bytes_per_second: 100B\n  max_runs: 2")
     flood = JSON | {"X-Scope-OrgID": "flood"}
     answers = [one.send(LOKI, loki("a" * 500, str(number)), flood) for number in range(4)]
     assert [status for status, _, _ in answers] == [204, 204, 429, 429]
@@ -177,11 +177,12 @@ def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
     assert one.status(LOKI, loki("a" * 500, "later"), flood) == 204
     one.clock.advance(60.0)
     small = JSON | {"X-Scope-OrgID": "small"}
-    labels = [{"run": "x", "pod": "0"}, {"run": "y"}, {"run": "z"}, {"run": "x", "pod": "1"}, {"run": "x", "pod": "2"}]
-    assert [one.status(LOKI, loki("a", labels=some), small) for some in labels] == [204, 204, 429, 204, 429]
+    streams = [{"run": "x", "pod": str(pod)} for pod in range(20)]  # ten a run
+    labels = [streams[0], {"run": "y"}, {"run": "z"}, *streams[1:]]
+    assert [one.status(LOKI, loki("a", labels=some), small) for some in labels] == [204, 204, 429, *[204] * 18, 429]
     assert one.status(LOKI, loki("b", labels=labels[0]), small) == 204
     one.clock.advance(3601.0)  # pods come and go: those that write no more have no share
-    assert [one.status(LOKI, loki("c", labels=some), small) for some in labels[2:]] == [204, 204, 204]
+    assert [one.status(LOKI, loki("c", labels=some), small) for some in (labels[2], streams[-1])] == [204, 204]
 
 
 def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:

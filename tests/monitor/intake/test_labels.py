@@ -32,7 +32,7 @@ def test_the_run_is_the_owner_by_default(labels: dict[str, str], run: str) -> No
 def test_runs_of_the_configuration() -> None:
     """The first entry of which all patterns match names the run; others are not watched then."""
     config = load(
-        "intake: {listen: 127.0.0.1:1}\nruns:\n- labels: {namespace: 'train-*', job: '*'}\n"
+        "receiver: {listen: 127.0.0.1:1}\nruns:\n- labels: {namespace: 'train-*', job: '*'}\n"
         "  name: '{namespace}/{job_name|job}'\n- labels: {app: sweep}\n- paths: [/logs/*.out]\n"
     )
     named = {
@@ -59,8 +59,8 @@ def test_runs_of_the_configuration() -> None:
 )
 def test_the_file_is_found_and_gives_the_run_back(run: str, told: str | None) -> None:
     """Whatever labels say, the file lies below the spool, and its path names the run, and the agent."""
-    config = followed(load("intake: {listen: 127.0.0.1:1}"), "/spool")
-    carrier = carrier_of({"carrier": "node/7"}, "", "carrier")
+    config = followed(load("receiver: {listen: 127.0.0.1:1}"), "/spool")
+    carrier = carrier_of({"carrier": "node/7"}, "")
     place = written({"pod": "p"}, run, "", carrier)
     path = f"/spool/{place.name}.log"
     assert ".." not in path.split("/")
@@ -86,7 +86,7 @@ def test_streams_are_writers() -> None:
     ]
     assert len({first.name, *(one.name for one in others)}) == 4
     assert others[-1].run == "team-a/gpt"
-    assert carrier_of(labels | {"carrier": "n"}, "team-a", "carrier") != carrier_of({"carrier": "n"}, "", "carrier")
+    assert carrier_of(labels | {"carrier": "n"}, "team-a") != carrier_of({"carrier": "n"}, "")
 
 
 def test_the_head_tells_who_wrote_the_line() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.config.intake import Spool as Settings
 from megatron_monitor.intake import spool as module
 from megatron_monitor.intake.carriers import Carriers
 from megatron_monitor.intake.labels import Written
@@ -19,9 +18,9 @@ STREAM = Written("gpt", "gpt/node7~1", "[pod/gpt-0/t] ")
 HEAD = "2026-04-24T03:06:40.000000000Z [pod/gpt-0/t] "
 
 
-def opened(directory: Path, **settings: int) -> Spool:
+def opened(directory: Path, total: int = 1 << 30, per_stream: int = 1 << 26) -> Spool:
     """A spool that is open."""
-    spool = Spool(directory / "spool", Settings(**settings), lambda: None)
+    spool = Spool(directory / "spool", total, lambda: None, per_stream)
     spool.open(NOW)
     return spool
 

@@ -1,6 +1,11 @@
 """A run that is a Slurm job: its core, and what `scontrol show job -o` prints of it (22.05, times in Unix seconds)."""
 
+import shutil
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from megatron_monitor.incidents import Transition
 from megatron_monitor.slurm import JobAnswered, JobQuestion
@@ -67,3 +72,8 @@ class Site(Following):
     def fired(self, kind: str) -> list[Transition]:
         """Incidents of a kind that a person was told of."""
         return [one for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]
+
+
+def clients_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's clients are looked for there alone."""
+    monkeypatch.setattr(shutil, "which", partial(shutil.which, path=str(directory)))

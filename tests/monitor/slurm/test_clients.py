@@ -4,23 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.config.slurm import SlurmSettings
-from megatron_monitor.slurm import JobQuestion
+from megatron_monitor.slurm import JobQuestion, client
 from megatron_monitor.slurm.client import look_up
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
+from tests.monitor.slurm.site import clients_in
 from tests.programs import slack
 
 CLOCK = SystemClock()
 ASKED = JobQuestion("r", "1234")
 
 
-def script(directory: Path, name: str, text: str) -> SlurmSettings:
+@pytest.fixture(autouse=True)
+def _short_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the test's own directory; they have half a second."""
+    monkeypatch.setattr(client, "TIMEOUT", 0.5)
+    clients_in(tmp_path, monkeypatch)
+
+
+def script(directory: Path, name: str, text: str) -> None:
     """A client that is this shell script."""
     path = directory / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    return SlurmSettings(directory=str(directory), timeout=0.5)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +44,9 @@ def script(directory: Path, name: str, text: str) -> SlurmSettings:
 )  # fmt: skip
 def test_a_client_that_misbehaves_is_a_problem_in_words(tmp_path: Path, text: str, problem: str) -> None:
     """Within its time, whatever it prints and whatever it leaves behind."""
-    settings = script(tmp_path, "scontrol", text)
+    script(tmp_path, "scontrol", text)
     began = CLOCK.monotonic()
-    answer = look_up(settings, CLOCK, ASKED)
+    answer = look_up(CLOCK, ASKED)
     assert answer.job is None
     assert problem in answer.problem
     assert CLOCK.monotonic() - began < slack(20.0)
@@ -48,13 +54,13 @@ def test_a_client_that_misbehaves_is_a_problem_in_words(tmp_path: Path, text: st
 
 def test_a_job_that_slurm_has_forgotten_is_gone(tmp_path: Path) -> None:
     """It answers: that is no failure of Slurm."""
-    settings = script(tmp_path, "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert look_up(settings, CLOCK, ASKED).gone
+    script(tmp_path, "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert look_up(CLOCK, ASKED).gone
 
 
-def test_without_clients_nothing_is_asked(tmp_path: Path) -> None:
+def test_without_clients_nothing_is_asked() -> None:
     """Nor done."""
-    assert look_up(SlurmSettings(directory=str(tmp_path)), CLOCK, ASKED).problem == "there is no scontrol here"
+    assert look_up(CLOCK, ASKED).problem == "there is no scontrol here"
 
 
 def test_arguments_are_no_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +69,7 @@ def test_arguments_are_no_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SBATCH_PARTITION", "gpu")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     mine = tmp_path / "mine"
-    settings = script(tmp_path, "scontrol", 'printf "%s|" "$@"; echo "$SLURM_JOB_ID$SBATCH_PARTITION$SLURM_CONF"')
-    done = run([f"{settings.directory}/scontrol", f"$(touch {mine})", "; reboot"], CLOCK, 5.0, 1000)
+    script(tmp_path, "scontrol", 'printf "%s|" "$@"; echo "$SLURM_JOB_ID$SBATCH_PARTITION$SLURM_CONF"')
+    done = run([f"{tmp_path}/scontrol", f"$(touch {mine})", "; reboot"], CLOCK, 5.0, 1000)
     assert done.output.decode() == f"$(touch {mine})|; reboot|/etc/slurm.conf\n"
     assert not mine.exists()

@@ -1,8 +1,9 @@
-"""The keys of `policies:`: when what is done. Each default errs towards doing nothing."""
+"""The keys of `remediations:`: when what is done. Each default errs towards doing nothing."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, get_args
 
+import msgspec
 from msgspec import Meta, Struct
 
 from megatron_monitor import scalars
@@ -76,7 +77,7 @@ def restarts(actions: Sequence[Action]) -> list[Requeue | Resubmit]:
     return [action for action in actions if isinstance(action, RESTARTS)]
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class Remediation(Struct, frozen=True, kw_only=True):
     """On an incident: these actions, in this order."""
 
     name: Name
@@ -95,14 +96,16 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of a crash; none: any."""
     minimum_severity: Severity = "critical"
     """An end that somebody planned is `info`: it is left alone."""
-    lasting: Seconds = 300.0
+    after: Seconds = msgspec.field(default=300.0, name="for")
     """How long the incident must have stood, and been watched: what recovers by itself does so within minutes."""
     per_day: _Count = 2
-    """Times in 24 hours that the policy acts on one run: what two restarts did not mend, a third will not."""
+    """Times in 24 hours that the remediation acts on one run: what two restarts did not mend, a third will not."""
     attempts: _Count = 3
     """Restarts without a new checkpoint; after that many the job is ended, and stays so."""
     most_excluded: Annotated[int, Meta(ge=0)] = 2
     """Nodes that are left out at most: where the evidence names more, none of them is the cause."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"lasting": "for"}
 
     @property
     def acts(self) -> bool:
