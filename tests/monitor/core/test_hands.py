@@ -280,7 +280,7 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
     """Hang after hang in job after job: two restarts a day; with ten a day, three, and then the job is cancelled."""
     for policy, expected in (
         (REQUEUE, ["requeue"] * 2),
-        (REQUEUE.replace("lasting", "per_day: 10, lasting"), ["requeue"] * 3 + ["scancel"] * 3),
+        (REQUEUE.replace("for", "per_day: 10, for"), ["requeue"] * 3 + ["scancel"] * 3),
     ):
         site = Handy(policy)
         done = []
