@@ -108,7 +108,7 @@ class Handy(Site):
 
 
 def test_a_hang_that_lasts_is_requeued_once() -> None:
-    """After `lasting`, once, however long it stands; the message that it hangs says what will be done."""
+    """After `for`, once, however long it stands; the message that it hangs says what will be done."""
     site = Handy()
     site.wait(75)
     (hang,) = site.fired("hang")
@@ -306,7 +306,7 @@ def test_without_a_state_directory_nothing_is_done() -> None:
 
 
 def test_notify_goes_to_those_that_are_named() -> None:
-    """After `lasting`, and without any job."""
+    """After `for`, and without any job."""
     with pytest.raises(ConfigError, match="there is no notifier 'boss'"):
         load("", ["remediations=[{name: p, incidents: [hang], actions: [{type: notify, to: [boss]}]}]"])
     site = Handy(
