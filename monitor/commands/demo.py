@@ -20,7 +20,6 @@ _ITERATIONS = 240
 _SECONDS = 0.25
 _SETTINGS = (
     "log_level=info",
-    "slurm.enabled=false",
     "detectors.hang={minimum: 3s, saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}",
 )
 
