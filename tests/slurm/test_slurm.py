@@ -59,7 +59,7 @@ class Site(NamedTuple):
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What policies did to the run."""
-        return [item for item in self.run(name)["history"] if item["summary"].startswith("policy ")]
+        return [item for item in self.run(name)["history"] if item["summary"].startswith("remediation ")]
 
 
 @pytest.fixture(scope="module")

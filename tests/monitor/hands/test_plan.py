@@ -166,7 +166,7 @@ def test_a_run_of_which_a_file_cannot_be_read_is_left_alone(trouble: dict[str, A
 def test_only_one_policy_is_at_work_on_a_run() -> None:
     """Another waits until the first has done all its steps; what other runs go through is no matter."""
     waits = Step("cancel", status="waiting")
-    assert planned(None, None, None, course(waits, remediation="q")).why_not == "another policy is at work"
+    assert planned(None, None, None, course(waits, remediation="q")).why_not == "another remediation is at work"
     assert planned(None, None, None, course(waits, remediation="q", run="other")).why_not == ""
 
 
@@ -227,7 +227,7 @@ def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[st
     fields: dict[str, Any] = {"remediation": "q", "job": "12", "job_restarts": 0, **earlier}
     steps = fields.pop("steps", [])
     made = planned(None, None, None, course(*steps, **fields))
-    assert (made.why_not == "policy q has dealt with job 12") is why_not
+    assert (made.why_not == "remediation q has dealt with job 12") is why_not
 
 
 def test_who_only_notifies_needs_no_job() -> None:
