@@ -146,15 +146,16 @@ class Judge:
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and return what changed. They are asked at the instant until
-        which the log was heard: what was written since may yet say another thing.
+        which the run was observed: what was written since may yet say another thing.
         """
-        heard = run.state.heard_until(now)
-        settle(run.state, heard, self._hang.exiting)
+        coverage = run.state.coverage
+        observed = now if coverage.until is None or coverage.partial else min(now, coverage.until)
+        settle(run.state, observed, self._hang.exiting)
         if run.state.launch.phase == "crashed":
             due = crash.due(run.state, self._crash)
-            if due is not None and (heard >= due or not (run.state.live or run.state.launch.doubtful)):
-                believe(run.state, heard)
-        verdicts = {} if self._is_over(run, now) else self._verdicts(run, heard)
+            if due is not None and (observed >= due or not (run.state.live or run.state.launch.doubtful)):
+                believe(run.state, observed)
+        verdicts = {} if self._is_over(run, now) else self._verdicts(run, observed)
         transitions = judge(run.book, run.state, verdicts, now, self._repeat_interval, self.events, self._hold)
         hung = run.book.open.get("hang")
         run.state.launch.hung = hung is not None and hung.severity == "critical"

@@ -71,6 +71,7 @@ class LiveCore:
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
         self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
+        self._judged_until = -math.inf
         self.carriers: Callable[[], Heard] | None = None
         """Which agents that push are heard; None: nobody can push."""
         self._took_at = float("-inf")  # monotonic seconds when messages were last taken
@@ -105,7 +106,7 @@ class LiveCore:
     def take(self, wait: float) -> float:
         """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.
         Gives the instant at which the runs can be judged: what was read until then is in the core, and the core knows
-        who did not listen.
+        what is not observed.
 
         Raises RuntimeError if a reader thread has ended by a bug.
         """
@@ -115,7 +116,7 @@ class LiveCore:
         while True:
             now = self.now()  # before the readers are asked: the monitor may be stopped between any two of these lines
             mounts = self.mounts()
-            deaf = {one.mount: now - one.unheard_seconds for one in mounts if one.unheard_seconds}
+            stopped = {one.mount: now - one.unheard_seconds for one in mounts if one.unheard_seconds}
             messages = self._inbox.get_some() if self._took_at < until else []
             if not messages:
                 break
@@ -124,14 +125,13 @@ class LiveCore:
                 self.core.handle(message, now)
             self._took_at = self.clock.monotonic()
         self._note_taken(now)
-        if now - self._taken_until > FollowSettings().lapse:  # the loop itself is behind what the readers have read
-            deaf |= {one.mount: min(self._taken_until, deaf.get(one.mount, now)) for one in mounts}
-        self.core.listen(deaf, self.carriers() if self.carriers is not None else None, now)
+        self.core.listen(stopped, now, self.carriers() if self.carriers is not None else None)
         late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
-        return now
+        self._judged_until = max(self._judged_until, min(now, self._taken_until))
+        return self._judged_until
 
     def _note_taken(self, now: float) -> None:
         """Until when all that was read is in the core."""

@@ -5,7 +5,7 @@ and the judgement only the core writes to one: its sources, which of them are un
 is live. At a tick it judges the runs that are due. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
-    hearing.py    which runs nobody listens to: mounts that do not answer, agents that are not heard
+    observing.py  which runs are observed: mounts that do not answer, agents that are stale, files that cannot be read
     ordered.py    the lines of a pushed stream, in their order
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
@@ -98,7 +98,7 @@ class Core(Watched):
         self.folding = Folding(self, belonging)
         intake = Intake(self, self.folding, belonging)
         self.handle, self._settle, self.flush = intake.handle, intake.settle, intake.flush
-        self.listen = intake.hearing.listen
+        self.listen = intake.observing.listen
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.companions import Due
 from megatron_monitor.core.counters import count_events
-from megatron_monitor.core.runs import Run, being_copied, found_again
+from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity import ALONE
@@ -154,8 +154,6 @@ class Folding:
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
-        if run.state.lost:
-            found_again(run, now)
         self._judge(run, source, entries, at, now)
         run.dirty = True
         trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.counters import count_bytes, count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
-from megatron_monitor.core.hearing import Hearing
+from megatron_monitor.core.observing import Observing
 from megatron_monitor.core.ordered import HOLD, Ordered
-from megatron_monitor.core.runs import Run, not_listened
+from megatron_monitor.core.runs import Run
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
@@ -50,7 +50,7 @@ class Intake:
         """Source -> what the system said, of all that cannot be read, a training or not."""
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
-        self.hearing = Hearing(watched, self._agent)
+        self.observing = Observing(watched, self._agent)
         self._untrained = 0  # files in which no training line was found
         self._holding: set[str] = set()  # pushed streams of which lines wait, or that are not settled
 
@@ -70,7 +70,7 @@ class Intake:
             case Unreadable() | Readable():
                 self._access(message, now)
             case Unheard():
-                self.hearing.unheard(message, now)
+                self.observing.unobserved(message, now)
             case _:
                 sources = self._watched.sources  # what is dormant was read to its end
                 known = sources.get if isinstance(message, CaughtUp) else sources.awake
@@ -81,7 +81,7 @@ class Intake:
                     self._watched.awaited[saved.run] -= 1
                     if not self._watched.sources.catching_up(saved.run):
                         for run in self._watched.runs.of_log(saved.run):
-                            self._watched.archive_or_watch(run, now, new=False)
+                            self._all_read(run, now, new=False)
 
     def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
         if not isinstance(message, CaughtUp) or not source.resumed:  # a restart on an archive changes none of its parts
@@ -116,12 +116,13 @@ class Intake:
             run.state.unreadable.pop(name, None)
         else:
             run.state.unreadable[name] = why
-        followed = (source.name for source in self._watched.sources.of_run(log))
-        self._watched.runs.note_lost(run, followed, now)
+        followed, unreadable = {source.name for source in self._watched.sources.of_run(log)}, run.state.unreadable
+        run.state.lost = bool(unreadable) and unreadable.keys() >= followed
+        self.observing.follow(run, now)
         self._watched.schedule.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
-        """Its agent is deaf for long (`why`), or is heard again."""
+        """Its agent is stale for long (`why`), or is heard again."""
         self._hears(self._watched.current(source), source.name, source.run, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
@@ -162,13 +163,13 @@ class Intake:
         return self._becomes_dormant(message.source, message.path, dormant, now)
 
     def _was_away(self, log: str, since: float, *, lost: bool) -> None:
-        """What was saved while nobody listened was not heard either. `lost`: lines may be lost, or wait where nobody
-        took them.
-        """
-        for run in self._watched.runs.of_log(log):
-            run.away_since = min(since, run.away_since or since)
+        """What was written since then was not observed. `lost`: lines may be lost, or wait where nobody took them."""
+        for run in [one for one in self._watched.runs.of_log(log) if one.state.live]:
+            run.away, coverage, stopped = True, run.state.coverage, max(since, run.state.progress_at or since)
+            coverage.until = stopped if coverage.until is None else min(coverage.until, stopped)
             if lost:
-                run.state.unheard_before = run.dated = None
+                coverage.doubtful = run.dated = None
+            self._watched.touch(log)
 
     def _drop(self, name: str) -> None:
         source = self._watched.sources.awake(name)
@@ -190,7 +191,7 @@ class Intake:
         # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
         # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
         if source.caught_up:
-            at = source.read_at = max(at, source.read_at, self.hearing.heard_again.get(source.mount, at))
+            at = source.read_at = max(at, source.read_at)
         else:
             ahead = message.mtime - message.at > _AHEAD  # no clock: it is taken for old until it grows
             at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
@@ -226,7 +227,6 @@ class Intake:
             return
         launch, steps, progress = None, (0, 0), None
         if (before := self._watched.current(source)) is not None:
-            before.state.unheard = max(0.0, before.state.unheard - before.delayed)
             launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
         for data, at in self._dated(source, due, now):
             self._folding.take(source, source.reader.feed(data), at, now)
@@ -235,13 +235,10 @@ class Intake:
         run = self._watched.current(source)
         if run is not None and run.state.launch is launch and steps[0]:
             self._note_missing(source, run, steps)
-        if run is not None and run.state.progress_at is not None:
-            delay = run.delayed
-            if run is not before or run.state.progress_at != progress:
-                delay = max(0.0, now - run.state.progress_at)
-            heard = run.state.unheard
-            not_listened(run.state, delay if source.caught_up and delay > _DELAYED else 0.0, now)
-            run.delayed = run.state.unheard - heard
+        moved_at = run.state.progress_at if run is not None else None
+        moved = moved_at is not None and (run is not before or moved_at != progress)
+        if run is not None and moved_at is not None and moved and source.caught_up and now - moved_at > _DELAYED:
+            run.state.coverage.note_progress(moved_at, now)
 
     def _note_missing(self, source: Source, run: Run, before: tuple[int, int]) -> None:
         """Iterations that were passed over since `before` (`_counted`) did not come."""
@@ -255,7 +252,7 @@ class Intake:
     def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
         """Lines that were written together, and when by our clock."""
         lines, began, at = list[bytes](), float("-inf"), source.read_at
-        offset = self._watched.wall_offset - self.hearing.behind_us(source)
+        offset = self._watched.wall_offset - self.observing.behind_us(source)
         for stamp, line in due:
             written = log_clock(stamp[:-1].decode("ascii", "replace"))
             written = now if written is None else written - offset
@@ -297,6 +294,8 @@ class Intake:
         self._folding.release(source, now)
         self._finish(source, now)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
+        if run is not None and source.name in run.state.unreadable:  # the daemon before could not read it
+            self._hears(run, source.name, source.run, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.told_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
@@ -345,7 +344,12 @@ class Intake:
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
             self._watched.schedule.request(run, save=False)  # what has changed below, or came before, is saved
-            self._watched.archive_or_watch(run, now, new=source.new)
+            self._all_read(run, now, new=source.new)
+
+    def _all_read(self, run: Run, now: float, *, new: bool) -> None:
+        """Its files were read to their ends, as far as they are known."""
+        self._watched.archive_or_watch(run, now, new=new)
+        self.observing.follow(run, now)
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)

@@ -72,15 +72,11 @@ class Run(Judged):
     """What extensions remember of it, by their names."""
     looked: Looked = field(default_factory=Looked)
     """At the flight recorder's dumps of its present trouble."""
-    away_since: float | None = None
-    """Since when nobody listened to it, until its files are read to their ends again."""
+    away: bool = False
+    """The daemon was away, and its files are not all read to their ends again."""
     dated: tuple[float, float | None, int] | None = None
     """Of a saved run, its last progress: the instant, the stamp of its line if it had one, and its iterations. None
     where lines may be missing."""
-    lost_at: float | None = None
-    """Since when it is lost from sight, as far as that is known."""
-    delayed: float = 0.0
-    """Seconds of `state.unheard` that are the delay of the last lines that were pushed."""
     shown_at: float = 0.0
     identity: dict[str, Any] = field(default_factory=dict)
     """Its job and its streams, each with the reason (belonging.py)."""
@@ -132,14 +128,14 @@ class Runs(dict[str, Run]):
             present = experiment_name(name, experiment.label)
             if present not in self:
                 state.name = present
-                state.unheard_before = state.unheard if state.deaf_since is None else None
-                run = self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
+                if state.live and state.coverage.until is None:
+                    state.coverage.doubtful = state.coverage.doubtful or 0.0
+                run = self._add(Run(state, known.book, known.archived))
                 if state.progress_at is not None:
                     run.dated = state.progress_at, state.launch.progress_clock, state.iterations_total
 
     def _add(self, run: Run) -> Run:
-        run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
-        run.state.blind_since = None
+        run.state.wall_offset = self.wall_offset
         run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
         self[run.state.name] = run
         self._of_log.add(run.log, run.state.name)
@@ -216,33 +212,26 @@ class Runs(dict[str, Run]):
         if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
             run.archived, run.state.live = True, False
 
-    def note_lost(self, run: Run, sources: Iterable[str], now: float) -> None:
-        """Its `sources` are followed: it is lost from sight where none of them can be read. That time is no silence."""
-        unreadable = run.state.unreadable
-        before, run.state.lost = run.state.lost, bool(unreadable) and unreadable.keys() >= {*sources}
-        if run.state.lost and not before:
-            run.lost_at = now
-        elif before and not run.state.lost:
-            found_again(run, now)
-
 
 def came_back(run: Run, now: float, *, all_read: bool) -> None:
     """The daemon was away and has read what was written meanwhile, as far as it knows the files yet. They prove the
     silence once they are `all_read`, where that is no progress, or has stamps of its own; not one of long: what held
     the daemon up may have held up the writer.
     """
-    state, since, run.away_since = run.state, run.away_since, None
-    if since is not None and state.live and state.progress_at is not None:
+    state, coverage, since = run.state, run.state.coverage, run.state.coverage.until
+    if run.away and since is not None:
         if now - since > _RESTART:
-            state.unheard_before = None
-        written = _stamped_meanwhile(run, state.progress_at)
+            coverage.doubtful = None
+        written = None if state.progress_at is None else _stamped_meanwhile(run, state.progress_at)
         if written is not None and 0.0 <= now - written <= _RESTART:
-            state.progress_at, state.unheard_before = written, 0.0
+            state.progress_at, coverage.missed_before, coverage.doubtful = written, coverage.missed, 0.0
         elif run.dated is not None and state.iterations_total > run.dated[2]:  # whenever it was, it was after that
-            state.progress_at = max(since, state.progress_at)
-        not_listened(state, now - max(since, state.progress_at), now)
-    if all_read and state.unheard_before is not None:
-        state.unheard, state.unheard_before = state.unheard_before, None
+            state.progress_at = max(since, state.progress_at or since)
+            coverage.note_progress(state.progress_at)
+        coverage.go_on(now)
+    run.away = False
+    if all_read:
+        coverage.prove()
 
 
 def _stamped_meanwhile(run: Run, read: float) -> float | None:
@@ -253,18 +242,6 @@ def _stamped_meanwhile(run: Run, read: float) -> float | None:
     if before is None or before[1] is None or stamp is None or stamp <= before[1]:
         return None
     return max(read, stamp + before[0] - before[1])
-
-
-def found_again(run: Run, now: float) -> None:
-    """A run that was lost from sight is read again: nobody listened meanwhile."""
-    since, run.lost_at = run.lost_at if run.lost_at is not None else run.state.read_at, now
-    not_listened(run.state, now - since, now)
-
-
-def not_listened(state: RunState, seconds: float, now: float) -> None:
-    """For so many seconds until now nobody listened to the run's log."""
-    if state.progress_at is not None:
-        state.unheard = max(0.0, min(state.unheard + max(0.0, seconds), now - state.progress_at))
 
 
 def _just_died(run: Run, now: float) -> bool:

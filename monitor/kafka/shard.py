@@ -302,7 +302,7 @@ class Shard:
             self.core.handle(Unheard(self._mount, self._unheard, wall), now)
         self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
         heard = self._carriers.heard(wall)
-        self.core.listen({self._mount: read_until} if read_until < now else {}, heard, now)
+        self.core.listen({self._mount: read_until} if read_until < now else {}, now, heard)
         self.core.read_until = read_until
         for state, many in heard.states.items():
             self.core.counts.set("carriers", many, state)

@@ -216,7 +216,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
         return False
     if launch.ending.ended and launch.ending.cut_at is None:
         return False
-    if now - state.progress_at - state.unheard < exiting_seconds:
+    if now - state.progress_at - state.coverage.unobserved(now) < exiting_seconds:
         return False
     keep(launch, Evidence("silence", now))
     weigh(state, now)

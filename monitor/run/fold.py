@@ -90,14 +90,13 @@ def _handled(state: RunState, event: Event, told: Told) -> Moved:
 
 
 def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
-    """A line proves progress, by its stamp or near one that was stamped. How much of the time since then was not heard
-    is known if it came `live`; else it is still as much as before.
-    """
+    """A line proves progress, by its stamp or near one that was stamped."""
     launch = state.launch
     state.live = state.live or live
     if state.progress_at is None or at > state.progress_at:
-        state.progress_at, state.unheard = at, 0.0 if live else state.unheard
-    launch.hung, state.unheard_before = False, None
+        state.progress_at = at
+        state.coverage.note_progress(at)
+    launch.hung, state.coverage.doubtful = False, None
     if clock is not None:
         launch.progress_clock = clock
     elif kind in STEP:
@@ -184,7 +183,7 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
     """The launch has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
     that was called a hang only shows that it may come again.
     """
-    since, silences, hung = silent_since(state), state.past.silences, state.launch.hung
+    since, silences, hung = silent_since(state, at), state.past.silences, state.launch.hung
     if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
         return
     seconds = max(0.0, at - since)

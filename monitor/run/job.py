@@ -174,14 +174,14 @@ def suspended(state: RunState) -> bool:
     return state.job is not None and state.job.state in ("SUSPENDED", "STOPPED")
 
 
-def silent_since(state: RunState) -> float | None:
-    """The instant of the last progress, later by the time in which nobody listened, or at which Slurm let the job's
+def silent_since(state: RunState, at: float | None = None) -> float | None:
+    """The instant of the last progress, later by the time in which nobody observed it, or at which Slurm let the job's
     processes go on.
     """
     job = state.job
     if state.progress_at is None:
         return None
-    since = state.progress_at + state.unheard
+    since = state.progress_at + state.coverage.unobserved(at)
     if job is None or job.suspended_at is None or job.state != "RUNNING":
         return since
     return max(since, job.suspended_at - state.wall_offset)

@@ -26,6 +26,7 @@ from megatron_monitor.charts.steady import Recent, Steady
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing, Report
 from megatron_monitor.parsers.events import text_of
+from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
 from megatron_monitor.run.launch_record import LaunchRecord
 from megatron_monitor.run.phases import Parts, Phase
@@ -340,21 +341,10 @@ class RunState:
     """When the line that is folded was written, as far as its arrival tells: it was the only one of an iteration in
     what was read, and the last of its file. Else None: a buffer, a slow file system or a backlog let it go late.
     """
-    unheard: float = 0.0
-    """Seconds since the last progress in which nobody listened to the log: they are no silence."""
-    unheard_before: float | None = None
-    """The same as a daemon found it saved, while all that was written since, whenever that was, is no progress. None
-    where lines may be missing: nobody listened as it was saved, or a file is not the one that it was."""
-    deaf_since: float | None = None
-    """Since when nobody listens; None while somebody does. The run is judged at this instant."""
-    blind_since: float | None = None
-    """Since when nobody listens to those of its streams that told steps, while others are heard: no hang is judged."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """For how long it was observed, written by the core: silence is what was observed since the last progress."""
     no_heartbeat: bool = False
     """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
-
-    def heard_until(self, now: float) -> float:
-        """Until when the log is known to have been read."""
-        return now if self.deaf_since is None else min(now, self.deaf_since)
 
     def reported(self) -> RunState:
         """As a report shows a finished log: by the last launch that finished an iteration."""

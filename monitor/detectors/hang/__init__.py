@@ -34,9 +34,9 @@ def watched(state: RunState) -> bool:
     return launch.phase != "exiting" or launch.ending.ended > 0
 
 
-def _since(state: RunState) -> float | None:
-    """Since when a silence lasts that means anything."""
-    return silent_since(state) if watched(state) else None
+def _since(state: RunState, at: float | None = None) -> float | None:
+    """Since when a silence lasts that means anything, as far as it was observed by `at`."""
+    return silent_since(state, at) if watched(state) else None
 
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
@@ -59,24 +59,24 @@ def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     launch = state.launch
-    if state.lost or state.blind_since is not None or suspended(state):
+    if suspended(state):
         return UNKNOWN
     if launch.ending.cut_at is not None and state.live:
         return _cut(launch, launch.ending.cut_at)
-    since = _since(state)
+    since, unobserved = _since(state, now), state.coverage.unobserved(now)
     if since is None:
         return CLEAR
     allowed = budget(state, settings)
     silence = now - since
     if silence < allowed.late_after:
-        return CLEAR if state.deaf_since is None else UNKNOWN
+        return CLEAR if state.coverage.until is None else UNKNOWN
     hung = silence >= allowed.seconds
     iteration = launch.latest.iteration
     blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
     evidence: dict[str, Any] = {
         "phase": launch.phase,
         "silence_seconds": round(silence, 3),
-        "unheard_seconds": round(state.unheard, 3) or None,
+        "unobserved_seconds": round(unobserved, 3) or None,
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
@@ -96,7 +96,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         summary += _suspects(state, evidence)
         evidence["advice"] = _advice(launch, blocking)
     severity: Severity = "critical" if hung else "warning"
-    since -= state.unheard
+    since -= unobserved
     return Verdict("firing", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 

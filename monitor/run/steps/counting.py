@@ -90,7 +90,7 @@ def _leave_evaluation(state: RunState, report: Report) -> None:
     # Arguments ask for evaluations that need not be: there may be no data. None is expected before one is seen.
     launch.evaluation_due, launch.evaluation_silent = False, True
     if report.told.live and state.progress_at is not None and report.told.at > state.progress_at:
-        silence = max(0.0, report.told.at - state.progress_at - state.unheard)
+        silence = max(0.0, report.told.at - state.progress_at - state.coverage.unobserved(report.told.at))
         if launch.hung:
             state.past.silences.forgive(SILENT_EVALUATION, silence, report.told.at)
         else:
@@ -152,7 +152,7 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
     seconds: float | None = told
     exact = True
     if launch.watch.inside:
-        at = report.told.at - state.unheard if report.told.live else None
+        at = report.told.at - state.coverage.unobserved(report.told.at) if report.told.live else None
         interval = launch.watch.interval(count, told, launch.last_iteration, at)
         seconds, exact, within = pure(interval, launch.pace.predicted())
         if within is not None:
@@ -181,7 +181,7 @@ def measured(
     watch = state.launch.watch
     moment = clock if elapsed is None else elapsed
     if moment is None:
-        arrived = None if state.unheard else state.arrived
+        arrived = None if state.arrived is None or state.coverage.unobserved(state.arrived) else state.arrived
         lap = watch.arrivals.lap(iteration, arrived, disturbed=watch.inside)
     else:
         alone = watch.stamps.iteration == state.launch.last_iteration
@@ -235,7 +235,7 @@ def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) 
     last, burst = state.launch.watch.at, state.buffering
     if last is None or elapsed is None:
         return
-    gap, took = at - last - state.unheard, elapsed * delta
+    gap, took = at - last - state.coverage.unobserved(at), elapsed * delta
     if gap > _RATIO * took:
         burst.burst_iterations, burst.burst_seconds, burst.silence_before = 1, took, gap
         return

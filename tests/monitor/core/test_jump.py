@@ -226,7 +226,7 @@ def test_what_is_saved_while_nobody_listens_was_not_heard() -> None:
     for _ in range(100):
         lab.second()
     lab.clock.advance(50.0)
-    lab.core.listen({"/": lab.now - 50.0})
+    lab.core.listen({"/": lab.now - 50.0}, lab.now)
     again = restarted(lab, 0.0, away=20.0)
     again.core.handle(CaughtUp("/x.log", again.clock.wall()), again.now)
     assert again.core.tick(again.now) == []

@@ -47,7 +47,7 @@ class Pushed(Following):
             self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
             behind = dict.fromkeys(self.heard, self.core.wall_offset)
-            self.core.listen({}, Heard(deaf, frozenset(self.heard), {}, behind), self.now)
+            self.core.listen({}, self.now, Heard(deaf, frozenset(self.heard), {}, behind))
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:

@@ -10,6 +10,7 @@ from megatron_monitor.detectors.base import CLEAR, Verdict
 from megatron_monitor.detectors.hang import HangSettings
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing
+from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Evidence
 from megatron_monitor.run.records import Job, Latest
 from megatron_monitor.run.state import RunState
@@ -54,7 +55,7 @@ STOPPED = [Job("1", state) for state in ("SUSPENDED", "STOPPED")]
 @pytest.mark.parametrize(
     ("state", "status"),
     [
-        (trained(lost=True), "unknown"),
+        (trained(coverage=Coverage(until=1030.0)), "unknown"),
         *((trained(job=job), "unknown") for job in STOPPED),
         (trained(live=False), "clear"),
         (trained(proven=False), "clear"),
@@ -78,14 +79,14 @@ def test_whose_silence_means_anything(state: RunState, status: str) -> None:
     ))  # fmt: skip
 
 
-def test_while_nobody_listens_it_is_unknown() -> None:
-    """Until it is late all the same; what was not heard is no silence."""
-    deaf = trained(deaf_since=1000.0, unheard=5.0)
-    assert [verdict(deaf, silence).status for silence in (44.9, 45.0)] == ["unknown", "firing"]
-    found = verdict(deaf, 65.0)
+def test_while_it_is_not_observed_it_is_unknown() -> None:
+    """Unless it was late before; what was not observed is no silence."""
+    stopped = [trained(coverage=Coverage(until=1000.0 + until, missed=5.0)) for until in (44.9, 45.0, 65.0)]
+    assert [verdict(one, 1e6).status for one in stopped] == ["unknown", "firing", "firing"]
+    found = verdict(trained(coverage=Coverage(missed=5.0)), 65.0)
     assert (found.severity, found.since, found.evidence["silence_seconds"]) == ("critical", 1000.0, 60.0)
-    assert found.evidence["unheard_seconds"] == 5.0
-    assert hang.deadlines(deaf, SETTINGS) == (1045.0, 1065.0)
+    assert found.evidence["unobserved_seconds"] == 5.0
+    assert hang.deadlines(stopped[0], SETTINGS) == (1045.0, 1065.0)
 
 
 def test_what_is_known_stands_beside_it() -> None:

@@ -56,7 +56,7 @@ ELSEWHERE = {
     "tests/e2e/test_scenarios.py": (57, 58, 60, 61, 80, 81, 82, 83, 84, 86),
     "tests/monitor/test_store.py": (57, 58, 59, 62, 64),
     "tests/monitor/follow/test_mounts.py": (47, 56),
-    "tests/monitor/core/test_hearing.py": (52,),
+    "tests/monitor/core/test_observing.py": (52,),
     "tests/monitor/follow/test_follower.py": (66, 67),
     "tests/monitor/follow/test_discovery.py": (68, 69),
     "benchmarks/soak.py": (71,),

@@ -16,6 +16,7 @@ from megatron_monitor.parsers.events import (
     ProgramExited,
     TrainerSummary,
 )
+from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import Evidence
 from megatron_monitor.run.evidence import believe, fold_done, fold_evidence, goes_on, keep, pass_by, settle
 from megatron_monitor.run.fold import fold
@@ -183,8 +184,8 @@ DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
         ([], {}, 699.9, False),
         ([], {}, 700.0, True),
         ([], {}, 701.0, True),
-        ([], {"unheard": 5.0}, 704.9, False),
-        ([], {"unheard": 5.0}, 705.0, True),
+        ([], {"coverage": Coverage(missed=5.0)}, 704.9, False),
+        ([], {"coverage": Coverage(missed=5.0)}, 705.0, True),
         ([], {"progress_at": None}, 700.0, False),
         ([WELL], {}, 700.0, False),
         ([WELL, seen("time_limit", notice="step_cancelled")], {}, 700.0, True),

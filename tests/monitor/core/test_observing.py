@@ -13,7 +13,6 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import Message, Unheard
-from megatron_monitor.follow.settings import FollowSettings
 from megatron_monitor.incidents import Transition
 from tests.clock import ManualClock
 from tests.lines import line
@@ -68,7 +67,7 @@ class Fleet:
         """A turn of the loop."""
         now = self.clock.wall()
         unheard = self.reader.unheard_seconds(self.clock.monotonic())
-        self.core.listen({"/": now - unheard} if unheard else {})
+        self.core.listen({"/": now - unheard} if unheard else {}, now)
         self.told += [(now, one) for one in self.core.tick(now)]
 
     def block(self, seconds: float, *calls: str) -> None:
@@ -266,6 +265,6 @@ def test_a_loop_that_stays_behind_tells_later_and_of_nobody_else(fleet: Callable
         some.reader.passed(some.clock.monotonic(), 0.5)
         while waiting and waiting[0][0] <= now - behind:
             some.core.handle(waiting.pop(0)[1], now)
-        some.core.listen({"/": waiting[0][0]} if waiting and now - waiting[0][0] > FollowSettings().lapse else {})
-        some.told += [(now, one) for one in some.core.tick(now)]
+        some.core.listen({}, now)
+        some.told += [(now, one) for one in some.core.tick(waiting[0][0] if waiting else now)]
     assert some.incidents() == [("run000", "hang")]

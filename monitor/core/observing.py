@@ -1,0 +1,101 @@
+"""Observing: which runs are observed, and since when one is not.
+
+A mount whose reader is blocked, an agent that is stale and a file that cannot be read make the silence of the streams
+behind them no evidence. A hang is judged while one of the streams that told the run's steps is observed, all else while
+any stream is. The count itself is the run's `Coverage`: its streams overlap.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import Source
+from megatron_monitor.core.watched import Watched
+from megatron_monitor.follow.messages import Unheard
+from megatron_monitor.pushed import Heard, carrier_at
+
+_LOST = 60.0  # seconds after which people are told that an agent is stale
+_log = logging.getLogger(__name__)
+
+Note = Callable[[Source, str | None, float], None]
+
+
+class Observing:
+    """Until when the mounts and agents were observed that are not observed now."""
+
+    def __init__(self, watched: Watched, note: Note) -> None:
+        """`note` tells a source's run why it cannot be read; None: it can."""
+        self._watched, self._note = watched, note
+        self._mounts: dict[str, float] = {}
+        self._agents: dict[str, float] = {}
+        self._lost: set[str] = set()  # of these, those of which people were told
+        self._beating: Collection[str] | None = None
+        self._counted = 0, 0
+        self._heard: Heard | None = None
+
+    def listen(self, mounts: Mapping[str, float], now: float, heard: Heard | None = None) -> None:
+        """These mounts were observed until these instants, the agents that are stale in `heard` until those (None:
+        nobody can push), all others until now. What was read was handled before.
+        """
+        self._heard = heard
+        beating, offset = heard and heard.beating, self._watched.wall_offset
+        agents = {agent: min(at - offset, now) for agent, at in heard.deaf.items()} if heard else {}
+        count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
+        known = self._mounts.keys(), self._agents.keys(), self._beating, self._counted
+        if known != (mounts.keys(), agents.keys(), beating, count):
+            self._mounts, self._agents, self._beating, self._counted = dict(mounts), agents, beating, count
+            for run in self._watched.runs.values():
+                self.follow(run, now)
+        self._tell_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
+
+    def _tell_lost(self, lost: set[str], now: float) -> None:
+        """These agents are stale for long, and no others."""
+        changed, self._lost = lost ^ self._lost, lost
+        for source in [one for one in self._watched.sources.values() if _agent(one) in changed] if changed else ():
+            agent = _agent(source)
+            why = f"nothing is heard of its agent {agent}: neither lines nor heartbeats"
+            self._note(source, why if agent in lost else None, now)
+
+    def behind_us(self, source: Source) -> float:
+        """Seconds to add to the times that the agent of a pushed stream gives."""
+        return self._heard.behind_us(_agent(source)) if self._heard is not None else 0.0
+
+    def follow(self, run: Run, now: float) -> None:
+        """Its coverage stops, or goes on, as its streams are observed."""
+        telling, state = self._watched.sources.telling(run.log), run.state
+        coverage = state.coverage
+        state.no_heartbeat = bool(telling) and all(
+            source.ordered is not None and _agent(source) not in (self._beating or ()) for source in telling
+        )
+        if run.away:
+            return
+        since = self._since_all(telling)
+        partial = since is not None and self._since_all(self._watched.sources.of_run(run.log)) is None
+        if since is None and state.lost:
+            since, partial = now if coverage.until is None else coverage.until, True
+        changed = coverage.go_on(now) if since is None else coverage.stop(since, partial=partial)
+        if changed:
+            self._watched.schedule.request(run)
+
+    def _since_all(self, sources: Sequence[Source]) -> float | None:
+        """Until when any of them was observed; None: one is, or there are none."""
+        since = [one for one in map(self._since, sources) if one is not None]
+        return max(since) if since and len(since) == len(sources) else None
+
+    def _since(self, source: Source) -> float | None:
+        found = [self._mounts.get(source.mount), self._agents.get(_agent(source))]
+        return min((one for one in found if one is not None), default=None)
+
+    def unobserved(self, message: Unheard, now: float) -> None:
+        """A mount was not observed for a while, and what was written meanwhile comes now; then `listen` is called."""
+        self._mounts[message.mount] = min(now - message.seconds, self._mounts.get(message.mount, now))
+        for run in self._watched.runs.values():
+            if any(source.mount == message.mount for source in self._watched.sources.of_run(run.log)):
+                self.follow(run, now)
+                self._watched.touch(run.log)
+        self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
+        _log.warning("mount=%s was not observed for %.1f s: that time is no silence", message.mount, message.seconds)
+
+
+def _agent(source: Source) -> str:
+    return "" if source.ordered is None else carrier_at(source.path)
