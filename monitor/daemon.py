@@ -304,7 +304,7 @@ class Daemon:
     def _say_last_word(self) -> None:
         """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
         began = self.clock.monotonic()
-        self._desk.saving.at_once(whole=True)  # first: whoever ends it while it waits loses nothing
+        self._desk.saving.soon()  # first: whoever ends it while it waits loses nothing
         over = self.config.ends_with_job
         self._desk.stop_runs(self.live.now(), over=over)
         for core, _ in self._cores(0.0):

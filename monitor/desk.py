@@ -39,7 +39,7 @@ class Desk:
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers, clock)
         self._post_at = float("-inf")
-        extend(core, Runtime(clock, wake, self.saving.at_once))
+        extend(core, Runtime(clock, wake, self.saving.soon))
 
     def start(self, config: Config) -> None:
         """What is owed by what was restored can be sent from now on."""
@@ -87,7 +87,7 @@ class Desk:
         if not transition.quiet:
             wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
             self.core.outbox.owe(linked, wanting if to is None else to, now)
-            self.saving.at_once()
+            self.saving.soon()
 
     def _receivers(self, message: Transition) -> list[str]:
         """Who wants it, and has not heard of its event."""

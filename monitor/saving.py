@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -13,12 +12,12 @@ from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
 from megatron_monitor.store import Parts, StateNewerError, Store
+from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
-_SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was heard is news, too
+_SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was observed is news, too
 _STUCK = 2.0  # seconds after which a disk hangs that has not taken a state
 _LAST = 2.0  # seconds that a last save may take
 _INTERVAL = 1.0  # seconds between two saves of a small state
@@ -47,8 +46,8 @@ class Saving:
         self._wake = wake
         self._store: Store | None = None
         self._saver: Saver | None = None
-        self._due_at = self._silent_at = self._offered_at = float("-inf")
-        self._stuck = self._owing = False
+        self._due_at = self._offered_at = float("-inf")
+        self._stuck = False
         self._failures = 0
         self._offered = 0  # the last owed message in what the saver was given
         self._begun: list[tuple[Extension, int]] = []  # and the stamp of each extension in it
@@ -93,12 +92,9 @@ class Saving:
         if self._store is not None and not self._stuck:
             self._store.note(_note(receiver, message))
 
-    def at_once(self, *, whole: bool = False) -> None:
-        """The next `turn` saves what is owed, with what it is owed for: what people were notified of is not sent again
-        after a crash. `whole`: everything that has changed.
-        """
-        self._owing = True
-        self._due_at = float("-inf") if whole else self._due_at
+    def soon(self) -> None:
+        """The next `turn` saves, unless one did so within the last second."""
+        self._core.changed = self._core.save_soon = True
 
     def turn(self, now: float) -> None:
         """Save if something has changed and it is time. `now`: the core's instant."""
@@ -110,34 +106,23 @@ class Saving:
             return
         busy = self._saver.busy
         self._note_written(self._saver.failures, busy=busy)
-        if outbox.changed:
-            outbox.changed = False  # else a crash would send it again
-            self.at_once()
+        self._core.changed |= outbox.changed
+        outbox.changed = False
         began = self._clock.monotonic()
-        self._stuck = busy and began - self._offered_at > _STUCK
-        if began >= self._silent_at:
-            self._silent_at = began + _SILENT
-            for run in self._core.runs.values():
-                if run.state.live:
-                    self._core.touch(run.log)
-        if self._core.save_soon:
-            self._core.save_soon = False
-            self._due_at = min(self._due_at, began + _SOON)
-        due = self._core.changed and began >= self._due_at
-        if busy or not (due or self._owing):  # a slow disk is not given more
+        waited = began - self._offered_at
+        self._stuck = busy and waited > _STUCK
+        if waited >= _SILENT and any(run.state.live for run in self._core.runs.values()):
+            self._core.changed = True
+        due = waited >= _INTERVAL if self._core.save_soon else began >= self._due_at
+        if busy or not (due and self._core.changed):  # a slow disk is not given more
             return
-        whole = due or began >= self._due_at - _SOON or self._core.place is not None
-        parts = self._core.parts(now, whole=whole)
+        parts = self._core.parts(now)
         self._offered = outbox.last
         self._begun = [(extension, extension.stamp) for extension in self._core.extensions]
         self._saver.offer(parts)
-        self._offered_at, self._owing = began, False
-        if not whole:
-            return
-        self._core.changed = False
-        ended = self._clock.monotonic()
+        self._core.changed = self._core.save_soon = False
+        self._offered_at = ended = self._clock.monotonic()
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
-        self._silent_at = ended + _SILENT
 
     def _note_written(self, failures: int, *, busy: bool) -> None:
         """What the disk has taken of what was offered, or has failed to take."""
@@ -188,51 +173,38 @@ class Saver:
 
     def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
         """`written` is called in the saver's thread after each try."""
-        self._store = store
-        self._written = written
-        self._parts: Parts = {}
-        self._refused: Parts = {}  # by the disk: kept with what comes next
-        self._changed = threading.Condition()
-        self._busy = self._ended = False
+        self._asking: Asking[Parts, bool] = Asking("state", store.save, lambda _parts, _error: False, 0, written)
+        self._kept: Parts = {}  # what is written, or waits, or was refused: it goes with what comes next
+        self._unanswered = 0
         self.failures = 0
         """Saves that the disk would not have, so far."""
-        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
-        self._thread.start()
 
     def offer(self, parts: Parts) -> None:
-        """To be written next, with what waits."""
-        with self._changed:
-            self._parts.update(parts)
-            self._changed.notify_all()
+        """To be written next, with what was refused."""
+        self._kept |= parts
+        self._unanswered += 1
+        self._asking.ask(dict(self._kept))
+
+    def _note(self, written: list[bool]) -> None:
+        self._unanswered -= len(written)
+        self.failures += written.count(False)
+        if written and written[-1] and not self._unanswered:
+            self._kept = {}
 
     @property
     def busy(self) -> bool:
         """Is something written, or does it wait?"""
-        with self._changed:
-            return self._busy or bool(self._parts)
+        self._note(self._asking.answers())
+        return self._unanswered > 0
 
     def wait(self, timeout: float) -> bool:
         """Until nothing waits to be written, for so long at most."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._busy and not self._parts, timeout)
+        while self.busy:
+            if (written := self._asking.wait(timeout)) is None:
+                return False
+            self._note([written])
+        return True
 
     def end(self) -> None:
         """Take nothing more."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._parts or self._ended)
-                if not self._parts:
-                    return
-                parts, self._parts, self._busy = self._refused | self._parts, {}, True
-            good = self._store.save(parts)
-            with self._changed:
-                self._refused, parts = {} if good else parts, {}
-                self._busy = False
-                self.failures += not good
-                self._changed.notify_all()
-            self._written()
+        self._asking.stop()

@@ -77,9 +77,8 @@ class Store:
         self._locks: list[int] = []
         self.failures = 0
         self._end = 0
-        """Where the next frame goes; 0: the file is to be written anew, from `_loaded` on."""
+        """Where the next frame goes; 0: the file is to be written anew."""
         self._whole = 0  # bytes of what holds, when that was last counted
-        self._loaded: Parts = {}
 
     def lock(self) -> None:
         """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made or is refused."""
@@ -121,7 +120,7 @@ class Store:
         """(the parts that can be read, what was wrong with those that cannot). A file of an earlier version is not
         read: the next save writes a new one. Raises StateNewerError.
         """
-        self._end, self._loaded = 0, {}
+        self._end = 0
         try:
             with _opened(self.path) as stream:
                 found, end, problem = _read(stream)
@@ -131,11 +130,8 @@ class Store:
             raise StateNewerError(f"{self.path}: {error}") from error
         except (StateUnreadableError, OSError) as error:
             return None, [f"{self.path}: {error}"]
-        if problem:
-            self._loaded = dict(found)
-            return found, [f"{self.path}: {problem}"]
         self._end, self._whole = end, sum(map(len, found.values()))
-        return found, []
+        return found, [f"{self.path}: {problem}"] if problem else []
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -145,8 +141,7 @@ class Store:
             if self._end:
                 self._append(parts)
             else:
-                self._write_anew({**self._loaded, **parts})
-                self._loaded = {}
+                self._write_anew(parts)
         except OSError as error:
             self.failures += 1
             if self.failures == 1:
@@ -160,7 +155,7 @@ class Store:
     @property
     def wants_all(self) -> bool:
         """Somebody has removed or cut the file: what is saved next must be everything."""
-        return not self._end and not self._loaded
+        return not self._end
 
     def _append(self, parts: Mapping[str, bytes | None]) -> None:
         """Raises OSError, also if the file is no longer what was written."""

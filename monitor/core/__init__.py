@@ -48,7 +48,7 @@ from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.intake import Intake
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, OWED, Charts, OfLog, Place, Saved, Waiting
+from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, Charts, OfLog, Place, Saved, Waiting
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import Position
@@ -61,7 +61,6 @@ from megatron_monitor.units import LONGEST_SECONDS
 
 _log = logging.getLogger(__name__)
 
-_OWED_COUNTS = ("megatron_monitor_notifications_total", "megatron_monitor_actions_total")
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
@@ -278,7 +277,7 @@ class Core(Watched):
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
-        saved = self._owing(self._of_monitor(now))
+        saved = self._of_monitor(now)
         saved.ended = self.ended.by_name
         saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
         for log in {*self.saved.logs, *self.runs.logs, *self.sources.runs}:
@@ -287,39 +286,28 @@ class Core(Watched):
                 saved.runs.update(one.runs)
         return saved
 
-    def parts(self, now: float, *, whole: bool = True) -> dict[str, bytes | None]:
-        """What of that has changed since the last call, for the state file; not `whole`: what is owed, and of the rest
-        what that is owed for. The other logs stand as when all was saved, and so do `heard_at` and the counts.
-        """
+    def parts(self, now: float) -> dict[str, bytes | None]:
+        """What of that has changed since the last call, for the state file."""
         self.touched |= self.saved.expire(now)
-        found: dict[str, bytes | None] = {OWED: self.aside.encoded_monitor(self._owing(Saved()))}
+        found: dict[str, bytes | None] = {MONITOR: self.aside.encoded_monitor(self._of_monitor(now))}
         for extension in self.extensions:
             if extension.name and extension.changed:
                 found[f"{EXTENSION}{extension.name}"], extension.changed = extension.save(), False
         own: dict[str, Any] = {ENDED: self.ended.by_name}
-        names = self.touched.intersection(self.touched if whole else {*own, *self.told})
-        for name in names:
+        for name in self.touched:
             value = own[name] if name in own else self._of_log(name, now)
             found[name] = None if value is None else self.aside.encoded(name, value, self._sealed.note)
             found |= self._sealed.changed(name)
-        self.touched -= names
-        self.told.clear()
-        if whole:
-            found[MONITOR] = self.aside.encoded_monitor(self._of_monitor(now))
+        self.touched.clear()
         return found
-
-    def _owing(self, saved: Saved) -> Saved:
-        """With what others are owed, and what is counted of that."""
-        saved.owed, saved.events, saved.alerts = self.outbox.save(), self.judge.events, self.alerts
-        counts = self.counted().values
-        saved.counts |= {name: list(counts[name].items()) for name in _OWED_COUNTS if name in counts}
-        return saved
 
     def _of_monitor(self, now: float) -> Saved:
         unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()} | self.sources.unheard()
-        saved = Saved(wall_offset=self.wall_offset, heard_at=now, unclaimed=unclaimed, place=self.place)
-        saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
-        return saved
+        counts = {name: list(series.items()) for name, series in self.counted().values.items()}
+        return Saved(
+            counts=counts, wall_offset=self.wall_offset, owed=self.outbox.save(), events=self.judge.events,
+            alerts=self.alerts, heard_at=now, unclaimed=unclaimed, place=self.place,
+        )  # fmt: skip
 
     def _of_log(self, log: str, now: float) -> OfLog | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""

@@ -25,7 +25,7 @@ from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.pushed import Remembered
 from megatron_monitor.run.experiments import Known
 
-MONITOR, OWED, ENDED, EXTENSION, _CHARTS = "\0monitor", "\0owed", "\0ended", "\0extension\0", "\0charts\0"
+MONITOR, ENDED, EXTENSION, _CHARTS = "\0monitor", "\0ended", "\0extension\0", "\0charts\0"
 """Names of parts that no run can have."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -86,7 +86,7 @@ class Saved(OfLog):
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
-    """By notifier, the messages that it has not accepted yet. With `events`, `alerts` and counts a part of its own."""
+    """By notifier, the messages that it has not accepted yet."""
     events: Events = field(default_factory=Events)
     """Which incidents are one event."""
     alerts: Alerts = field(default_factory=Alerts)
@@ -94,10 +94,9 @@ class Saved(OfLog):
     ended: dict[str, Ended] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
-    """When all was saved: until then what stands in the parts of logs was all that was heard of them (those that were
-    saved since say so themselves; once all is read it is the last instant in here),"""
+    """Until when all sources were observed; what was not saved anew then had not changed."""
     unclaimed: dict[str, float] = field(default_factory=dict)
-    """but of these sources, which nobody has opened or read to their ends since: of each its own."""
+    """The same of each source that was not opened, or not read to its end, since a restart."""
     place: Place | None = None
     """Of a partition; None: it is that of a daemon's own files."""
     charts: dict[str, set[str]] = field(default_factory=dict)
@@ -203,9 +202,6 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
         saved.extensions = kept
-        owing = decode(parts.pop(OWED), type=Saved)
-        saved.owed, saved.events, saved.alerts = owing.owed, owing.events, owing.alerts
-        saved.counts |= owing.counts
         saved.charts = names
         saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])
     except (msgspec.MsgspecError, KeyError) as error:
@@ -227,5 +223,4 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
                 member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
         source.saved_at = max(source.saved_at, saved.unclaimed.get(name, saved.heard_at))
-    saved.heard_at = max([saved.heard_at, *(source.saved_at for source in saved.sources.values())])
     return saved

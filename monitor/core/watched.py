@@ -40,11 +40,9 @@ class Watched:
         """Something worth saving happened since the flag was last cleared."""
         self.touched: set[str] = {ENDED}
         """The parts of the state that are not as they were saved last: those of logs by their names."""
-        self.told: set[str] = set()
-        """Those of logs of which something was told since: a message that is owed is saved with what it tells of."""
         self.ended = EndedRuns()
         self.save_soon = False
-        """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
+        """Something happened that must not be lost: a message is owed, or a file was rotated."""
         self.dormant_seconds = float("inf")
         """A file that was written so long ago, and is no training, is dormant."""
         self.saved = Waiting(OfLog())
@@ -144,9 +142,7 @@ class Watched:
         if bool(run.failed) is not failed:
             return
         try:
-            if transitions := do():
-                self.transitions += transitions
-                self.told.add(run.log)
+            self.transitions += do()
         except Exception as error:  # noqa: BLE001 - the boundary of a run
             why = self.aside.note("run", run.state.name, error)
             run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"

@@ -49,6 +49,13 @@ class Asking(Generic[Question, Answer]):
             taken.append(self._answers.get_nowait())
         return taken
 
+    def wait(self, seconds: float) -> Answer | None:
+        """The next answer, if it comes within so many seconds."""
+        try:
+            return self._answers.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
     def stop(self) -> None:
         """End the thread after the call that it is in; nobody waits for that."""
         while not self._questions.empty():

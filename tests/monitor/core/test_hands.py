@@ -270,7 +270,7 @@ def test_no_step_is_handed_out_that_the_disk_did_not_take(tmp_path: Path) -> Non
     assert remediation(site.core).saved == 0
     assert remediation(site.core).orders() == []
     (tmp_path / "state.new").rmdir()
-    saving.at_once()
+    saving.soon()
     wait(lambda: turn() and remediation(site.core).saved > 0, 5.0, "a save")
     assert len(remediation(site.core).orders()) == 1
     saving.release()
