@@ -15,21 +15,21 @@ from megatron_monitor.core.companions import Companions, Due
 from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity import ALONE, Member, Values, Verdict
-from megatron_monitor.identity.abreast import mark_of
+from megatron_monitor.identity import ALONE, Member, Verdict
 from megatron_monitor.identity.naming import are_of_one_launch, experiment_name
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     HostSeen,
-    IterationLogged,
     LogEvent,
 )
+from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
 from megatron_monitor.run.job import OVER, RUNNING
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.copies import Report
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
 _MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
@@ -136,8 +136,8 @@ class Belonging:
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
-        if member.launch == ALONE and (mark := mark_of(event)):
-            member.marks.add(mark)
+        if member.launch == ALONE and (mark := mark_of(event)) is not None:
+            member.marks.add(mark.kind)
         if event.logged_at is not None:
             member.note_stamp(log_clock(event.logged_at))
         if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):
@@ -211,7 +211,7 @@ class Belonging:
         if self.waits(source):
             return True
         is_step, member = type(entry.event) in STEP_EVENTS, source.member
-        tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) != ""
+        tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
         for other in self.companions.of(source):
             if other.member.steps and not source.caught_up and tells:
                 return True  # history may come before what was read, or have been told by another file
@@ -243,26 +243,23 @@ class Belonging:
         if not self.waits(source):
             return []
         read = read or source.caught_up
-        others = list(self.companions.of(source))
-        verdicts = {other.name: self._verdict(source, other, now, read=read) for other in others}
-        another = next((other for other in others if verdicts[other.name] == "another"), None)
-        if another is not None:
-            return self._part(source, another)
-        if (mate := self._mate(source, others, verdicts)) is not None:
-            self.companions.join(source, mate)
-        elif not (last or self._is_overdue(source, now)) and self._may_show(source, others, verdicts, read=read):
-            return []
-        elif any(self._is_before(source, other) for other in others):
+        others, unknown = list(self.companions.of(source)), list[Source]()
+        for other in others:  # the first that tells decides: all of them tell one training
+            verdict = self._verdict(source, other, now, read=read)
+            if verdict == "another":
+                return self._part(source, other)
+            if self._is_mate(source, other, verdict):
+                self.companions.join(source, other)
+                return self._settle(source)
+            if verdict == "unknown":
+                unknown.append(other)
+        overdue = last or self._is_overdue(source, now)
+        if not overdue and any(not read or self._may_go_on(source, other) for other in unknown):
+            return []  # what is still to come may show it
+        if any(self._is_before(source, other) for other in others):
             source.earlier = RunState(source.run)
             source.member.why += f"; older than {others[0].name}"
         return self._settle(source)
-
-    def _may_show(
-        self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict], *, read: bool
-    ) -> bool:
-        """May what is still to come show whether it tells the same training as one of the others?"""
-        unknown = [other for other in others if verdicts[other.name] == "unknown"]
-        return any(not read or self._may_go_on(source, other) for other in unknown)
 
     def _is_before(self, source: Source, other: Source) -> bool:
         """Whether it is history that ended before the other one, which has been read, and so is not what follows it."""
@@ -270,22 +267,17 @@ class Belonging:
             return False
         return source.member.first_stamp is None or identity.begins_before_end(source.member, other.member)
 
-    def _mate(self, source: Source, others: Sequence[Source], verdicts: Mapping[str, Verdict]) -> Source | None:
-        """Another stream that tells the same steps: letter by letter, as the ranks of one training do, or the same. A
+    def _is_mate(self, source: Source, other: Source, verdict: Verdict) -> bool:
+        """Whether the other tells the same steps: letter by letter, as the ranks of one training do, or the same. A
         later job may compute a step again, to the letter: a job of another id tells another launch.
         """
-        others = [one for one in others if not identity.differs(source.member.key, one.member.key)]
-        same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
-        if same is not None and verdicts[same.name] == "same":
-            source.member.copy_of, source.member.why = same.name, f"copy of {same.name}"
-            return same
-        for other in others:
-            told = verdicts[other.name]
-            if told == "ranks" or (
-                told == "same" and identity.tells_the_same(source.member, other.member, self._seen(other))
-            ):
-                return other
-        return None
+        member, known = source.member, other.member
+        if identity.differs(member.key, known.key):
+            return False
+        if verdict == "same" and identity.is_copy(member, known):
+            member.copy_of, member.why = other.name, f"copy of {other.name}"
+            return True
+        return verdict == "ranks" or (verdict == "same" and identity.tells_the_same(member, known, self._seen(other)))
 
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MOST:
@@ -340,11 +332,10 @@ class Belonging:
         first_seen = min(run.state.copies.seen, default=last)
         return all(number > last + near or number < first_seen - near for number in steps)
 
-    def _seen(self, source: Source) -> dict[float, list[Values]]:
+    def _seen(self, source: Source) -> Mapping[int, Sequence[Report]]:
         """The last iterations of its run."""
         run = self._watched.current(source)
-        seen = run.state.copies.seen if run is not None else {}
-        return {number: [(IterationLogged.kind, *report[:3]) for report in reports] for number, reports in seen.items()}
+        return run.state.copies.seen if run is not None else {}
 
     def _part(self, source: Source, other: Source) -> Due:
         """It is a training of its own, beside the one that has the name."""

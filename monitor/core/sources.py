@@ -216,8 +216,9 @@ class Sources(dict[str, Source]):
         return {name: _SAVED.decode(self.dormant[name]) for name in self._of_run.of(run) if name in self.dormant}
 
     def _join(self, source: Source) -> None:
-        for name in self._of_run.of(source.run):
-            self.awake(name)
+        if self.dormant:
+            for name in self._of_run.of(source.run):
+                self.awake(name)
         self._of_run.add(source.run, source.name)
         if not source.caught_up:
             self._unread[source.run] += 1

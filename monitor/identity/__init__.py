@@ -14,7 +14,7 @@ Slurm says of a job, and the steps that the streams tell. Laws:
 """
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -34,6 +34,7 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.run.job import Candidate
+from megatron_monitor.run.steps.copies import Report
 
 JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered
@@ -43,6 +44,8 @@ _SURE: Final = 2  # steps after which it is believed that two streams tell the s
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
 """Of a step: the kind of line, and what another training would say otherwise."""
+Seen: TypeAlias = Mapping[Any, Sequence[Report]]
+"""Iterations that a run has counted -> how they were reported."""
 Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
 """`ranks`: one training, of which each tells the same steps with values of its own."""
 
@@ -206,7 +209,7 @@ def differs(one: str, other: str) -> bool:
     return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
 
 
-def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]], *, mates: bool = False) -> Verdict:
+def relation(one: Member, other: Member, seen: Seen, *, mates: bool = False) -> Verdict:
     """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of one
     launch, or of two pods that one owner has made.
     """
@@ -227,17 +230,19 @@ def _are_halves(one: Member, other: Member) -> bool:
     return all(len(kind) == 1 for kind in kinds) and set().union(*kinds) == {TrainerLogged.kind, TrainerProgressed.kind}
 
 
-def tells_the_same(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> bool:
+def tells_the_same(one: Member, other: Member, seen: Seen) -> bool:
     """Whether steps that both told show that two streams are of one training."""
     equal, unequal = _compared(one, other, seen)
     return equal > unequal
 
 
-def _compared(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> tuple[int, int]:
+def _compared(one: Member, other: Member, seen: Seen) -> tuple[int, int]:
     """How many steps both told with the same values, and with others."""
     equal = unequal = 0
     for number, values in one.early.items():
-        known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
+        known: list[Values] = [(IterationLogged.kind, *report[:3]) for report in seen.get(number, ())]
+        if number in other.early:
+            known = [other.early[number]]
         if known:
             alike = any(_same(values, told) for told in known)
             equal, unequal = equal + alike, unequal + (not alike)

@@ -26,6 +26,7 @@ from megatron_monitor.parsers.events import (
     TracebackSeen,
     TrainerSetting,
 )
+from megatron_monitor.run.attempts import mark_of
 
 ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
 _SETTINGS = (
@@ -63,7 +64,8 @@ class Abreast:
     def _tells(self, event: Event) -> bool:
         """Whether the line tells what nobody has told."""
         member, mark, step = self._member, mark_of(event), step_of(event)
-        if _begins_anew(member, mark, step):
+        kind = mark.kind if mark is not None else ""
+        if _begins_anew(member, kind, step):
             member.launch += 1
             member.told.clear()
             member.marks.clear()
@@ -71,8 +73,8 @@ class Abreast:
             self.joins = True
         elif member.launch > self._number:
             self.joins = False
-        if mark:
-            member.marks.add(mark)
+        if kind:
+            member.marks.add(kind)
         if step is not None:
             member.told[step[0]] = step[1]
         if member.launch > self._number:
@@ -102,15 +104,3 @@ def _begins_anew(member: Member, mark: str, step: tuple[str, float] | None) -> b
     if step is not None:
         return step[1] < member.told.get(step[0], step[1])
     return mark != "" and (bool(member.told) or mark in member.marks)
-
-
-def mark_of(event: Event) -> str:
-    """What of a set-up the line is, of which there is one in a launch; empty where it is none."""
-    match event:
-        case ArgumentsDumped():
-            return "arguments"
-        case MilestoneReached() if event.milestone != "training_done":
-            return event.milestone
-        case TrainerSetting(name="running_training"):
-            return event.name
-    return ""

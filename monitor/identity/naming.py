@@ -96,6 +96,8 @@ def watch_of(path: str, watches: Sequence[Watch]) -> Led:
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
     """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
+    if not any(watch.pid_file for watch in watches):
+        return ""
     known = ((watch_of(path, watches).watch, path) for path in paths)
     named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
     return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""

@@ -29,7 +29,7 @@ def test_steps_tell_trainings_apart() -> None:
     assert relation(stream(*steps(4.0)), one, {}) == "another"
     assert relation(stream(*steps(4.0)[:1]), one, {}) == "unknown"
     assert relation(stream(*steps(3.0, 50)), one, {}) == "unknown"
-    assert relation(stream(*steps(3.0, 50)), one, {50: [("iteration", 0.06, None, None)]}) == "same"
+    assert relation(stream(*steps(3.0, 50)), one, {50: [(0.06, None, None, None, 0, "a")]}) == "same"
     assert relation(stream(*steps(4.0, rank=1)), stream(*steps(3.0, rank=0)), {}) == "ranks"
     assert relation(engine, one, {}) == "same"
     assert relation(stream(*(TrainerLogged(step=n, loss=1.0) for n in (1, 2))), one, {}) == "another"
