@@ -24,6 +24,7 @@ from megatron_monitor.parsers.events import (
     SoftwareSeen,
     TopologyLogged,
     TracebackSeen,
+    TrainerProgressed,
     TrainerSetting,
 )
 from megatron_monitor.run.attempts import mark_of
@@ -97,7 +98,7 @@ class Abreast:
             return False
         if self._member.copy_of:
             return isinstance(event, ENDS)
-        return not self._member.told or isinstance(event, (*ENDS, *_SETTINGS))
+        return not self._member.told or isinstance(event, (*ENDS, *_SETTINGS, TrainerProgressed))
 
 
 def _begins_anew(member: Member, mark: str, step: tuple[str, float] | None) -> bool:

@@ -81,17 +81,14 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> Led:
-    """The watch that found `path`, one without `.` and `..`, and its pattern: the path where that was named, else the
-    first one that fits; the path itself where none does.
+    """The watch that found `path`, one without `.` and `..`, and its pattern: of those that fit the first that says how
+    its runs are called, else the one that names the path, else the first; the path itself where none does.
     """
     patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
-    for watch, known in patterns:
-        if known == path:
-            return Led(watch, path, _below(path, path))
-    for watch, known in patterns:
-        if (below := _below(path, known)) is not None:
-            return Led(watch, known, below)
-    return Led(None, path, _below(path, path))
+    fit = [Led(watch, known, below) for watch, known in patterns if (below := _below(path, known)) is not None]
+    calls = (led for led in fit if led.watch is not None and (led.watch.name or led.watch.name_from or led.watch.labels))
+    named = (led for led in fit if led.pattern == path)
+    return next(calls, None) or next(named, None) or next(iter(fit), Led(None, path, _below(path, path)))
 
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:

@@ -225,9 +225,9 @@ class Launch:
 
     @property
     def training_done(self) -> bool:
-        """Whether the last iteration that was asked for is done."""
-        last = self.latest.iteration
-        return self.train_iterations is not None and last is not None and last >= self.train_iterations
+        """Whether the last iteration that was asked for is done: where the first is 0, it is one less."""
+        last, first = self.latest.iteration, int(self.first_iteration == 0)
+        return self.train_iterations is not None and last is not None and last + first >= self.train_iterations
 
     @property
     def resumes_as(self) -> Phase:

@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,7 @@ MODES: dict[str, Callable[[Input, Path], Facts]] = {
 def played(given: Input, folder: Path) -> list[str]:
     """Every fact of an input, in order, behind the modes in which it holds."""
     modes: dict[str, str] = {}
+    given = replace(given, settings=tuple(one.replace("$folder", str(folder)) for one in given.settings))
     for mode, play in MODES.items():
         for fact in play(given, folder):
             modes[fact] = modes.get(fact, "") + mode

@@ -216,7 +216,7 @@ def _ends_epoch(launch: Launch, iteration: int) -> bool:
 def _phase_after(launch: Launch, iteration: int) -> Phase:
     if launch.ending.state in ("crashed", "finished"):
         return launch.ending.state
-    if launch.train_iterations is not None and iteration >= launch.train_iterations:
+    if launch.training_done:
         return "exiting"
     every = evaluation_every(launch)
     if every and iteration % every == 0 and not launch.evaluation_silent:
