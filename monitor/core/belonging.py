@@ -15,7 +15,7 @@ from megatron_monitor.core.companions import Companions, Due
 from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity import ALONE, Member, Verdict
+from megatron_monitor.identity import Member, Verdict
 from megatron_monitor.identity.naming import are_of_one_launch, experiment_name
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
@@ -35,7 +35,6 @@ from megatron_monitor.run.steps.step import STEP_EVENTS
 _MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
 _LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobody told is believed to be over
 _GAPS = 3.0  # usual gaps between two reports, the same
-_BESIDE = 4  # lines of a step, or of the one before: an engine and its loop print one each
 _SEVERAL = 3  # steps, or intervals between two reports
 _FRESH = 60.0  # seconds since a file was written in which somebody may still write it
 _SET_UP = {*BOUNDS, HostSeen.kind}
@@ -136,8 +135,6 @@ class Belonging:
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
-        if member.launch == ALONE and (mark := mark_of(event)) is not None:
-            member.marks.add(mark.kind)
         if event.logged_at is not None:
             member.note_stamp(log_clock(event.logged_at))
         if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):
@@ -195,12 +192,9 @@ class Belonging:
                 break
             if type(entry.event) in STEP_EVENTS:
                 member.note_step(entry.event, entry.raw)
-        steps = (entry.event for entry in reversed(entries) if type(entry.event) in STEP_EVENTS)
-        last = list(itertools.islice(steps, _BESIDE))
-        for event in reversed(last):
-            member.note_place(event)
-        if last and last[0].logged_at is not None:
-            member.note_stamp(log_clock(last[0].logged_at))
+        last = next((entry.event for entry in reversed(entries) if type(entry.event) in STEP_EVENTS), None)
+        if last is not None and last.logged_at is not None:
+            member.note_stamp(log_clock(last.logged_at))
         if source.caught_up:
             source.stepped_at = at
         self.companions.add(source)

@@ -13,7 +13,6 @@ from megatron_monitor.core.counters import count_events
 from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity import ALONE
 from megatron_monitor.identity.naming import pid_file_of
 from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import (
@@ -67,9 +66,10 @@ class Folding:
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = self._watched.current(source)
-        if run is not None and source.member.launch != ALONE:  # also where it adds nothing
+        if run is not None and self._belonging.companions.is_abreast(source):  # also where it adds nothing
             self._note_source(run.state, source)
-        joins = run is not None and source.name in run.state.copies.joined  # what it says tells of no other experiment
+        stream = run.state.copies.cursors.get(source.name) if run is not None else None
+        joins = stream is not None and stream.joins  # what it says tells of no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
             if source.experiments.held or (bounds and not joins):

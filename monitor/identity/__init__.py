@@ -68,8 +68,6 @@ class Key(NamedTuple):
 
 
 NO_KEY: Final = Key("", "")
-ALONE: Final = -1
-"""The launch of a stream of which no other tells the same."""
 
 
 class Member(Struct, omit_defaults=True, gc=False):
@@ -109,12 +107,6 @@ class Member(Struct, omit_defaults=True, gc=False):
     """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
     """The stream whose lines it repeats."""
-    launch: int = ALONE
-    """In which launch of its run it is, where other streams tell of it, too (abreast.py);"""
-    told: dict[str, float] = field(default_factory=dict)
-    """the last steps that it told there, by kind of line,"""
-    marks: set[str] = field(default_factory=set)
-    """and what it said of the set-up before them."""
 
     def take_key(self, key: Key) -> None:
         """It is of that job."""
@@ -130,17 +122,11 @@ class Member(Struct, omit_defaults=True, gc=False):
     def note_step(self, event: Event, raw: bytes | str) -> None:
         """It tells of a step, in this line."""
         self.steps += 1
-        self.note_place(event)
         self.rank = event.rank if self.rank is None else self.rank
         if len(self.early) < _EARLY and (told := report_of(event)) is not None:
             self.early.setdefault(*told)
             if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
                 self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
-
-    def note_place(self, event: Event) -> None:
-        """Its last step is this one. Of a stream that is abreast of others abreast.py keeps it."""
-        if self.launch == ALONE and (step := step_of(event)) is not None:
-            self.told[step[0]] = step[1]
 
     @property
     def told_nothing(self) -> bool:
@@ -279,13 +265,6 @@ def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
 def is_copy(one: Member, other: Member) -> bool:
     """Whether the first steps of `one` stand in `other`, letter by letter."""
     return bool(one.lines) and set(one.lines) <= set(other.lines)
-
-
-def step_of(event: Event) -> tuple[str, float] | None:
-    """(kind of line, which step it tells of); None of any other line, and of a bar: there are bars of much else."""
-    if isinstance(event, TrainerProgressed) or (told := report_of(event)) is None:
-        return None
-    return event.kind, told[0]
 
 
 def _same(one: Values, other: Values) -> bool:

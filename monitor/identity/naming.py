@@ -86,7 +86,9 @@ def watch_of(path: str, watches: Sequence[Watch]) -> Led:
     """
     patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
     fit = [Led(watch, known, below) for watch, known in patterns if (below := _below(path, known)) is not None]
-    calls = (led for led in fit if led.watch is not None and (led.watch.name or led.watch.name_from or led.watch.labels))
+    calls = (
+        led for led in fit if led.watch is not None and (led.watch.name or led.watch.name_from or led.watch.labels)
+    )
     named = (led for led in fit if led.pattern == path)
     return next(calls, None) or next(named, None) or next(iter(fit), Led(None, path, _below(path, path)))
 

@@ -115,6 +115,8 @@ def take_mark(state: RunState, mark: Mark, told: Told) -> None:
         withdraw(state)
     _follow(state, _see_mark(state, mark, told), told)
     state.launch.boundaries.setdefault(mark.kind, mark.stamp)
+    if not (stream := state.copies.stream(told.source)).is_abreast:
+        stream.marks.add(mark.kind)
     if mark.timeless:
         state.launch.boundaries.setdefault(f"{mark.kind} {told.source}", mark.stamp)
 
@@ -122,7 +124,7 @@ def take_mark(state: RunState, mark: Mark, told: Told) -> None:
 def _see_mark(state: RunState, mark: Mark, told: Told) -> Seen:
     launch = state.launch
     known, crashed = launch.boundaries.get(mark.kind), launch.phase == "crashed"
-    if told.source in state.copies.joined:
+    if state.copies.stream(told.source).joins:
         return "mark of others"
     first = known is None and not ended_elsewhere(launch, told)
     if first and crashed and launch.doubtful and not launch.iterations:

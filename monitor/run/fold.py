@@ -15,6 +15,7 @@ from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.parsers.timers import BESIDE, PART_OF, timer
 from megatron_monitor.run import saves, setup
+from megatron_monitor.run.abreast import note_step
 from megatron_monitor.run.attempts import mark_of, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
 from megatron_monitor.run.job import silent_since, suspended
@@ -35,6 +36,7 @@ _OF_SET_UP: frozenset[type[Event]] = frozenset(
     {events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting}
 )
 """What may be a mark of a set-up."""
+_NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _GUESSES = 64  # lines; as many ranks may repeat their last one in turn
@@ -56,6 +58,8 @@ def fold(
     now, phase = state.launch, state.launch.phase
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
+    if kind in _NUMBERED:
+        note_step(state, source, event)
     stepped, entered = state.iterations_total != counted, drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)

@@ -7,8 +7,9 @@ Residual risk: a source that lags more than `RING` iterations behind its twin is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
@@ -22,14 +23,32 @@ Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, 
 """(loss, grad norm, consumed samples, seconds, attempt, source) of a line that counted."""
 
 
-class Stream(Struct):
+NONE: Final = -1
+"""No attempt."""
+
+
+class Stream(Struct, omit_defaults=True):
     """Where one source of the run stands."""
 
     last_iteration: int | None = None
-    launch: int = -1
-    """In which launch it last told of an iteration,"""
-    first: int = 0
+    launch: int = NONE
+    """In which attempt it last told of an iteration,"""
+    first: int = NONE
     """and in which one first."""
+    abreast: int = NONE
+    """In which attempt it is, where other streams tell the same training (abreast.py);"""
+    told: dict[str, float] = field(default_factory=dict)
+    """the last steps that it told there, by kind of line,"""
+    marks: set[str] = field(default_factory=set)
+    """and what it said of the set-up before them."""
+    joins: bool = False
+    """It is in the present attempt beside others, and has told no step of it: what it says of its set-up begins none.
+    """
+
+    @property
+    def is_abreast(self) -> bool:
+        """Whether other streams tell the same training."""
+        return self.abreast != NONE
 
 
 class Copies(Struct):
@@ -39,10 +58,12 @@ class Copies(Struct):
     steps: dict[int, tuple[int, str, float | None, float | None, float | None]] = field(default_factory=dict)
     """Step of DeepSpeed's engine -> (launch, form, loss, learning rate, seconds) of its newest report."""
     cursors: dict[str, Stream] = field(default_factory=dict)
-    joined: set[str] = field(default_factory=set)
-    """Sources that are in the present launch beside others, and have told no step of it: what they say of its set-up
-    begins none.
-    """
+    several: bool = False
+    """More than one source has told of iterations."""
+    furthest: dict[str, float] = field(default_factory=dict)
+    """Kind of line -> the last step that streams which are abreast have told"""
+    furthest_of: int = NONE
+    """of this attempt."""
 
     def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
         """Whether this report adds nothing to what is known."""
@@ -71,9 +92,8 @@ class Copies(Struct):
             seen[iteration] = [*seen.pop(iteration)[1 - _LAUNCHES :], report]  # the newest stands last
         else:
             seen[iteration] = [report]
-        cursor = self._cursor(source, attempt)
-        cursor.last_iteration, cursor.launch = iteration, attempt
-        room = RING if len(self.cursors) > 1 else _ALONE
+        self.moved(source, iteration, attempt)
+        room = RING if self.several else _ALONE
         if len(seen) > 2 * room:
             for key in tuple(islice(seen, len(seen) - room)):
                 del seen[key]
@@ -91,18 +111,33 @@ class Copies(Struct):
 
     def count(self, source: str, launch: int) -> None:
         """An iteration that the source told has counted, whoever counts."""
-        self._cursor(source, launch).launch = launch
+        self._counting(source, launch)
 
     def moved(self, source: str, iteration: int, attempt: int) -> None:
-        """The source has reported this iteration, which did not count."""
-        cursor = self._cursor(source, attempt)
-        cursor.last_iteration, cursor.launch = iteration, attempt
+        """The source has reported this iteration."""
+        self._counting(source, attempt).last_iteration = iteration
 
-    def _cursor(self, source: str, launch: int) -> Stream:
+    def _counting(self, source: str, attempt: int) -> Stream:
+        cursor = self.stream(source)
+        if cursor.first == NONE:
+            cursor.first = attempt
+            self.several = self.several or any(one is not cursor and one.first != NONE for one in self.cursors.values())
+        cursor.launch = attempt
+        return cursor
+
+    def stream(self, source: str) -> Stream:
+        """Where the source stands."""
         cursor = self.cursors.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = Stream(first=launch)
+            cursor = self.cursors[source] = Stream()
         return cursor
+
+    def note_furthest(self, told: Mapping[str, float], attempt: int) -> None:
+        """A stream that is abreast of others has told these steps of that attempt."""
+        if attempt != self.furthest_of:
+            self.furthest, self.furthest_of = {}, attempt
+        for kind, step in told.items():
+            self.furthest[kind] = max(step, self.furthest.get(kind, step))
 
 
 def _same(one: float | None, other: float | None) -> bool:
