@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from megatron_monitor import identity
 from megatron_monitor.commands.arguments import Given, with_config
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.events import ANSI, EnvironmentVariableSeen, Event, to_fields
+from megatron_monitor.parsers.events import ANSI, Event, to_fields
 from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.reading import own_rules
+from megatron_monitor.run.launches import printed_job
 
 
 @click.command()
@@ -56,7 +56,7 @@ def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
         for item in items:
             if isinstance(item, Event):
                 yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
-                if isinstance(item, EnvironmentVariableSeen) and item.name == identity.JOB_VARIABLE:
+                if printed_job(item):
                     yield "identity: the run's job, where it stands before the first iteration of a launch; else text"
             else:
                 yield f"{rule.name}: begins a fact of several lines; the lines after it are needed"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from megatron_monitor import identity
 from megatron_monitor.core.companions import Companions, Due
-from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
+from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity import Member, Verdict
@@ -26,6 +26,7 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
 from megatron_monitor.run.job import OVER, RUNNING
+from megatron_monitor.run.launches import JOB_VARIABLE, printed_job
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
@@ -93,7 +94,8 @@ class Belonging:
         if not member.settled:
             return self._take_unsettled(source, entries, kinds, at, now)
         if EnvironmentVariableSeen.kind in kinds:
-            entries = withhold(source, entries, self._watched.current(source))
+            printed = (printed_job(entry.event) for entry in reversed(entries))
+            member.printed = next(filter(None, printed), member.printed)
         if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
         return self.companions.beyond(source, [(entries, at)])
@@ -141,9 +143,8 @@ class Belonging:
             why, member.base, member.owner = f"the host {member.hosts[0]} that its pod prints", run, run
             self._take_key(source, identity.Key(run, why))
             self._move(source, run, why)
-        elif isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
-            if not member.believed:
-                self._take_key(source, identity.printed_key(event.value))
+        elif (printed := printed_job(event)) and not member.believed:
+            self._take_key(source, identity.printed_key(printed))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
@@ -171,12 +172,12 @@ class Belonging:
                 if other.member.base == source.member.base:
                     source.member.label = other.member.label
 
-    def folded(self, source: Source, kinds: Sequence[str]) -> LogEvent | None:
-        """A delivery of it was folded. The id that was printed before the launch that has begun with it, if one has."""
-        entry = begun(source, kinds, self._watched.current(source))
-        if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
-            self._take_key(source, identity.printed_key(entry.event.value))
-        return entry
+    def folded(self, source: Source) -> None:
+        """A delivery of it was folded: the id that it has printed is its job's, if an attempt begins behind it."""
+        run, printed = self._watched.current(source), source.member.printed
+        if printed and run is not None and run.state.launch.environment.get(JOB_VARIABLE) == printed:
+            source.member.printed = ""
+            self._take_key(source, identity.printed_key(printed))
 
     def _note_step(self, source: Source, entry: LogEvent, at: float) -> None:
         source.member.note_step(entry.event, entry.raw)

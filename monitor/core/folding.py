@@ -61,8 +61,7 @@ class Folding:
         kinds = [entry.event.kind for entry in entries]
         count_events(self._watched.counts, kinds, entries)
         self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
-        if (entry := self._belonging.folded(source, kinds)) is not None:
-            self._take_due(source, [((entry,), at)], now)
+        self._belonging.folded(source)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = self._watched.current(source)

@@ -1,14 +1,10 @@
-"""Which streams are of one job, under whatever names, and what of that is shown of the runs. A job's id behind a
-stream's steps is that of a launch that begins, or text that a training prints: it is withheld until that shows.
-"""
+"""Which streams are of one job, under whatever names, and what of that is shown of the runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from megatron_monitor import identity
-from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.parsers.events import EnvironmentVariableSeen, LogEvent
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
 STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
@@ -62,30 +58,3 @@ class Jobmates:
         """The other runs in its job."""
         keys = {source.member.key for source in self._watched.sources.of_run(run)}
         return sorted({other.run for key in keys for other in self._streams.get(key, {}).values()} - {run})
-
-
-def withhold(source: Source, entries: Sequence[LogEvent], run: Run | None) -> list[LogEvent]:
-    """The entries without ids of jobs, of which the last is kept with the source."""
-    kept: list[LogEvent] = []
-    for entry in entries:
-        event = entry.event
-        if not (isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE):
-            kept.append(entry)
-        elif run is not None:
-            source.withheld = entry, run.state.name, run.state.launch.number
-    return kept
-
-
-def begun(source: Source, kinds: Sequence[str], run: Run | None) -> LogEvent | None:
-    """Its next lines, of these kinds, were folded: the id that was withheld, if another launch has begun with them. If
-    they tell a step of the same launch, it was text.
-    """
-    if source.withheld is None:
-        return None
-    entry, name, number = source.withheld
-    if run is not None and (run.state.name, run.state.launch.number) != (name, number):
-        source.withheld = None
-        return entry
-    if not STEP_KINDS.isdisjoint(kinds) and EnvironmentVariableSeen.kind not in kinds:
-        source.withheld = None
-    return None

@@ -90,8 +90,6 @@ class Source(Struct):
     """What it says of its end, while it is read as history beside other streams of its training."""
     opening: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its set-up, until its steps have told whose it is."""
-    withheld: tuple[LogEvent, str, int] | None = None
-    """A line with a job's id behind its steps, and the run and the launch in which it came (jobmates.py)."""
     stepped_at: float = float("-inf")
     """When a step of it last came live. An instant."""
     ordered: Ordered | None = None

@@ -34,9 +34,9 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.run.job import Candidate
+from megatron_monitor.run.launches import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
-JOB_VARIABLE: Final = "SLURM_JOB_ID"
 _EARLY: Final = 64  # first steps of a stream that are remembered
 _LINES: Final = 8  # of these as they stand in the file
 _SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
@@ -83,6 +83,8 @@ class Member(Struct, omit_defaults=True, gc=False):
     key: str = ""
     key_why: str = ""
     believed: bool = False
+    printed: str = ""
+    """The job's id that it has printed behind its steps: text, if no attempt begins behind it."""
     before: str = ""
     """The job that was believed before this one: both may write it."""
     settled: bool = False

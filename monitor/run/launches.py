@@ -3,6 +3,7 @@ has of it. Where one begins attempts.py decides.
 """
 
 import zlib
+from typing import Final
 
 import msgspec
 
@@ -267,10 +268,20 @@ def stamp_of(event: events.ArgumentsDumped) -> str:
     return str(zlib.crc32(repr(sorted(event.values.items())).encode("utf-8", "replace")))
 
 
+JOB_VARIABLE: Final = "SLURM_JOB_ID"
+
+
+def printed_job(event: Event) -> str:
+    """The job's id that the line prints, if it is such a line."""
+    return event.value if isinstance(event, events.EnvironmentVariableSeen) and event.name == JOB_VARIABLE else ""
+
+
 def take_setting(launch: Launch, event: Event) -> None:
     """One more fact of the set-up."""
     match event:
         case events.EnvironmentVariableSeen():
+            if launch.iterations and printed_job(event):
+                return  # text, if no launch begins behind it
             launch.environment[event.name] = event.value
             if event.name not in topologies.NOMINAL_SIZES:
                 return
