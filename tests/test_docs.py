@@ -15,6 +15,7 @@ from megatron_monitor.model.flops import FORMULAS
 from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.declared.targets import UNITS
 from megatron_monitor.parsers.events import ANSI, Failure
+from megatron_monitor.run.attempts import OUTCOMES, STATES, Seen
 from megatron_monitor.run.phases import RUN_STATES, Phase
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
@@ -71,12 +72,20 @@ def targets_table() -> str:
     return "\n".join(rows)
 
 
+def attempts_table() -> str:
+    """What begins an attempt."""
+    rows = [f"| seen | {' | '.join(STATES)} |", "| --- |" + " --- |" * len(STATES)]
+    rows += [f"| {seen} | {' | '.join(OUTCOMES[state, seen] for state in STATES)} |" for seen in get_args(Seen)]
+    return "\n".join(rows)
+
+
 TABLES = {
     "metrics": (ROOT / "docs" / "metrics.md", metrics_table),
     "commands": (ROOT / "docs" / "commands.md", commands_table),
     "dialects": (ROOT / "docs" / "dialects.md", dialects_table),
     "targets": (ROOT / "docs" / "dialects.md", targets_table),
     "checks": (ROOT / "docs" / "checks.md", checks_table),
+    "attempts": (ROOT / "ARCHITECTURE.md", attempts_table),
 }
 
 
