@@ -4,7 +4,7 @@ The daemon has one for all that it follows, and one for each partition of a Kafk
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -64,17 +64,15 @@ class Desk:
         for transition in self.core.tick(now if until is None else until):
             self._report(transition, now, judged=True)
         for extension in extensions:
-            for transition, to in extension.act(now):
-                self._report(transition, now, to)
+            for transition in extension.act(now):
+                self._report(transition, now)
 
     def stop(self) -> None:
         """End the threads of the optional parts."""
         for extension in self.core.extensions:
             extension.stop()
 
-    def _report(
-        self, transition: Transition, now: float, to: Sequence[str] | None = None, *, judged: bool = False
-    ) -> None:
+    def _report(self, transition: Transition, now: float, *, judged: bool = False) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
@@ -86,7 +84,7 @@ class Desk:
             self._post_at = float("-inf")
         if not transition.quiet:
             wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
-            self.core.outbox.owe(linked, wanting if to is None else to, now)
+            self.core.outbox.owe(linked, wanting, now)
             self.saving.soon()
 
     def _receivers(self, message: Transition) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -197,6 +196,10 @@ class Config(Struct, frozen=True, kw_only=True):
         found = (watch.paths[0] for watch in self.runs if watch.paths and watch.labels)
         return next(found, "").removesuffix("/**/*.log")
 
+    def is_pushed(self, path: str) -> bool:
+        """Does it name a stream that somebody pushed?"""
+        return bool(self.pushed) and path.startswith(f"{self.pushed}/")
+
     @property
     def empty(self) -> bool:
         """Is there nothing to follow?"""
@@ -204,11 +207,6 @@ class Config(Struct, frozen=True, kw_only=True):
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
-        known = {notifier.name for notifier in self.notifiers}
-        for one in self.remediations:
-            for name in chain(*(getattr(action, "to", ()) for action in one.actions)):
-                if name not in known:
-                    yield "remediations", f"{one.name}: there is no notifier {name!r}"
         if self.receiver.listen is None and not self.kafka.bootstrap:
             why = "are those of pushed logs: set receiver.listen, for example 0.0.0.0:9844"
             yield from ((f"runs.{index}.labels", why) for index, watch in enumerate(self.runs) if watch.labels)

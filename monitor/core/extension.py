@@ -23,13 +23,6 @@ class Runtime(NamedTuple):
     """What has changed is saved at the next turn."""
 
 
-class Notice(NamedTuple):
-    """A transition for people; `to`: the notifiers that get it whatever they want, None: those that want it."""
-
-    transition: Transition
-    to: tuple[str, ...] | None = None
-
-
 class Extension:
     """One part at one core, for the loop's thread. A hook that a part does not override does nothing.
 
@@ -67,7 +60,7 @@ class Extension:
         """What people are told when an incident begins firing; may add to its evidence."""
         return transition
 
-    def act(self, now: float) -> Sequence[Notice]:  # noqa: ARG002
+    def act(self, now: float) -> Sequence[Transition]:  # noqa: ARG002
         """Work on what was judged; what people are told of it."""
         return ()
 

@@ -151,8 +151,7 @@ class Intake:
         self._belonging.opened(opened)
 
     def _is_pushed(self, path: str) -> bool:
-        spool = self._watched.config.pushed
-        return bool(spool) and path.startswith(f"{spool}/")
+        return self._watched.config.is_pushed(path)
 
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: Member, run: str, now: float) -> bool:
         """Is it an old file, read to its end, that tells of no training?"""

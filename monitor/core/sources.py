@@ -36,10 +36,8 @@ def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     """The patterns and files of the configuration by which none of these paths is found, but for the spool's: whoever
     is to push begins when it likes.
     """
-    known, spool = list(paths), config.pushed
-    patterns = [one for watch in config.runs for one in watch.paths]
-    if spool:
-        patterns = [one for one in patterns if not one.startswith(f"{spool}/")]
+    known = list(paths)
+    patterns = [one for watch in config.runs for one in watch.paths if not config.is_pushed(one)]
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 

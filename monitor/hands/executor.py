@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import dropwhile
@@ -27,6 +28,7 @@ from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
+_DUMP_TIMEOUT: Final = 120.0  # seconds, for all nodes: py-spy takes one a process, srun some on a thousand nodes
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "sacct", "srun", "squeue"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
@@ -62,7 +64,7 @@ class Executor(Asking[Order, StepDone]):
         self.uid = os.geteuid()
         """As whom sbatch submits."""
         self.directory = Path("stacks")
-        """For dumps that name no other."""
+        """For dumps: a file each."""
         self._clock = clock
 
     def _answer(self, order: Order) -> StepDone:
@@ -87,11 +89,11 @@ class Executor(Asking[Order, StepDone]):
         if order.action == "dump_stacks":
             return self._dump(order)
         for place, command in enumerate(order.commands):
-            finished = self._call(command, order.timeout)
+            finished = self._call(command)
             if finished.message:
                 # Held for a change that was refused, or perhaps held by a call that did not end in time: never left so.
                 if place < len(order.commands) - 1 and (place > 0 or finished.code is None):
-                    self._call(order.commands[-1], order.timeout)
+                    self._call(order.commands[-1])
                 return False, f"{command[0]} {command[1]}: {finished.message}"
         return True, "done"
 
@@ -110,7 +112,7 @@ class Executor(Asking[Order, StepDone]):
                     f"job {order.job} was submitted with {lost}, which a new one would not have: requeue it"
                 )
             for test in order.commands if not follows else ():
-                if message := self._call(test, order.timeout).message:
+                if message := self._call(test).message:
                     raise RefusedError(f"{' '.join(test[:2])}: {message}")
         except RefusedError as why:
             return StepDone(order.course, ASK, False, f"{NOT_DONE}{why}")
@@ -121,7 +123,7 @@ class Executor(Asking[Order, StepDone]):
         words = {word for command in order.commands for word in command}
         if job.command.split(" ")[0] not in words:
             return ""  # a script of the site's own is a submission of its own
-        found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", order.job), None)
+        found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", order.job))
         return lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], words) if found.code == 0 else ""
 
     def _follower(self, order: Order, job: Job) -> str:
@@ -151,6 +153,11 @@ class Executor(Asking[Order, StepDone]):
     def _unchanged(self, order: Order) -> Job:
         """The job, if it is what it was when the plan was made."""
         job = self._job(order)
+        if job.uid != order.job_uid:
+            raise RefusedError(f"job {order.job} is another user's now: {job.user}'s")
+        doubts = [_doubt(path, job) for path in order.proof]
+        if all(doubts):
+            raise RefusedError(f"job {order.job} is not proven: {doubts[0] if doubts else 'no file says so'}")
         if job.restarts != order.job_restarts or job.started_at != order.job_started_at:
             raise RefusedError(f"job {order.job} was started anew since")
         if order.over != (job.state in OVER) or (not order.over and job.state != "RUNNING"):
@@ -173,7 +180,7 @@ class Executor(Asking[Order, StepDone]):
         if others := self._others(order, job):
             raise RefusedError(f"job {others[0].number} {others[0].why}")
         command = order.commands[0]
-        finished = self._call((command[0], "--hold", *command[1:]), order.timeout)
+        finished = self._call((command[0], "--hold", *command[1:]))
         submitted = _SUBMITTED.fullmatch(finished.output)
         if b"ontact slurm controller" in finished.errors:
             raise LaterError(f"sbatch: {finished.message}")
@@ -190,7 +197,7 @@ class Executor(Asking[Order, StepDone]):
             return False, f"submitted job {number}, which is held: {why}"
         first = [one.number for one in others if not one.held or int(one.number) < int(number)]
         command = ("scancel", number) if first else ("scontrol", "release", number)
-        if message := self._call(command, order.timeout).message:
+        if message := self._call(command).message:
             return False, f"submitted job {number}, which is held: {' '.join(command)}: {message}"
         return True, f"job {first[0]} came first" if first else f"submitted job {number}"
 
@@ -200,7 +207,7 @@ class Executor(Asking[Order, StepDone]):
             raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {order.job} is {job.user}'s")
         if not (job.command and job.directory):
             raise RefusedError(f"Slurm does not tell the command and directory of job {order.job}, to find another by")
-        found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT), None)
+        found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT))
         if found.message:
             raise LaterError(f"squeue: {found.message}")
         own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in order.commands} - {""}
@@ -208,28 +215,48 @@ class Executor(Asking[Order, StepDone]):
         ended = job.ended_at if order.step == ASK and order.over else None
         return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
-    def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
+    def _call(self, command: Sequence[str], copy: IO[bytes] | None = None) -> Finished:
         path = shutil.which(command[0]) if command[0] in _CLIENTS else None
         if path is None:
             return Finished(None, problem=f"there is no {command[0]} here")
         # What is read is asked for in a form that can be; what begins a job hands its environment on.
         variables = VARIABLES if command[0] == "squeue" else None
-        return run([path, *command[1:]], self._clock, timeout or TIMEOUT, _MOST, variables, copy)
+        return run(
+            [path, *command[1:]], self._clock, TIMEOUT if copy is None else _DUMP_TIMEOUT, _MOST, variables, copy
+        )
 
     def _dump(self, order: Order) -> tuple[bool, str]:
-        directory = Path(order.directory) if order.directory else self.directory
         at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = directory / f"{_UNSAFE.sub('_', order.run)[:100]}-{order.job}-{at}.txt"
+        path = self.directory / f"{_UNSAFE.sub('_', order.run)[:100]}-{order.job}-{at}.txt"
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with path.open("xb") as stream:
-                finished = self._call(order.commands[0], order.timeout, stream)
+                finished = self._call(order.commands[0], stream)
         except OSError as error:
             return False, f"{path}: {error.strerror or error}"
         size = path.stat().st_size
         if finished.message:
             return False, f"{finished.message}; {size} bytes in {path}"
         return size > 0, f"{size} bytes in {path}"
+
+
+def _doubt(path: str, job: Job) -> str:
+    """Why the file does not say which job it is of; empty: it does. Whoever may choose what stands at a path, by a
+    link or as the owner of its directory, could else have another's job ended.
+    """
+    try:
+        file, folder = os.lstat(path), os.stat(os.path.dirname(path))
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    guarded = folder.st_uid == 0 and (not folder.st_mode & 0o022 or folder.st_mode & stat.S_ISVTX)
+    doubts = (
+        (not stat.S_ISREG(file.st_mode), "is a link"),
+        (path not in (job.output, job.errors) and os.path.realpath(path) != path, "goes over a link"),
+        (file.st_nlink != 1, "has several names"),
+        (file.st_uid != job.uid, "is not the file of the job's user"),
+        (folder.st_uid != job.uid and not guarded, "lies in a directory of somebody else"),
+    )
+    return next((f"{path} {why}" for wrong, why in doubts if wrong), "")
 
 
 def _outcome(order: Order, ok: bool, outcome: str) -> StepDone:

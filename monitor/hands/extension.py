@@ -23,7 +23,7 @@ from msgspec.structs import asdict, replace
 from megatron_monitor.config import Config
 from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension, Notice, Runtime
+from megatron_monitor.core.extension import Extension, Runtime
 from megatron_monitor.core.runs import Run
 from megatron_monitor.hands.executor import Executor
 from megatron_monitor.hands.permission import facts_of, is_fresh, may_act
@@ -85,7 +85,7 @@ class Remediator(Extension):
         """Stacks that are dumped lie below the state directory."""
         self.executor.directory = directory / "stacks"
 
-    def act(self, now: float) -> Sequence[Notice]:
+    def act(self, now: float) -> Sequence[Transition]:
         """Outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
         for done in self.executor.answers():
             if (what := self.settle(done, now)) is not None:
@@ -95,7 +95,7 @@ class Remediator(Extension):
             self.executor.ask(one)
         return notices
 
-    def plan(self, now: float) -> Sequence[Notice]:
+    def plan(self, now: float) -> Sequence[Transition]:
         """Plan, begin and report steps; none is carried out."""
         self._core.bring_up_to_date()
         notices = self._turn(now)
@@ -143,7 +143,7 @@ class Remediator(Extension):
                 if step.status == "waiting":
                     step.status, step.outcome, self._news = "skipped", why, True
 
-    def _turn(self, now: float) -> list[Notice]:
+    def _turn(self, now: float) -> list[Transition]:
         runs = self._core.runs
         if not 0.0 <= now - self._turned_at <= _AWAY:
             self._watched.clear()
@@ -157,16 +157,15 @@ class Remediator(Extension):
         if 0.0 <= now - self._looked_at < _EVERY:
             return []
         self._looked_at = now
-        messages: list[Notice] = []
         newest: dict[str, Course] = {}
         for course in self.record.courses:
-            messages += self._advance(course, runs.get(course.run), now)
+            self._advance(course, runs.get(course.run), now)
             if course.acts and not course.dry_run:
                 newest[course.run] = course
         for name, course in newest.items():
             self._follow_up(course, runs.get(name), now)
-        for course in self.record.courses:
-            messages += self._report(course, runs.get(course.run), now)
+        courses = self.record.courses
+        messages = [one for course in courses for one in self._report(course, runs.get(course.run), now)]
         self._core.wanted_jobs.clear()
         for run in runs.values():
             if run.book.open or run.actions:
@@ -281,9 +280,8 @@ class Remediator(Extension):
             made, since = planned
             if not self.kept:
                 made = replace(made, why_not="there is no state directory that would remember it")
-            asks = any(step.action != "notify" for step in made.steps)
             # Slurm is asked once a minute: an answer from before the trouble says nothing of it.
-            stale = asks and not is_fresh(state, since, now, self._slurm)
+            stale = bool(made.steps) and not is_fresh(state, since, now, self._slurm)
             lines.append(describe(made, now, "Slurm has told of the job" if stale else ""))
             self._core.wanted_jobs.add(state.name)
             if made.why_not or state.name not in self._watched or now < made.at or stale:
@@ -300,7 +298,7 @@ class Remediator(Extension):
 
     # --- doing ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, course: Course, run: Run | None, now: float) -> Iterator[Notice]:
+    def _advance(self, course: Course, run: Run | None, now: float) -> None:
         """Begin the next step, if none is under way."""
         if run is None and not course.ended:
             return  # a reload: its files are opened anew
@@ -317,22 +315,19 @@ class Remediator(Extension):
             asked = step.action not in ENDING or course.ended or self._has_asked(course, run, now)
             if not asked or now < step.not_before:
                 return
-            if step.action != "notify":
-                self.stamp += 1
-                step.status, step.stamp, self._news = "begun", self.stamp, True
-                return
-            yield Notice(self._event(course, run, now), tuple(step.to))
-            step.status, step.outcome, step.ended_at = "done", "sent", now
+            self.stamp += 1
+            step.status, step.stamp, self._news = "begun", self.stamp, True
+            return
 
-    def _report(self, course: Course, run: Run | None, now: float) -> Iterator[Notice]:
+    def _report(self, course: Course, run: Run | None, now: float) -> Iterator[Transition]:
         """How it all ended, once; of a restart that failed its incident tells the same."""
         if course.open or course.reported or (course.dry_run and not self._has_asked(course, run, now)):
             return
         course.reported = self._news = True
         if run is None or not course.trouble:
-            report = Notice(self._event(course, run, now))
+            report = self._event(course, run, now)
             if run is not None:
-                run.book.history.append(report.transition)
+                run.book.history.append(report)
                 run.dirty = True
             yield report
 
@@ -343,8 +338,7 @@ class Remediator(Extension):
         incident = run.book.open.get(course.incident)
         if incident is None or incident.opened_at != course.opened_at:
             return "the incident was over"
-        acts = any(step.commands for step in course.steps)
-        return may_act(run.state, incident, facts_of(run, self._core, self.own_job)) if acts else ""
+        return may_act(run.state, incident, facts_of(run, self._core, self.own_job))
 
     def _has_asked(self, course: Course, run: Run | None, now: float) -> bool:
         """Is all known that could refuse it? It is asked now, if it is time."""

@@ -30,9 +30,10 @@ _FRESH: Final = 2.0
 class Facts(Struct, frozen=True):
     """What is known of a run's job beside the run's own state."""
 
-    proven: bool = False
-    """A file with the run's last steps is the job's output, or the operator's pattern finds the job's id in its path.
-    That a log prints an id is not enough to act: another job's log may print it, too.
+    proof: tuple[str, ...] = ()
+    """Files with the run's last steps that are the job's output, or that have its id where the operator's pattern finds
+    it in the path. That a log prints an id is not enough to act: another job's log may print it, too. Nor is a stream
+    that was pushed: senders choose its path.
     """
     owners: frozenset[int | None] = frozenset()
     """User ids of the run's files; None: one whose owner is not told."""
@@ -53,12 +54,13 @@ def facts_of(run: Run, core: Core, own_job: str) -> Facts:
     newest = max((source.mtime for source in tell), default=0.0)
     lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
     ids, outputs, site = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}, core.config.slurm.job_from
-    numbers = {key_of(path, site).id for path in lately} if site is not None else set()
+    numbered = {path for path in lately if site is not None and key_of(path, site).id in ids}
+    pushed = {source.path for source in sources if core.config.is_pushed(source.path)}
     mates = {name for name, other in core.runs.items() if other.state.job is not None and other.state.job.id in ids}
     mates = mates.union(run.identity.get("shares_job_with", ())) - {run.state.name}
     return Facts(
-        proven=not (lately.isdisjoint(outputs) and numbers.isdisjoint(ids)),
-        owners=frozenset(source.owner for source in sources),
+        proof=tuple(sorted((lately & outputs | numbered) - pushed)),
+        owners=frozenset(None if source.path in pushed else source.owner for source in sources),
         others=[core.runs[name].state for name in sorted(mates & core.runs.keys())],
         undecided=any(source.waiting for source in (*sources, *_streams(core.sources, mates))),
         beside=run.state.beside,
@@ -82,7 +84,7 @@ def may_act(state: RunState, incident: Incident, facts: Facts) -> str:
     refused = (
         (job.components, "the job is one of several that run as one"),
         (facts.own_job == job.id, f"the monitor itself runs in job {number}"),
-        (not facts.proven, f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the "
+        (not facts.proof, f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the "
                            "log's path"),
         (job.uid == _NOBODY or facts.owners != {job.uid} or None in facts.owners,
          f"the log's owner ({owners}) is not known to be that of job {number} (uid {job.uid})"),

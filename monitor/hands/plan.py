@@ -4,38 +4,26 @@ Whatever is in doubt ends in a reason why nothing is done: the job may not be to
 away, the remediation has acted often enough. Node names of the evidence count only if the job's own node list has them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec import Struct
 
-from megatron_monitor.config.remediations import (
-    RESTARTS,
-    Action,
-    Cancel,
-    Drain,
-    DumpStacks,
-    Notify,
-    Remediation,
-    Requeue,
-    Resubmit,
-    Signal,
-    restarts,
-)
-from megatron_monitor.detectors.base import RANK, duration
-from megatron_monitor.hands.permission import UNREADABLE, Facts, may_act
+from megatron_monitor.config.remediations import RESTARTS, Action, ActionType, Remediation, kinds
+from megatron_monitor.detectors.base import RANK, Severity, duration
+from megatron_monitor.hands.permission import Facts, may_act
 from megatron_monitor.hands.record import Course, Record, Step, shown
 from megatron_monitor.incidents import Incident
 from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.nodes import expand_some
-from megatron_monitor.run.phases import PARTS
 from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
 
 OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
+_MOST_NAMED: Final = 2  # nodes: where the evidence names more, none of them is the cause
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `after` is shorter."""
 
@@ -49,20 +37,17 @@ class Plan(Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     why_not: str = ""
     gave_up: bool = False
+    proof: tuple[str, ...] = ()
+    """Files that say which job the run is."""
 
 
-def matches(remediation: Remediation, run: str, incident: Incident) -> bool:
-    """Is the remediation for this incident?"""
-    failure, in_step = incident.evidence.get("failure"), incident.phase in PARTS
+def matches(remediation: Remediation, run: str, incident: Incident, least: Severity = "critical") -> bool:
+    """Is the remediation for this incident? An end that somebody planned is `info`: it is left alone."""
+    failure = incident.evidence.get("failure")
     return (
         incident.incident in remediation.incidents
-        and RANK[incident.severity] >= RANK[remediation.minimum_severity]
+        and RANK[incident.severity] >= RANK[least]
         and not incident.quiet
-        and (
-            not remediation.phases
-            or incident.phase in remediation.phases
-            or (in_step and "training" in remediation.phases)
-        )
         and (not remediation.failures or incident.incident != "crash" or failure in remediation.failures)
         and (not remediation.runs or any(fnmatchcase(run, pattern) for pattern in remediation.runs))
     )
@@ -87,11 +72,11 @@ def plan(
     actions, gave_up = choice(remediation, state, record, 0)
     steps: list[Step] = []
     for action in actions:
-        step = _step(action, remediation, state, incident, actions)
+        step = _step(action, state.job, incident, kinds(actions))
         if isinstance(step, str):
             return Plan(remediation, incident, at, why_not=step)
         steps.append(step)
-    return Plan(remediation, incident, at, tuple(steps), gave_up=gave_up)
+    return Plan(remediation, incident, at, tuple(steps), gave_up=gave_up, proof=facts.proof)
 
 
 def choice(remediation: Remediation, state: RunState, record: Record, before: int) -> tuple[Sequence[Action], bool]:
@@ -100,10 +85,10 @@ def choice(remediation: Remediation, state: RunState, record: Record, before: in
     """
     last = state.past.checkpoints.last_iteration
     own = sum(one.restarts and one.checkpoint == last for one in _counting(remediation, state, record))
-    if not restarts(remediation.actions) or max(before, own) < remediation.attempts:
+    if RESTARTS.isdisjoint(kinds(remediation.actions)) or max(before, own) < remediation.attempts:
         return remediation.actions, False
-    kept: list[Action] = [action for action in remediation.actions if not isinstance(action, RESTARTS)]
-    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in remediation.actions) else kept, True
+    kept = [action for action in remediation.actions if action.type not in RESTARTS]
+    return [*kept, Action(type="cancel")] if "requeue" in kinds(remediation.actions) else kept, True
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -124,6 +109,8 @@ def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
         dry_run=remediation.dry_run,
         steps=steps,
         job=_id(job) if job is not None else "",
+        job_uid=job.uid if job is not None else None,
+        proof=list(made.proof),
         job_started_at=job.started_at if job is not None else None,
         job_restarts=job.restarts if job is not None else 0,
         over=job is not None and job.state in OVER,
@@ -146,8 +133,6 @@ def _forbidden(
     done = [one for one in own if one.remediation == remediation.name or (remediation.acts and one.acts)]
     if sum(now - one.planned_at < _DAY for one in done) >= remediation.per_day:
         return f"remediations have acted {remediation.per_day} times in 24 hours"
-    if all(isinstance(action, Notify) for action in remediation.actions):
-        return UNREADABLE if state.lost or state.unreadable else ""
     return may_act(state, incident, facts) or _dealt_with(remediation, state, own)
 
 
@@ -167,37 +152,17 @@ def _counting(remediation: Remediation, state: RunState, record: Record) -> list
     return [one for one in record.courses if one.run == state.name and (remediation.dry_run or not one.dry_run)]
 
 
-def _step(
-    action: Action, remediation: Remediation, state: RunState, incident: Incident, actions: Sequence[Action]
-) -> Step | str:
+def _step(action: Action, job: Job | None, incident: Incident, others: Sequence[ActionType]) -> Step | str:
     """The action's commands, or why it cannot be done."""
-    if isinstance(action, Notify):
-        return Step("notify", to=list(action.to))
-    job = state.job
     assert job is not None  # _forbidden has asked
-    if isinstance(action, Drain):
-        return _drain(remediation, job, incident)
-    if isinstance(action, DumpStacks | Signal | Cancel):
-        return _while_it_runs(action, job)
-    nodes = _suspects(remediation, job, incident) if action.exclude else ""
-    if isinstance(action, Requeue):
-        return _requeue(job, nodes)
-    if job.state not in OVER and not any(isinstance(one, Cancel) for one in actions):
+    if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
         return f"job {_id(job)} is running: without cancel, resubmit would wait for its end"
-    return _resubmit(action, job, nodes or job.excluded)
+    return _STEPS[action.type](action, job, incident)
 
 
-def _while_it_runs(action: DumpStacks | Signal | Cancel, job: Job) -> Step | str:
-    tag = str(action.__struct_config__.tag)
+def _dump_stacks(action: Action, job: Job, _incident: Incident) -> Step | str:
     if job.state in OVER:
-        return Step(tag, status="skipped", outcome="the job has ended")
-    if isinstance(action, DumpStacks):
-        return _dump(action, job)
-    signal = [f"--signal={action.signal}"] if isinstance(action, Signal) else []
-    return Step(tag, [["scancel", *signal, _id(job)]])
-
-
-def _dump(action: DumpStacks, job: Job) -> Step | str:
+        return Step("dump_stacks", status="skipped", outcome="the job has ended")
     try:
         count = len(expand(job.nodes))
     except HostlistError as error:
@@ -205,27 +170,19 @@ def _dump(action: DumpStacks, job: Job) -> Step | str:
     if not count:
         return "Slurm does not tell the job's nodes"
     command = ["srun", "--overlap", f"--jobid={_id(job)}", f"--nodes={count}", f"--ntasks={count}"]
-    command += ["--ntasks-per-node=1", "--label", *action.command]
-    return Step("dump_stacks", [command], timeout=action.timeout, directory=action.directory)
+    return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
 
 
-def _resubmit(action: Resubmit, job: Job, left_out: str) -> Step:
-    """The job's own script is submitted with what Slurm tells of the options that the job has: what stood on sbatch's
-    command line is not lost. Of an array its task alone.
-    """
-    options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
-    options += job.options if job.command.split(" ")[0] == action.command[0] else []
-    options += [f"--exclude={left_out}"] if left_out else []
-    options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
-    rest = [*options, *action.command]
-    command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *rest]
-    return Step("resubmit", [command], tests=[["sbatch", "--test-only", *rest]])
+def _cancel(_action: Action, job: Job, _incident: Incident) -> Step:
+    if job.state in OVER:
+        return Step("cancel", status="skipped", outcome="the job has ended")
+    return Step("cancel", [["scancel", _id(job)]])
 
 
-def _requeue(job: Job, nodes: str) -> Step | str:
+def _requeue(_action: Action, job: Job, incident: Incident) -> Step | str:
     if not (job.batch and job.requeue):
         return f"job {_id(job)} was not submitted by sbatch, or with --no-requeue"
-    if not nodes:
+    if not (nodes := _left_out(job, incident)):
         return Step("requeue", [["scontrol", "requeue", _id(job)]])
     # Held first: Slurm would start it anew before it knows what to leave out.
     change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
@@ -235,32 +192,52 @@ def _requeue(job: Job, nodes: str) -> Step | str:
     return Step("requeue", [hold, change, release], tests=[test] if job.options else [])
 
 
-def _drain(remediation: Remediation, job: Job, incident: Incident) -> Step:
-    names = named_nodes(remediation, incident, set(expand_some(job.nodes)))
+def _resubmit(action: Action, job: Job, incident: Incident) -> Step:
+    """The job's own script is submitted with what Slurm tells of the options that the job has: what stood on sbatch's
+    command line is not lost. Of an array its task alone.
+    """
+    left_out = _left_out(job, incident) or job.excluded
+    options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
+    options += job.options if job.command.split(" ")[0] == action.command[0] else []
+    options += [f"--exclude={left_out}"] if left_out else []
+    options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
+    rest = [*options, *action.command]
+    command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *rest]
+    return Step("resubmit", [command], tests=[["sbatch", "--test-only", *rest]])
+
+
+def _drain(_action: Action, job: Job, incident: Incident) -> Step:
+    names = named_nodes(incident, set(expand_some(job.nodes)))
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
     reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
     return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
-def _suspects(remediation: Remediation, job: Job, incident: Incident) -> str:
+_STEPS: Final[Mapping[ActionType, Callable[[Action, Job, Incident], Step | str]]] = {
+    "dump_stacks": _dump_stacks, "cancel": _cancel, "requeue": _requeue, "resubmit": _resubmit, "drain": _drain
+}  # fmt: skip
+"""Each action: its commands, or why it cannot be done."""
+
+
+def _left_out(job: Job, incident: Incident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:
         return ""
-    names = named_nodes(remediation, incident, own)
+    names = named_nodes(incident, own)
     return compress([*before, *names]) if names else ""
 
 
-def named_nodes(remediation: Remediation, incident: Incident, own: set[str]) -> set[str]:
+def named_nodes(incident: Incident, own: set[str]) -> set[str]:
     """Those of the run's `own` nodes that the evidence names; none where it names too many."""
     told = incident.evidence.get("nodes")
     named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     hosts = [name for name in named if isinstance(name, str) and is_node_name(name)]
     # as Slurm calls them: without their domain, if that is how the job's list has them
     names = {name if name in own else name.partition(".")[0] for name in hosts} & own
-    return names if len(names) <= remediation.most_excluded else set()
+    return names if len(names) <= _MOST_NAMED else set()
 
 
 def _id(job: Job) -> str:

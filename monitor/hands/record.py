@@ -8,7 +8,7 @@ A restart is one transaction. `ask`: all that could refuse it is asked before th
 is changed by that, so a crash in it loses nothing. Then its steps. Then `look`, now and then, until a launch begins.
 A restart that ended the job, or found it ended, and brought no launch is `trouble`: an incident of its own.
 
-    ask ──► (dump, signal) ──► cancel | requeue ──► resubmit: held, no other came first, released ──► look ──► begun
+    ask ──► (dump) ──► cancel | requeue ──► resubmit: held, no other came first, released ──► look ──► begun
      └► refused: nothing was done          └─ failed, skipped, unknown, or cannot start ─► trouble ──────────────┘
 """
 
@@ -37,11 +37,6 @@ class Step(Struct):
     status: Status = "waiting"
     outcome: str = ""
     ended_at: float | None = None
-    to: list[str] = field(default_factory=list)
-    """Of `notify`: the notifiers."""
-    timeout: float | None = None
-    directory: str | None = None
-    """Of `dump_stacks`: where the output goes; None: below the state directory."""
     stamp: int = 0
     """The number of the state in which it was begun."""
     tests: list[list[str]] = field(default_factory=list)
@@ -68,8 +63,11 @@ class Course(Struct):
     dry_run: bool
     steps: list[Step]
     job: str = ""
+    job_uid: int | None = None
     job_started_at: float | None = None
     job_restarts: int = 0
+    proof: list[str] = field(default_factory=list)
+    """Files that say which job the run is: its output, or named by its id."""
     over: bool = False
     """The job had ended when this was planned."""
     checkpoint: int | None = None
@@ -148,9 +146,9 @@ class Order(Struct, frozen=True):
     run: str
     action: str
     commands: tuple[tuple[str, ...], ...]
-    timeout: float | None
-    directory: str | None
     job: str
+    job_uid: int | None
+    proof: tuple[str, ...]
     job_started_at: float | None
     job_restarts: int
     over: bool
@@ -176,8 +174,6 @@ class StepDone(Struct, frozen=True):
 
 def shown(step: Step) -> str:
     """The exact commands, as a person would type them."""
-    if step.action == "notify":
-        return f"notify {', '.join(step.to)}"
     return " && ".join(shlex.join(command) for command in step.commands)
 
 
@@ -188,7 +184,7 @@ def commands(course: Course) -> list[str]:
 
 def order(course: Course, index: int) -> Order:
     """A step, or what is asked before the first of them, or about the job that is to begin."""
-    action, timeout, directory, check, job = "look", None, None, True, course.job
+    action, check, job = "look", True, course.job
     commands: list[list[str]] = []
     if index == ASK:
         action, commands = course.ending[-1].action, [test for step in course.ending for test in step.tests]
@@ -196,11 +192,11 @@ def order(course: Course, index: int) -> Order:
         job = course.new_job
     else:
         step = course.steps[index]
-        action, commands, timeout, directory = step.action, step.commands, step.timeout, step.directory
+        action, commands = step.action, step.commands
         check = not any(one.action in ENDING and one.status == "done" for one in course.steps[:index])
     return Order(
-        course.number, index, course.run, action, tuple(tuple(command) for command in commands), timeout, directory,
-        job, course.job_started_at, course.job_restarts, course.over, check,
+        course.number, index, course.run, action, tuple(tuple(command) for command in commands), job, course.job_uid,
+        tuple(course.proof), course.job_started_at, course.job_restarts, course.over, check,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from megatron_monitor.config.remediations import Remediation, Requeue, restarts
+from megatron_monitor.config.remediations import RESTARTS, Action, Remediation, kinds
 from megatron_monitor.detectors.base import RANK, duration
 from megatron_monitor.hands.plan import choice, matches, named_nodes
 from megatron_monitor.hands.record import Record
@@ -25,8 +25,7 @@ USUAL: Final = Remediation(
         "nccl", "cuda_error", "ecc", "bus_error", "segfault", "host_oom", "node_failure", "killed", "preempted",
         "requeued", "time_limit", "unknown",
     ),
-    actions=(Requeue(),),
-    minimum_severity="info",
+    actions=(Action(type="requeue"),),
     after=600.0,
 )  # fmt: skip
 """Where no remediation is configured. An unknown cause is tried again, as launchers do who ask nobody."""
@@ -81,7 +80,7 @@ def _of_incidents(
             return _told(state, incident, "stop", incident.summary)
     for incident in found:
         for remediation in (*acting, USUAL):
-            if matches(remediation, state.name, incident):
+            if matches(remediation, state.name, incident, "info" if remediation is USUAL else "critical"):
                 return _by(remediation, state, incident, record, now)
     for incident in found:
         if incident.incident in _FOR_PEOPLE and (incident.severity == "critical" or incident.incident == "crash"):
@@ -103,12 +102,11 @@ def _by(remediation: Remediation, state: RunState, incident: Incident, record: R
     if gave_up:
         why = f"it came {before + 1} times without a new checkpoint" if before else "no restart brought a checkpoint"
         return _told(state, incident, "stop", f"{why}: {incident.summary}")
-    if not (again := restarts(actions)):
+    if RESTARTS.isdisjoint(kinds(actions)):
         return _told(state, incident, "stop", incident.summary)
     own: set[Any] = {*listed_nodes(state), *expand_some(state.job.nodes if state.job is not None else "")}
     own = own or {*incident.evidence.get("nodes", ()), incident.evidence.get("node")}  # no list: whom the log names
-    nodes = sorted(named_nodes(remediation, incident, own)) if any(action.exclude for action in again) else []
-    return _told(state, incident, "restart", incident.summary, nodes)
+    return _told(state, incident, "restart", incident.summary, sorted(named_nodes(incident, own)))
 
 
 def _told(

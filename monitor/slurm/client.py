@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from megatron_monitor.run.records import Job
 from megatron_monitor.slurm import JobAnswered, JobQuestion
-from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
+from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, jobs_accounted, jobs_shown
 from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
@@ -23,7 +24,7 @@ TIMEOUT: Final = 20.0
 """Seconds of one call: a controller that is being restarted answers within its own 10 s, or not at all."""
 _WAITING: Final = 64  # calls: a minute of those that come a second
 _AT_ONCE: Final = 250  # jobs in one call: half a second of a controller that answers
-_PROMPTS: Final = re.compile("^(?:scontrol: )+")
+_PROMPTS: Final = re.compile("^(?:scontrol: )+", re.MULTILINE)
 _GONE: Final = b"Invalid job id"
 VARIABLES: Final = {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 """For the clients that are read: times in Unix seconds, messages in English."""
@@ -59,27 +60,24 @@ def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> li
     else:  # it takes one id as an argument, and any number of commands
         command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
     finished = run(command, clock, TIMEOUT, _MOST, VARIABLES, given=given.encode())
-    lines = [_PROMPTS.sub("", line) for line in finished.output.decode("utf-8", "replace").splitlines()]
-    return [_answer(one, finished, lines, single=len(jobs) == 1) for one in questions]
+    text = _PROMPTS.sub("", finished.output.decode("utf-8", "replace"))
+    told = jobs_accounted(text) if account else jobs_shown(text)
+    return [_answer(one, finished, told.get(one.job), single=len(jobs) == 1) for one in questions]
 
 
-def _answer(question: JobQuestion, finished: Finished, lines: Sequence[str], *, single: bool) -> JobAnswered:
+def _answer(question: JobQuestion, finished: Finished, told: Job | ReplyError | None, *, single: bool) -> JobAnswered:
     """What of it is about this job. Of many, scontrol fails where it does not know one."""
-    array, _, task = question.job.partition("_")
-    mark = f" ArrayJobId={array} ArrayTaskId={task} " if task else f"JobId={array} "
-    text = "\n".join(line for line in lines if single or question.account or mark in line[:100])
-    if (_GONE in finished.errors or _GONE in finished.output) and not text.startswith("JobId="):
+    if told is None and (_GONE in finished.errors or _GONE in finished.output):
         return JobAnswered(question, problem=f"Slurm knows no job {question.job}", gone=True)
-    if finished.message and (single or finished.code is None or not text):
+    if finished.message and (single or finished.code is None or told is None):
         return JobAnswered(question, problem=finished.message)
-    try:
-        job = read_account(text, question.job) if question.account else read_show(text, question.job)
-    except ReplyError as error:
-        return JobAnswered(question, problem=str(error))
-    by = job.cancelled_by.removeprefix("uid ")
+    if not isinstance(told, Job):
+        what = told or f"Slurm shows no job {question.job}: {finished.output[:80]!r}"
+        return JobAnswered(question, problem=str(what))
+    by = told.cancelled_by.removeprefix("uid ")
     with suppress(KeyError, ValueError):
-        job.cancelled_by = f"{pwd.getpwuid(int(by)).pw_name} ({job.cancelled_by})"
-    return JobAnswered(question, job)
+        told.cancelled_by = f"{pwd.getpwuid(int(by)).pw_name} ({told.cancelled_by})"
+    return JobAnswered(question, told)
 
 
 class SlurmClient(Asking[list[JobQuestion], list[JobAnswered]]):

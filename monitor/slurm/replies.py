@@ -1,12 +1,13 @@
 """The text of `scontrol show job -o` and `sacct` to a Job. Pure; every number and every state is checked.
 
 Slurm prints times as it is told (SLURM_TIME_FORMAT=%s: Unix seconds), lists of pairs without quotes, and what users
-chose (a job's name, its command) among them. Law: a field that stands there twice says nothing; a reply without its id,
-its state or its user is refused as a whole. Nobody acts on half of one.
+chose (a job's name, its command) among them. Law: a field counts only where Slurm prints it, and once; a reply without
+its id, its state or its user is refused as a whole. Nobody acts on half of one.
 """
 
 import re
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from megatron_monitor.run.job import OVER, RUNNING, WAITING
 from megatron_monitor.run.records import Job
@@ -26,6 +27,12 @@ _OPTIONS: Final = {
     "Licenses": "licenses",
 }  # fmt: skip
 """Fields that a job has by options of sbatch which a new job can be given as they are printed."""
+_SECTIONS: Final = {"JobName": 1, "UserId": 2, "WorkDir": 3}
+"""Fields that each line has, in this order -> the section of the line that begins with them; the first is 0."""
+_PLACES: Final = {
+    "JobId": 0, "ArrayJobId": 0, "ArrayTaskId": 0, "HetJobId": 0, "PackJobId": 0, "Comment": 3, "StdErr": 3, "StdOut": 3
+}  # fmt: skip
+"""Section in which Slurm prints a field; 2 for all others. A job named `x ArrayJobId=500` is no task of an array."""
 _LONGEST: Final = 4096  # characters of a text that is kept
 
 
@@ -33,93 +40,122 @@ class ReplyError(ValueError):
     """What a client printed is not understood; says what."""
 
 
-def read_show(text: str, asked: str) -> Job:
-    """The job of `scontrol show job -o ID`. Raises ReplyError."""
-    lines = [line for line in text.splitlines() if line.startswith("JobId=")]
-    shown = [_pairs(line) for line in lines]
-    found = [one for one in shown if asked in (one.get("JobId"), _array(one.get("ArrayJobId"), one.get("ArrayTaskId")))]
-    if len(found) != 1:
-        raise ReplyError(f"scontrol shows job {asked} {len(found)} times: {text.strip()[:80]!r}")
-    one = found[0]
-    user, uid = _user(one.get("UserId"))
-    exit_code, signal = _code(one.get("ExitCode"))
+def jobs_shown(text: str) -> dict[str, Job | ReplyError]:
+    """The jobs of `scontrol show job -o`, by their ids and by those of array tasks (`8_3`); an error where a job is not
+    understood, or stands there twice.
+    """
+    found: dict[str, Job | ReplyError] = {}
+    for line in text.split("\n"):
+        if not line.startswith("JobId="):
+            continue
+        fields = _fields(line)
+        told = _read(_job_shown, fields)
+        for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
+            found[asked] = told if asked not in found else ReplyError(f"scontrol shows job {asked} twice")
+    return found
+
+
+def jobs_accounted(text: str) -> dict[str, Job | ReplyError]:
+    """The jobs of `sacct -D -X -n -P -o SACCT_FIELDS`, by their ids: the newest of each. Of one that waits after a
+    requeue, also how it ended before (`ended_as`).
+    """
+    rows: dict[str, list[dict[str, str]]] = {}
+    names = SACCT_FIELDS.split(",")
+    for line in text.split("\n"):
+        if len(values := line.split("|", len(names) - 1)) == len(names):
+            row = dict(zip(names, values, strict=True))
+            for asked in {row["JobIDRaw"], row["JobID"]}:
+                rows.setdefault(asked, []).append(row)
+    return {asked: _read(_job_accounted, known) for asked, known in rows.items()}
+
+
+_Told = TypeVar("_Told")
+
+
+def _read(read: Callable[[_Told], Job], told: _Told) -> Job | ReplyError:
+    try:
+        return read(told)
+    except ReplyError as error:
+        return error
+
+
+def _job_shown(fields: dict[str, str]) -> Job:
+    user, uid = _user(fields.get("UserId"))
+    exit_code, signal = _code(fields.get("ExitCode"))
     return Job(
-        id=_id(one.get("JobId")),
-        array_id=_array(one.get("ArrayJobId"), one.get("ArrayTaskId")),
-        state=_state(one.get("JobState")),
-        reason=_text(one.get("Reason")),
+        id=_id(fields.get("JobId")),
+        array_id=_array(fields),
+        state=_state(fields.get("JobState")),
+        reason=_text(fields.get("Reason")),
         exit_code=exit_code,
         signal=signal,
         user=user,
         uid=uid,
-        name=_text(one.get("JobName")),
-        partition=_text(one.get("Partition")),
-        nodes=_text(one.get("NodeList")),
-        excluded=_text(one.get("ExcNodeList")),
-        restarts=int(_number(one.get("Restarts")) or 0),
-        time_limit=_limit(one.get("TimeLimit")),
-        submitted_at=_number(one.get("SubmitTime")),
-        started_at=_number(one.get("StartTime")),
-        ended_at=_number(one.get("EndTime")),
-        suspended_at=_number(one.get("SuspendTime")),
-        directory=_text(one.get("WorkDir")),
-        command=_text(one.get("Command")),
-        options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(one.get(key)))],
-        output=_text(one.get("StdOut")),
-        errors=_text(one.get("StdErr")),
-        comment=_text(one.get("Comment")),
-        batch=one.get("BatchFlag") not in (None, "0"),
-        requeue=one.get("Requeue") == "1",
-        components="HetJobId" in one or "PackJobId" in one,
+        name=_text(fields.get("JobName")),
+        partition=_text(fields.get("Partition")),
+        nodes=_text(fields.get("NodeList")),
+        excluded=_text(fields.get("ExcNodeList")),
+        restarts=int(_number(fields.get("Restarts")) or 0),
+        time_limit=_limit(fields.get("TimeLimit")),
+        submitted_at=_number(fields.get("SubmitTime")),
+        started_at=_number(fields.get("StartTime")),
+        ended_at=_number(fields.get("EndTime")),
+        suspended_at=_number(fields.get("SuspendTime")),
+        directory=_text(fields.get("WorkDir")),
+        command=_text(fields.get("Command")),
+        options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(fields.get(key)))],
+        output=_text(fields.get("StdOut")),
+        errors=_text(fields.get("StdErr")),
+        comment=_text(fields.get("Comment")),
+        batch=fields.get("BatchFlag") not in (None, "0"),
+        requeue=fields.get("Requeue") == "1",
+        components="HetJobId" in fields or "PackJobId" in fields,
     )
 
 
-def read_account(text: str, asked: str) -> Job:
-    """The job of `sacct -D -X -n -P -o SACCT_FIELDS -j ID`: the newest of that id. Of one that waits after a requeue,
-    also how it ended before (`ended_as`). Raises ReplyError.
-    """
-    rows = [line.split("|", SACCT_FIELDS.count(",")) for line in text.splitlines() if line.strip()]
-    rows = [row for row in rows if len(row) == SACCT_FIELDS.count(",") + 1 and asked in row[:2]]
-    if not rows:
-        raise ReplyError(f"sacct shows no job {asked}: {text.strip()[:80]!r}")
-    raw, shown, state, code, submit, start, end, uid, user, nodes, limit, partition, name = rows[-1]
-    before = rows[-2] if len(rows) > 1 and _state(state) in WAITING else None
-    by = _BY.fullmatch(state.strip())
-    exit_code, signal = _code(code)
-    if not _DIGITS.fullmatch(uid):
-        raise ReplyError(f"sacct shows no user: {uid[:40]!r}")
+def _job_accounted(rows: Sequence[dict[str, str]]) -> Job:
+    row = rows[-1]
+    before = rows[-2] if len(rows) > 1 and _state(row["State"]) in WAITING else None
+    by = _BY.fullmatch(row["State"].strip())
+    exit_code, signal = _code(row["ExitCode"])
+    if not _DIGITS.fullmatch(row["UID"]):
+        raise ReplyError(f"sacct shows no user: {row['UID'][:40]!r}")
     return Job(
-        id=_id(raw),
-        array_id=shown if "_" in shown else "",
-        state=_state(state),
+        id=_id(row["JobIDRaw"]),
+        array_id=row["JobID"] if "_" in row["JobID"] else "",
+        state=_state(row["State"]),
         exit_code=exit_code,
         signal=signal,
-        user=_text(user),
-        uid=int(uid),
-        name=_text(name),
-        partition=_text(partition),
-        nodes=_text(nodes),
-        time_limit=60.0 * int(limit) if _DIGITS.fullmatch(limit) else None,
-        submitted_at=_number(submit),
-        started_at=_number(start),
-        ended_at=_number(end),
+        user=_text(row["User"]),
+        uid=int(row["UID"]),
+        name=_text(row["JobName"]),
+        partition=_text(row["Partition"]),
+        nodes=_text(row["NodeList"]),
+        time_limit=60.0 * int(row["TimelimitRaw"]) if _DIGITS.fullmatch(row["TimelimitRaw"]) else None,
+        submitted_at=_number(row["Submit"]),
+        started_at=_number(row["Start"]),
+        ended_at=_number(row["End"]),
         cancelled_by=f"uid {by[1]}" if by else "",
-        ended_as=_state(before[2]) if before is not None else "",
-        ended_on=_text(before[9]) if before is not None else "",
+        ended_as=_state(before["State"]) if before is not None else "",
+        ended_on=_text(before["NodeList"]) if before is not None else "",
     )
 
 
-def _pairs(line: str) -> dict[str, str]:
-    """Fields of one line; what a job's name or command may have written a second time is left out."""
+def _fields(line: str) -> dict[str, str]:
+    """Fields of one line that stand in their place, and once: what users chose may look like fields."""
     found = list(_PAIR.finditer(line))
     ends = [match.start() for match in found[1:]] + [len(line)]
-    pairs: dict[str, str] = {}
+    fields: dict[str, str] = {}
     twice: set[str] = set()
+    section = 0
     for match, end in zip(found, ends, strict=True):
-        if match[1] in pairs:
-            twice.add(match[1])
-        pairs[match[1]] = line[match.end() : end].strip()
-    return {key: value for key, value in pairs.items() if key not in twice}
+        key = match[1]
+        section = max(section, _SECTIONS.get(key, section))
+        if key in _SECTIONS or _PLACES.get(key, 2) == section:
+            if key in fields:
+                twice.add(key)
+            fields[key] = line[match.end() : end].strip()
+    return {key: value for key, value in fields.items() if key not in twice}
 
 
 def _id(text: str | None) -> str:
@@ -128,11 +164,10 @@ def _id(text: str | None) -> str:
     return text
 
 
-def _array(job: str | None, task: str | None) -> str:
+def _array(fields: dict[str, str]) -> str:
     """`8_3` for the third task of array 8; a range of tasks that wait is none."""
-    if job is None or task is None or not (_DIGITS.fullmatch(job) and _DIGITS.fullmatch(task)):
-        return ""
-    return f"{job}_{task}"
+    job, task = fields.get("ArrayJobId", ""), fields.get("ArrayTaskId", "")
+    return f"{job}_{task}" if _DIGITS.fullmatch(job) and _DIGITS.fullmatch(task) else ""
 
 
 def _state(text: str | None) -> str:

@@ -6,16 +6,16 @@ import pytest
 
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Notice
 from megatron_monitor.hands.record import ASK, LOOK, Course, Order, StepDone
+from megatron_monitor.incidents import Transition
 from megatron_monitor.run.records import Job
 from megatron_monitor.saving import Saving
 from megatron_monitor.slurm import JobAnswered, JobQuestion
-from megatron_monitor.slurm.replies import ReplyError, read_show
+from megatron_monitor.slurm.replies import ReplyError
 from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.extended import extended, remediation, slurm
-from tests.monitor.slurm.site import PATH, Site, shown
+from tests.monitor.slurm.site import PATH, Site, read_show, shown
 from tests.plain import decode, encode
 from tests.programs import wait
 
@@ -31,7 +31,7 @@ class Handy(Site):
 
     def __init__(self, policy: str = REQUEUE, *settings: str, **job: object) -> None:
         self.job: dict[str, object] | None = job
-        self.orders, self.said = list[Order](), list[Notice]()
+        self.orders, self.said = list[Order](), list[Transition]()
         self.asked, self.refuses, self.again, self.follows = list[Order](), "", False, ""
         """What is asked before a job is ended; why Slurm refuses it, does not answer, or a chain goes on."""
         self.looked, self.other = list[Order](), dict[str, object]()
@@ -120,13 +120,13 @@ def test_a_hang_that_lasts_is_requeued_once() -> None:
     assert (order.job, order.job_restarts, order.over, order.check) == ("1234", 0, False, True)
     site.wait(2)
     (message,) = site.said
-    assert message.transition.summary == "remediation p, hang, job 1234: requeue done (done)"
-    assert message.transition.evidence["actions"] == ["requeue: scontrol requeue 1234: done"]
+    assert message.summary == "remediation p, hang, job 1234: requeue done (done)"
+    assert message.evidence["actions"] == ["requeue: scontrol requeue 1234: done"]
     site.wait(3600)
     assert site.orders == []
     assert len(site.courses) == 1
     assert "requeue done" in site.page["actions"][-1]
-    assert site.page["history"][-1]["summary"] == message.transition.summary
+    assert site.page["history"][-1]["summary"] == message.summary
 
 
 def test_a_dry_run_shows_the_commands_and_does_nothing() -> None:
@@ -135,7 +135,7 @@ def test_a_dry_run_shows_the_commands_and_does_nothing() -> None:
     site.wait(600)
     assert site.orders == []
     (message,) = site.said
-    assert message.transition.summary == "remediation p (dry run), hang, job 1234: would run scontrol requeue 1234"
+    assert message.summary == "remediation p (dry run), hang, job 1234: would run scontrol requeue 1234"
     assert site.fired("hang")[0].evidence["actions"] == ["p: would run in 30 s: scontrol requeue 1234"]
 
 
@@ -159,7 +159,7 @@ def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
     )  # fmt: skip
     assert (dump.check, order.check) == (True, False)
     site.wait(5)
-    assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
+    assert "resubmit done (submitted job 1240)" in site.said[-1].summary
 
 
 def test_what_recovers_is_left_alone() -> None:
@@ -227,7 +227,7 @@ def test_nothing_is_done_twice_after_a_crash() -> None:
         site.now += 1.0
         messages += again.plan(site.now)
         assert again.orders() == []
-    assert "requeue unknown" in messages[0].transition.summary
+    assert "requeue unknown" in messages[0].summary
     assert len(again.record.courses) == 1
 
 
@@ -293,7 +293,7 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
                 site.say(line(number, seconds=10.0, loss=2.9 - launch / 10))
                 site.wait(10)
         assert done == expected
-    assert "restarts no more" in site.said[-1].transition.summary
+    assert "restarts no more" in site.said[-1].summary
 
 
 def test_without_a_state_directory_nothing_is_done() -> None:
@@ -305,28 +305,17 @@ def test_without_a_state_directory_nothing_is_done() -> None:
     assert "no state directory" in " ".join(site.page["actions"])
 
 
-def test_notify_goes_to_those_that_are_named() -> None:
-    """After `for`, and without any job."""
-    with pytest.raises(ConfigError, match="there is no notifier 'boss'"):
-        load("", ["remediations=[{name: p, incidents: [hang], actions: [{type: notify, to: [boss]}]}]"])
-    site = Handy(
-        "{name: p, incidents: [hang], for: 10m, dry_run: false, actions: [{type: notify, to: [boss]}]}",
-        "notifiers=[{type: webhook, name: boss, url: 'http://x/'}]",
-    )
-    site.wait(700)
-    assert [message.to for message in site.said] == [("boss",), None]
-
-
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
         ("[{type: requeue}, {type: cancel}]", "requeue ends and restarts the job by itself"),
         ("[{type: resubmit, command: [x]}, {type: cancel}]", "cancel stands behind resubmit"),
-        ("[{type: cancel}, {type: signal}]", "need the job running"),
+        ("[{type: cancel}, {type: dump_stacks, command: [x]}]", "needs the job running"),
         ("[{type: cancel}, {type: cancel}]", "stands there twice"),
-        ("[{type: signal, signal: KILL}]", "got .KILL"),
+        ("[{type: resubmit}]", "the key command is missing"),
+        ("[{type: cancel, command: [x]}]", "command: is for dump_stacks and resubmit"),
         ("[]", "at least one item"),
-        ("[{type: reboot}]", "expected one of dump_stacks"),
+        ("[{type: reboot}]", "expected one of cancel, drain"),
     ],
 )
 def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> None:

@@ -4,10 +4,9 @@ import pytest
 
 from megatron_monitor.notifiers.words import facts
 from megatron_monitor.slurm import JobAnswered
-from megatron_monitor.slurm.replies import read_account, read_show
 from tests.lines import dump, line
 from tests.monitor.extended import slurm
-from tests.monitor.slurm.site import NOW, PATH, Site, shown
+from tests.monitor.slurm.site import NOW, PATH, Site, read_account, read_show, shown
 from tests.plain import decode, encode
 
 

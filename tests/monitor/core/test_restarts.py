@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from megatron_monitor.config import Config
 from megatron_monitor.hands.record import ASK, Order, StepDone
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import look_up_all
-from megatron_monitor.slurm.replies import read_account, read_show
 from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy
 from tests.monitor.extended import remediation, slurm
-from tests.monitor.slurm.site import NOW, clients_in, shown
+from tests.monitor.slurm.site import NOW, PATH, clients_in, read_account, read_show, shown
 
 CRASH = "{name: p, incidents: [crash], dry_run: false, actions: [{type: requeue}]}"
 OTHER = "/l/other.log"
@@ -39,8 +39,8 @@ def test_what_slurm_would_refuse_is_not_begun() -> None:
     assert asked.commands == (("sbatch", "--test-only", "--chdir=/home/ada", "train.sbatch", "--size=7b"),)
     assert site.orders == []
     assert [step.status for step in site.courses[0].steps] == ["done", "skipped", "skipped"]
-    assert "resubmit skipped (not done: job 1300 waits" in site.said[-1].transition.summary
-    assert (site.said[-1].transition.incident, failed(site)) == ("hang", [])
+    assert "resubmit skipped (not done: job 1300 waits" in site.said[-1].summary
+    assert (site.said[-1].incident, failed(site)) == ("hang", [])
 
 
 def test_slurm_that_does_not_answer_is_asked_again() -> None:
@@ -88,7 +88,7 @@ def test_a_restart_that_failed_stands_until_a_launch_begins() -> None:
     assert told.severity == "critical"
     assert "no launch begins: resubmit failed (sbatch: exit 1)" in told.summary
     assert told.evidence["actions"][-1].endswith("sbatch: exit 1")
-    assert [one.transition.incident for one in site.said if "policy" in one.transition.summary] == []
+    assert [one.incident for one in site.said if "policy" in one.summary] == []
     site.killed()
     site.wait(60)
     assert failed(site) == ["firing"]
@@ -131,7 +131,7 @@ def test_a_job_that_is_still_ending_is_waited_for() -> None:
     site.wait(6)
     site.done("submitted job 1240")
     site.wait(5)
-    assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
+    assert "resubmit done (submitted job 1240)" in site.said[-1].summary
     assert site.courses[0].new_job == "1240"
 
 
@@ -156,7 +156,7 @@ def test_a_dry_run_is_what_would_be_done_and_hinders_nobody() -> None:
         site.wait(120)
         assert len(site.asked) == 1
         assert site.orders == []
-        assert told in site.said[-1].transition.summary
+        assert told in site.said[-1].summary
         site.refuses = ""
         site.settings = tuple(one.replace("dry_run: true", "dry_run: false") for one in site.settings)
         site.killed()
@@ -212,10 +212,10 @@ def test_killed_at_any_instant_nothing_is_done_twice_or_forgotten(at: int) -> No
     assert site.done_to_job.count("cancel") <= 1
     assert site.done_to_job.count("resubmit") <= 1
     if "cancel" in site.done_to_job:
-        sure = any("resubmit done" in one.transition.summary for one in site.said)
+        sure = any("resubmit done" in one.summary for one in site.said)
         assert sure or failed(site) == ["firing"]
     else:  # nothing was done: the policy acts when it has watched anew, or says what it was at
-        said = any("skipped" in one.transition.summary for one in site.said)
+        said = any("skipped" in one.summary for one in site.said)
         assert said or failed(site) == ["firing"] or site.at in (3, 4)
     assert site.instants >= min(at, 9)
 
@@ -287,6 +287,16 @@ def test_a_log_that_is_not_the_jobs_output_needs_the_operators_pattern() -> None
             site.wait(10)
         site.wait(120)
         assert bool(site.orders) is acts, site.page["actions"]
+
+
+@pytest.mark.parametrize("setting", [(), (r"slurm.job_from='/l/slurm-(?P<job>\d+)[.]out'",)])
+def test_a_pushed_stream_proves_no_job(monkeypatch: pytest.MonkeyPatch, setting: tuple[str, ...]) -> None:
+    """Senders choose its path, and its file is the monitor's own."""
+    site = Handy(REQUEUE, *setting)
+    monkeypatch.setattr(Config, "is_pushed", lambda _, path: path == PATH)
+    site.wait(300)
+    assert (site.orders, site.asked) == ([], [])
+    assert "job 1234 is not proven" in str(site.page["actions"])
 
 
 # --- the truth of jobs ------------------------------------------------------------------------------------------------

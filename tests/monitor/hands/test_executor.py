@@ -1,5 +1,6 @@
 """Orders to Slurm's clients: each thing that keeps one from being done, and what is called in which order."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from megatron_monitor.hands import executor as module
 from megatron_monitor.hands.executor import Executor, LaterError
 from megatron_monitor.hands.record import ASK, LOOK, Order, StepDone
+from megatron_monitor.run.records import Job
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, clients_in, shown
 from tests.programs import slack, wait
@@ -16,6 +18,7 @@ from tests.programs import slack, wait
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
 SUBMIT = ("sbatch", "--parsable", "x.sbatch")
+USER = os.getuid()
 COMMAND = "/home/ada/train.sbatch --size 7b"
 
 
@@ -43,7 +46,9 @@ class Site:
         self.bin, self.wakes = below / "bin", threading.Semaphore(0)
         self.bin.mkdir()
         self.executor = Executor(Stopped(), self.wakes.release)
-        self.executor.directory, self.executor.uid = below / "stacks", 1000
+        self.executor.directory, self.executor.uid = below / "stacks", USER
+        self.log = below / "slurm-1234.out"
+        self.log.touch()
         self.job()
         self.client("squeue", f"printf '{row(1234, directory='/home/ada', command=COMMAND)}'")
         for name in ("scancel", "srun", "sbatch"):
@@ -57,7 +62,8 @@ class Site:
 
     def job(self, state: str = "RUNNING", refused: str = "none", how: str = "exit 1", **fields: object) -> None:
         """What scontrol shows; what it refuses, and how."""
-        (self.bin / "job").write_text(shown(state=state, **fields))  # type: ignore[arg-type]
+        told: dict[str, Any] = {"UserId": f"ada({USER})", "StdOut": self.log, **fields}
+        (self.bin / "job").write_text(shown(state=state, **told))
         case = f'case "$1" in show) cat "{self.bin}/job";; {refused}) {how};; esac'
         self.client("scontrol", case)
 
@@ -68,7 +74,7 @@ class Site:
     def order(self, action: str, *commands: tuple[str, ...], **more: Any) -> Order:
         """For job 1234, as it was when this was planned."""
         fields: dict[str, Any] = {
-            "step": 0, "timeout": None, "directory": None, "job": "1234", "job_started_at": NOW - 3600.0,
+            "step": 0, "job": "1234", "job_uid": USER, "proof": (str(self.log),), "job_started_at": NOW - 3600.0,
             "job_restarts": 0, "over": False, "check": True, **more,
         }  # fmt: skip
         return Order(course=1, run="r/1", action=action, commands=commands, **fields)
@@ -110,6 +116,44 @@ def test_a_job_that_was_started_anew_is_left_alone(site: Site, fields: dict[str,
     assert site.calls == []
 
 
+def test_a_path_that_another_may_choose_proves_no_job(site: Site, tmp_path: Path) -> None:
+    """A link to the job's output, a second name of it, a file of or in the directory of somebody else: job 1234 is left
+    alone. Another file beside these that proves it is enough.
+    """
+    link, folder = tmp_path / "slurm-1234", tmp_path / "linked"
+    link.symlink_to(site.log)
+    folder.symlink_to(tmp_path)
+    for paths in ((), (str(link),), (str(folder / "slurm-1234.out"),), (str(tmp_path / "gone"),)):
+        assert site.carry_out(*CANCEL, proof=paths)[1].startswith("not done: job 1234 is not proven: ")
+    assert site.carry_out(*CANCEL, proof=(str(link), str(site.log))) == (True, "done")
+    os.link(site.log, tmp_path / "again")
+    assert site.carry_out(*CANCEL)[1] == f"not done: job 1234 is not proven: {site.log} has several names"
+    (tmp_path / "again").unlink()
+    tmp_path.chmod(0o1777)
+    assert site.carry_out(*CANCEL)[0]
+    assert len(site.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "own"),
+    [(1000, 0o777, True), (1001, 0o755, False), (0, 0o755, True), (0, 0o777, False), (0, 0o1777, True)],
+)
+def test_whose_directory_it_is(site: Site, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, own: bool) -> None:
+    """Who may rename the job's output could put another's in its place: the user's own directory, or one of root's in
+    which nobody else may.
+    """
+    monkeypatch.setattr(module.os, "lstat", lambda _: os.stat_result((0o100644, 1, 1, 1, 1000, 0, 0, 0, 0, 0)))
+    monkeypatch.setattr(module.os, "stat", lambda _: os.stat_result((0o40000 | mode, 1, 1, 2, owner, 0, 0, 0, 0, 0)))
+    doubt = module._doubt("/l/12.out", Job("12", "RUNNING", uid=1000, output="/l/12.out"))
+    assert doubt == ("" if own else "/l/12.out lies in a directory of somebody else")
+
+
+def test_a_job_of_another_user_is_another_job(site: Site) -> None:
+    """Its number was given anew."""
+    site.job(UserId=f"bob({USER + 1})")
+    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 is another user's now: bob's")
+
+
 @pytest.mark.parametrize(
     ("state", "over", "done"),
     [
@@ -136,7 +180,7 @@ def test_what_slurm_does_not_answer_is_not_done(site: Site) -> None:
     (site.bin / "job").write_text("")
     ok, outcome = site.carry_out(*CANCEL)
     assert (ok, site.calls) == (False, [])
-    assert "not done: scontrol shows job 1234 0 times" in outcome
+    assert "not done: Slurm shows no job 1234" in outcome
 
 
 def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
@@ -257,9 +301,9 @@ def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
 
 def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
     """An operator's account would submit it as itself; it may requeue."""
-    site.executor.uid = 0
+    site.executor.uid = USER + 1
     site.job("FAILED")
-    why = "not done: sbatch would submit as uid 0, and job 1234 is ada's"
+    why = f"not done: sbatch would submit as uid {USER + 1}, and job 1234 is ada's"
     assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
     assert ask(site, "resubmit", TEST, over=True).outcome == why
     assert ask(site, "requeue", TEST, over=True).ok
@@ -430,10 +474,13 @@ def test_a_job_that_is_held_is_changed_and_released(site: Site) -> None:
         ("release", "exit 1", ["requeuehold", "update", "release"]),
     ],
 )
-def test_a_job_that_may_be_held_is_released(site: Site, refused: str, how: str, called: list[str]) -> None:
+def test_a_job_that_may_be_held_is_released(
+    site: Site, monkeypatch: pytest.MonkeyPatch, refused: str, how: str, called: list[str]
+) -> None:
     """What was refused is not held; what did not end in time may be. The outcome is the failure."""
     site.job(refused=refused, how=how)
-    ok, outcome = site.carry_out("requeue", *HELD, timeout=0.3 if "sleep" in how else None)
+    monkeypatch.setattr(module, "TIMEOUT", 0.3 if "sleep" in how else 20.0)
+    ok, outcome = site.carry_out("requeue", *HELD)
     assert not ok
     assert outcome.startswith(f"scontrol {refused}: ")
     assert [call.split()[1] for call in site.calls] == called
@@ -459,12 +506,11 @@ def test_a_command_without_a_time_of_its_own_has_slurms(site: Site, monkeypatch:
 DUMP = "dump_stacks", ("srun", "/opt/dump")
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_dump_goes_where_its_action_says(site: Site, own: bool, tmp_path: Path) -> None:
-    """Else below the state directory; the folder is made, and is its owner's alone."""
+def test_a_dump_goes_below_the_state_directory(site: Site) -> None:
+    """The folder is made, and is its owner's alone."""
     site.client("srun", "echo stacks")
-    directory = tmp_path / "a" / "own" if own else site.executor.directory
-    ok, outcome = site.carry_out(*DUMP, directory=str(directory) if own else None)
+    directory = site.executor.directory
+    ok, outcome = site.carry_out(*DUMP)
     path = directory / "r_1-1234-20231114T221320Z.txt"
     assert (ok, outcome) == (True, f"7 bytes in {path}")
     assert path.read_text() == "stacks\n"
@@ -495,14 +541,15 @@ def test_no_dump_overwrites_another(site: Site) -> None:
     assert not ok
     assert outcome.endswith(".txt: File exists")
     (site.bin / "file").write_text("")
-    assert site.carry_out(*DUMP, directory=str(site.bin / "file"))[0] is False
+    site.executor.directory = site.bin / "file"
+    assert site.carry_out(*DUMP)[0] is False
 
 
 def test_a_runs_name_is_cut_to_a_files(site: Site) -> None:
     """100 characters of it; one from a path leads nowhere else."""
     site.client("srun", "echo stacks")
     for name in ("x" * 300, "r/../../x"):
-        order = Order(1, 0, name, "dump_stacks", (("srun",),), None, None, "1234", None, 0, False, check=False)
+        order = Order(1, 0, name, "dump_stacks", (("srun",),), "1234", USER, (), None, 0, False, check=False)
         assert site.executor.carry_out(order)[0]
     paths = sorted(path.name for path in site.executor.directory.iterdir())
     assert paths[0].startswith("r_.._.._x-1234-")
@@ -514,7 +561,7 @@ def test_a_runs_name_is_cut_to_a_files(site: Site) -> None:
 
 def order(number: int, action: str = "cancel") -> Order:
     """Cancels job 1234 unasked."""
-    return Order(number, 0, "r", action, (("scancel", str(number)),), None, None, "1234", None, 0, False, check=False)
+    return Order(number, 0, "r", action, (("scancel", str(number)),), "1234", USER, (), None, 0, False, check=False)
 
 
 def test_orders_are_carried_out_in_order_and_reported(

@@ -12,7 +12,7 @@ from megatron_monitor.run.records import Job
 from megatron_monitor.run.state import RunState
 
 SINCE = 1000.0
-KNOWN = Facts(proven=True, owners=frozenset({1000}))
+KNOWN = Facts(proof=("/l/12.out",), owners=frozenset({1000}))
 
 
 def incident(kind: str = "hang", **more: Any) -> Incident:
@@ -46,7 +46,7 @@ def test_a_job_of_which_all_is_known_may_be_touched() -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"proven": False}, "job 12 is not proven: its output is /l/12.out, and slurm.job_from finds no id"),
+        ({"proof": ()}, "job 12 is not proven: its output is /l/12.out, and slurm.job_from finds no id"),
         ({"owners": frozenset()}, "the log's owner (unknown)"),
         ({"owners": frozenset({None})}, "the log's owner (unknown)"),
         ({"owners": frozenset({None, 1000})}, "the log's owner (uid 1000, unknown)"),

@@ -4,17 +4,7 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.config.remediations import (
-    Action,
-    Cancel,
-    Drain,
-    DumpStacks,
-    Notify,
-    Remediation,
-    Requeue,
-    Resubmit,
-    Signal,
-)
+from megatron_monitor.config.remediations import Action, Remediation
 from megatron_monitor.hands.permission import Facts
 from megatron_monitor.hands.plan import Plan, course_of, describe, matches, plan
 from megatron_monitor.hands.record import Course, Record, Step
@@ -25,8 +15,11 @@ from megatron_monitor.run.state import RunState
 DAY = 86400.0
 NOW = 10 * DAY
 OPENED = NOW - 600.0
-REQUEUE = (Requeue(),)
-KNOWN = Facts(proven=True, owners=frozenset({1000}))
+REQUEUE = (Action(type="requeue"),)
+CANCEL = Action(type="cancel")
+DUMP = Action(type="dump_stacks", command=("/opt/d",))
+DRAIN = Action(type="drain")
+KNOWN = Facts(proof=("/l/12.out",), owners=frozenset({1000}))
 
 
 def policy(*actions: Action, **more: Any) -> Remediation:
@@ -97,17 +90,7 @@ def commands(made: Plan) -> list[str]:
         ({}, {}, True),
         ({"incidents": ("crash",)}, {}, False),
         ({}, {"severity": "warning"}, False),
-        ({"minimum_severity": "warning"}, {"severity": "warning"}, True),
-        ({"minimum_severity": "info"}, {"severity": "warning"}, True),
         ({}, {"quiet": True}, False),
-        ({"phases": ("saving",)}, {}, False),
-        ({"phases": ("saving",)}, {"phase": "saving"}, True),
-        ({"phases": ("training",)}, {"phase": "saving"}, False),
-        ({"phases": ("saving",)}, {"phase": "rollout"}, False),
-        ({"phases": ("training",)}, {"phase": "rollout"}, True),
-        ({"phases": ("rollout",)}, {"phase": "rollout"}, True),
-        ({"phases": ("rollout",)}, {"phase": "training"}, False),
-        ({"phases": ("rollout",)}, {"phase": "saving"}, False),
         ({}, {"incident": "crash", "evidence": {"failure": "nccl"}}, True),
         ({"failures": ("nccl",)}, {}, True),
         ({"failures": ("nccl",)}, {"incident": "crash", "evidence": {"failure": "cuda_oom"}}, False),
@@ -117,7 +100,7 @@ def commands(made: Plan) -> list[str]:
     ],
 )
 def test_each_condition_of_a_policy_counts(of: dict[str, Any], incident: dict[str, Any], matched: bool) -> None:
-    """Kind, severity, phase, failure of a crash, the run's name; what its verdict keeps quiet is for none."""
+    """Kind, severity, failure of a crash, the run's name; what its verdict keeps quiet is for none."""
     assert matches(policy(**of), "run-7", hang(**incident)) is matched
 
 
@@ -155,12 +138,11 @@ def test_trouble_from_before_the_record_is_left_alone(began_at: float | None, wh
 
 @pytest.mark.parametrize("trouble", [{"lost": True}, {"unreadable": {"/l/a": "Input/output error"}}])
 def test_a_run_of_which_a_file_cannot_be_read_is_left_alone(trouble: dict[str, Any]) -> None:
-    """It may go on unseen: either word is enough, nobody is notified either."""
+    """It may go on unseen: either word is enough."""
     state = run()
     for name, value in trouble.items():
         setattr(state, name, value)
-    for of in (policy(), policy(Notify(to=("chat",)))):
-        assert planned(of, state).why_not == "a file of the run cannot be read"
+    assert planned(None, state).why_not == "a file of the run cannot be read"
 
 
 def test_only_one_policy_is_at_work_on_a_run() -> None:
@@ -178,9 +160,9 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
         ([{}, {"planned_at": NOW - DAY + 1.0}], True),
         ([{}, {"planned_at": NOW - DAY}], False),
         ([{}, {"remediation": "q"}], True),
-        ([{}, {"remediation": "q", "steps": [Step("signal", status="done")]}], False),
+        ([{}, {"remediation": "q", "steps": [Step("dump_stacks", status="done")]}], False),
         ([{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
-        ([{}, {"steps": [Step("signal", status="done")]}], True),
+        ([{}, {"steps": [Step("dump_stacks", status="done")]}], True),
         ([{}, {"run": "other"}], False),
         ([{}, {"dry_run": True}], False),
         ([{}, {}, {}], True),
@@ -197,10 +179,10 @@ def test_a_policy_acts_so_often_in_a_day(earlier: list[dict[str, Any]], why_not:
     assert (planned(None, None, None, *courses).why_not == "remediations have acted 2 times in 24 hours") is why_not
 
 
-def test_what_only_signals_counts_its_own() -> None:
+def test_what_only_dumps_counts_its_own() -> None:
     """Another policy's restarts are no reason to dump no stacks."""
     earlier = [course(number=number, remediation="q") for number in range(2)]
-    assert planned(policy(Signal()), None, None, *earlier).why_not == ""
+    assert planned(policy(DUMP), None, None, *earlier).why_not == ""
 
 
 def test_a_dry_run_counts_the_dry_runs() -> None:
@@ -216,7 +198,7 @@ def test_a_dry_run_counts_the_dry_runs() -> None:
         ({"dry_run": True}, False),
         ({"job": "11"}, False),
         ({"job_restarts": 1}, False),
-        ({"steps": [Step("signal", status="done")]}, False),
+        ({"steps": [Step("dump_stacks", status="done")]}, False),
         ({"steps": [Step("cancel", status="failed")]}, True),
         ({"steps": [Step("resubmit", status="done")]}, True),
         ({"run": "other"}, False),
@@ -228,14 +210,6 @@ def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[st
     steps = fields.pop("steps", [])
     made = planned(None, None, None, course(*steps, **fields))
     assert (made.why_not == "remediation q has dealt with job 12") is why_not
-
-
-def test_who_only_notifies_needs_no_job() -> None:
-    """One other action, and the job must be known."""
-    notify = Notify(to=("boss",))
-    state = RunState("r")
-    assert planned(policy(notify), state).why_not == ""
-    assert planned(policy(notify, Cancel()), state).why_not == "the run's Slurm job is not known"
 
 
 def test_a_course_of_the_same_incident_is_not_planned_again() -> None:
@@ -282,21 +256,21 @@ def test_after_three_restarts_without_a_new_checkpoint_the_job_is_ended(
 def test_a_policy_that_restarts_nothing_gives_nothing_up() -> None:
     """Others' restarts are not its own."""
     earlier = [course(number=number, planned_at=NOW - 2 * DAY) for number in range(3)]
-    made = planned(policy(Signal()), None, None, *earlier)
+    made = planned(policy(DUMP), None, None, *earlier)
     assert not made.gave_up
-    assert commands(made) == ["scancel --signal=USR1 12"]
+    assert [step.action for step in made.steps] == ["dump_stacks"]
 
 
 def test_a_job_that_is_over_is_not_resubmitted_for_the_fourth_time() -> None:
     """What is left is done; nothing is there to cancel, and only a requeue becomes a cancel."""
     earlier = [course(number=number, planned_at=NOW - 2 * DAY) for number in range(3)]
-    again = Resubmit(command=("x.sbatch",))
-    assert commands(planned(policy(Cancel(), again), None, None, *earlier)) == ["scancel 12"]
+    again = Action(type="resubmit", command=("x.sbatch",))
+    assert commands(planned(policy(CANCEL, again), None, None, *earlier)) == ["scancel 12"]
     over = planned(policy(again), run("FAILED"), None, *earlier)
     assert (over.steps, over.gave_up) == ((), True)
 
 
-@pytest.mark.parametrize("action", [DumpStacks(command=("/opt/d",)), Signal(), Cancel()])
+@pytest.mark.parametrize("action", [DUMP, CANCEL])
 def test_what_needs_a_running_job_is_skipped_behind_its_end(action: Action) -> None:
     """And done on one that runs."""
     (skipped,) = planned(policy(action), run("FAILED")).steps
@@ -318,14 +292,14 @@ def test_a_job_that_cannot_be_requeued_is_left_alone(job: dict[str, Any]) -> Non
 )
 def test_stacks_need_the_nodes(job: dict[str, Any], why_not: str) -> None:
     """It is said to srun how many there are."""
-    assert why_not in planned(policy(DumpStacks(command=("/opt/d",))), run(**job)).why_not
+    assert why_not in planned(policy(DUMP), run(**job)).why_not
 
 
 def test_resubmit_of_a_running_job_needs_a_cancel() -> None:
     """The new job would wait for the end of the old one, which hangs; one that is over is followed at once."""
-    again = Resubmit(command=("x.sbatch",))
+    again = Action(type="resubmit", command=("x.sbatch",))
     assert "without cancel, resubmit would wait" in planned(policy(again)).why_not
-    assert len(commands(planned(policy(Cancel(), again)))) == 2
+    assert len(commands(planned(policy(CANCEL, again)))) == 2
     assert commands(planned(policy(again), run("FAILED"))) == ["sbatch --parsable --dependency=afterany:12 x.sbatch"]
 
 
@@ -343,13 +317,13 @@ def test_a_new_job_runs_in_the_directory_and_without_the_nodes(
     job: dict[str, Any], evidence: dict[str, Any], options: str
 ) -> None:
     """What the old one left out stays left out; a directory that is none is not handed on."""
-    of = policy(Resubmit(command=("x.sbatch",)))
+    of = policy(Action(type="resubmit", command=("x.sbatch",)))
     made = planned(of, run("FAILED", **job), hang(evidence=evidence))
     assert commands(made) == [f"sbatch --parsable --dependency=afterany:12 {options}x.sbatch"]
 
 
 @pytest.mark.parametrize(
-    ("evidence", "more", "left_out"),
+    ("evidence", "job", "left_out"),
     [
         ({}, {}, ""),
         ({"node": "n-02"}, {}, "n-02"),
@@ -357,10 +331,6 @@ def test_a_new_job_runs_in_the_directory_and_without_the_nodes(
         ({"nodes": ["n-01"], "node": "n-03"}, {}, "n-[01,03]"),
         ({"nodes": "n-01"}, {}, ""),
         ({"nodes": ["n-01", "n-02", "n-03"]}, {}, ""),  # where everything is blamed, nothing is the cause
-        ({"nodes": ["n-01", "n-02", "n-03"]}, {"most_excluded": 3}, "n-[01-03]"),
-        ({"node": "n-02"}, {"most_excluded": 1}, "n-02"),
-        ({"node": "n-02"}, {"most_excluded": 0}, ""),
-        ({"node": "n-02"}, {"actions": (Requeue(exclude=False),)}, ""),
         ({"node": "n-77"}, {}, ""),
         ({"node": "n-02.cluster"}, {}, "n-02"),
         ({"node": "a.x"}, {"nodes": "a.x,b.x"}, "a.x"),  # the name as it stands goes first
@@ -372,11 +342,10 @@ def test_a_new_job_runs_in_the_directory_and_without_the_nodes(
     ],
 )
 def test_nodes_are_left_out_that_the_evidence_names_and_the_job_has(
-    evidence: dict[str, Any], more: dict[str, Any], left_out: str
+    evidence: dict[str, Any], job: dict[str, Any], left_out: str
 ) -> None:
-    """No more than `most_excluded`. Without one the job is requeued as it is."""
-    job = {name: more.pop(name) for name in ("nodes", "excluded") if name in more}
-    made = commands(planned(policy(*more.pop("actions", ()), **more), run(**job), hang(evidence=evidence)))
+    """No more than two. Without one the job is requeued as it is."""
+    made = commands(planned(None, run(**job), hang(evidence=evidence)))
     if left_out:
         assert made == ["scontrol requeuehold 12", f"scontrol update JobId=12 ExcNodeList={left_out}",
                         "scontrol release 12"]  # fmt: skip
@@ -432,15 +401,15 @@ def test_a_plan_is_said_in_a_line(of: dict[str, Any], made: dict[str, Any], said
 
 
 def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
-    """Whether the job runs or has ended; no more nodes than the policy leaves out, and none that the log made up."""
+    """Whether the job runs or has ended; no more than two nodes, and none that the log made up."""
     named = hang(evidence={"nodes": ["n-02", "n-09", "-rf", "n-03"]})
     for state in ("RUNNING", "FAILED"):
-        made = planned(policy(Drain()), run(state), named)
+        made = planned(policy(DRAIN), run(state), named)
         assert commands(made) == [
             "scontrol update NodeName=n-[02-03] State=DRAIN Reason=megatron-monitor: hang of job 12"
         ]
     for none in (hang(), hang(evidence={"node": "n-09"}), hang(evidence={"nodes": ["n-01", "n-02", "n-03"]})):
-        (step,) = planned(policy(Drain()), run(), none).steps
+        (step,) = planned(policy(DRAIN), run(), none).steps
         assert (step.status, step.outcome, step.commands) == ("skipped", "no node is named", [])
 
 
@@ -469,7 +438,9 @@ def test_a_job_may_have_to_ask_for_it() -> None:
 )
 def test_a_new_job_has_the_options_of_the_old_one(job: dict[str, Any], kept: str) -> None:
     """Where it is the same script; of an array it is the same task."""
-    made = planned(policy(Resubmit(command=("x.sbatch", "again"))), run("FAILED", options=["--time=60"], **job))
+    made = planned(
+        policy(Action(type="resubmit", command=("x.sbatch", "again"))), run("FAILED", options=["--time=60"], **job)
+    )
     assert [" ".join(one) for one in made.steps[0].tests] == [f"sbatch --test-only {kept}x.sbatch again"]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from megatron_monitor.incidents import Transition
+from megatron_monitor.run.records import Job
 from megatron_monitor.slurm import JobAnswered, JobQuestion
-from megatron_monitor.slurm.replies import read_show
+from megatron_monitor.slurm.replies import ReplyError, jobs_accounted, jobs_shown
 from tests.lines import line
 from tests.monitor.core.following import Following
 from tests.monitor.extended import slurm
@@ -28,7 +29,25 @@ def shown(job: int = 1234, state: str = "RUNNING", **fields: object) -> str:
         "ReqB:S:C:T": "0:0:*:*", "CPUs/Task": 1, "Command": "/home/ada/train.sbatch --size 7b", "WorkDir": "/home/ada",
         "StdErr": "/l/slurm-1234.out", "StdIn": "/dev/null", "StdOut": "/l/slurm-1234.out",
     }  # fmt: skip
-    return " ".join(f"{name}={value}" for name, value in (values | fields).items()) + " Power= \n"
+    ids = {name: fields.pop(name) for name in ("ArrayJobId", "ArrayTaskId", "HetJobId") if name in fields}
+    told = {"JobId": job} | ids | values | fields
+    return " ".join(f"{name}={value}" for name, value in told.items()) + " Power= \n"
+
+
+def read_show(text: str, asked: str) -> Job:
+    """The job of `scontrol show job`. Raises ReplyError."""
+    return _one(jobs_shown(text).get(asked))
+
+
+def read_account(text: str, asked: str) -> Job:
+    """The job of `sacct`. Raises ReplyError."""
+    return _one(jobs_accounted(text).get(asked))
+
+
+def _one(told: Job | ReplyError | None) -> Job:
+    if not isinstance(told, Job):
+        raise told or ReplyError("it shows no such job")
+    return told
 
 
 PATH = "/l/slurm-1234.out"

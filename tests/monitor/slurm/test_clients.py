@@ -36,9 +36,9 @@ def script(directory: Path, name: str, text: str) -> None:
         ("setsid sleep 30 & exit 0", "had not ended after 0.5 s and was killed"),
         ("exec yes", "had not ended after 0.5 s and was killed"),
         ("echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1", "exit 1: slurm_load_jobs error"),
-        ("echo '<html>'", "shows job 1234 0 times"),
-        ("printf '\\377\\376\\000'", "shows job 1234 0 times"),
-        ("exit 0", "shows job 1234 0 times"),
+        ("echo '<html>'", "Slurm shows no job 1234"),
+        ("printf '\\377\\376\\000'", "Slurm shows no job 1234"),
+        ("exit 0", "Slurm shows no job 1234"),
         ("kill -9 $$", "exit -9"),
     ],
 )  # fmt: skip

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.slurm.replies import ReplyError, read_account, read_show
-from tests.monitor.slurm.site import NOW, shown
+from megatron_monitor.slurm.replies import ReplyError, jobs_shown
+from tests.monitor.slurm.site import NOW, read_account, read_show, shown
 
 
 def test_a_running_job() -> None:
@@ -40,11 +40,16 @@ def test_a_task_of_an_array_is_found_by_either_id() -> None:
 
 
 def test_a_name_that_looks_like_fields_decides_nothing() -> None:
-    """A job is called `x JobState=COMPLETED`: two states are none."""
-    with pytest.raises(ReplyError, match="no state of a job"):
-        read_show(shown(JobName="x JobState=COMPLETED"), "1234")
-    with pytest.raises(ReplyError, match="no user"):
-        read_show(shown(Command="x UserId=root(0)"), "1234")
+    """A field counts where Slurm prints it: not in a job's name, not in its command; two users are none."""
+    job = read_show(shown(JobName="x ArrayJobId=500 ArrayTaskId=3 HetJobId=500 JobState=COMPLETED Comment=y"), "1234")
+    assert (job.id, job.array_id, job.components, job.state, job.comment) == ("1234", "", False, "RUNNING", "")
+    assert list(jobs_shown(shown(JobName="x ArrayJobId=500 ArrayTaskId=3"))) == ["1234"]
+    assert read_show(shown(Command="x StdOut=/l/500.out"), "1234").output == "/l/slurm-1234.out"
+    assert read_show(shown(Command="x WorkDir=/ StdOut=/l/500.out"), "1234").output == ""
+    for field in ("JobName", "Command"):
+        with pytest.raises(ReplyError, match="no user"):
+            read_show(shown(**{field: "x UserId=root(0)"}), "1234")  # type: ignore[arg-type]
+    assert read_show(shown() + shown(77, JobName="x\x0bJobId=1234"), "1234").uid == 1000  # a line ends at a line feed
 
 
 @pytest.mark.parametrize(
