@@ -1,5 +1,6 @@
 """What several commands take: --config and --set, PATH arguments, durations, counts."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,14 @@ _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
 )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+def print_json(value: object) -> None:
+    """One JSON object, on a line of its own."""
+    click.echo(json.dumps(value, ensure_ascii=False))
 
 
 class Given(NamedTuple):

@@ -1,12 +1,9 @@
 """`compare`: two runs beside each other."""
 
-import json
-from typing import TextIO
-
 import click
 
 from megatron_monitor.archive import read_runs
-from megatron_monitor.commands.arguments import Given, spooled, warn, with_config
+from megatron_monitor.commands.arguments import Given, json_option, print_json, spooled, warn, with_config
 from megatron_monitor.commands.tables import grid, show
 from megatron_monitor.reports import comparison
 from megatron_monitor.reports.rows import Options, Row
@@ -17,10 +14,9 @@ _SAME = {None: "\n\nThe logs do not hold their configuration.", True: "\n\nSame 
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-@click.option("-o", "--output", type=click.File("w", "utf-8"), default="-", help="File; standard output if none.")
+@json_option
 @with_config
-def compare(a: str, b: str, as_json: bool, output: TextIO, given: Given) -> None:
+def compare(a: str, b: str, as_json: bool, given: Given) -> None:
     r"""Compare the runs of two logs: is it the same configuration, what differs, and how sure the difference is.
 
     A and B are files, or directories that hold one run.
@@ -34,14 +30,14 @@ def compare(a: str, b: str, as_json: bool, output: TextIO, given: Given) -> None
         one.run, other.run = a, b
     found = comparison.compare(one, other)
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False), output)
+        print_json(found)
         return
-    click.echo(found["verdict"] + _SAME[found["same_configuration"]], output)
+    click.echo(found["verdict"] + _SAME[found["same_configuration"]])
     for title, table in comparison.sections(found):
-        click.echo(f"\n{title}", output)
-        show(grid(table.headers, table.rows, table.numeric()), to=output)
+        click.echo(f"\n{title}")
+        show(grid(table.headers, table.rows, table.numeric()))
     if found["notes"]:
-        click.echo("".join(f"\nNote: {note}" for note in found["notes"]), output)
+        click.echo("".join(f"\nNote: {note}" for note in found["notes"]))
 
 
 def _only_run(path: str, given: Given) -> Row:

@@ -1,13 +1,12 @@
 """`flight-recorder`: who did not arrive, from the dumps of PyTorch's flight recorder."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from megatron_monitor.commands.arguments import fail, files_of, say, warn
+from megatron_monitor.commands.arguments import fail, files_of, json_option, print_json, say, warn
 from megatron_monitor.dumps import DumpsUnreadableError, read_files
 from megatron_monitor.nodes.collectives import operation_name
 from megatron_monitor.nodes.flight_recorder import Diagnosis
@@ -19,7 +18,7 @@ from megatron_monitor.system.clock import SystemClock
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--nodes", "node_list", metavar="LIST", help="The job's Slurm node list: names the ranks' nodes, over "
               "which srun spreads ranks in blocks.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool) -> None:
     r"""Tell from flight recorder dumps which rank the others wait for, in which collective, and where it was.
 
@@ -45,7 +44,7 @@ def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool
         fail("no dump of the flight recorder in " + ", ".join(paths))
     nodes = _nodes(found, hosts)
     if as_json:
-        click.echo(json.dumps(_as_json(found, nodes), ensure_ascii=False))
+        print_json(_as_json(found, nodes))
     else:
         _print(found, nodes)
     sys.exit(1 if found.missing is None else 0)

@@ -1,39 +1,32 @@
 """`nodes`: each node's record over all runs, and which of them to leave out."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 import msgspec
 
-from megatron_monitor.commands.arguments import POSITIVE, Given, fail, spooled, warn, with_config
+from megatron_monitor.commands.arguments import Given, fail, json_option, print_json, spooled, warn, with_config
 from megatron_monitor.commands.tables import grid, show
 from megatron_monitor.config import Config, state_directory
 from megatron_monitor.core.saved import of_parts
 from megatron_monitor.node_statistics.extension import record
 from megatron_monitor.node_statistics.ledger import Ledger
-from megatron_monitor.node_statistics.standing import Count, Standing, standings
+from megatron_monitor.node_statistics.standing import Count, Standing, eventful, standings
 from megatron_monitor.nodes.hostlist import compress
 from megatron_monitor.once import read_all
 from megatron_monitor.store import Store
 
 _COLUMNS = ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance")
-_SHOWN = 40  # rows where nobody asks for all: those with the least likely record
+_SHOWN = 40  # rows: those with the least likely record; --json has all
 
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--exclude", is_flag=True, help="Print a Slurm node list of those that stand out; why, beside it.")
-@click.option("--named", is_flag=True, help="With --exclude: also those that the driver or Slurm named, be it once.")
-@click.option("--pool", type=POSITIVE, metavar="NODES", help="Nodes among which the scheduler chooses: then runs of "
-              "which every launch failed count too.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Every node, not only those to which something happened.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @with_config
-def nodes(
-    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool, given: Given
-) -> None:
+def nodes(paths: tuple[str, ...], exclude: bool, as_json: bool, given: Given) -> None:
     r"""Show each node's record against what chance gives if all nodes are alike; --exclude: whom to leave out.
 
     Without PATH it reads what the daemon has saved; with PATH these logs. A node stands out where its failures, or the
@@ -48,14 +41,13 @@ def nodes(
     with spooled(paths) as files:
         config = given.configured(files)
         ledger = _of_logs(config) if files or config.runs else _of_daemon(config)
-    found = standings(ledger, pool=pool)
+    found = standings(ledger)
     if exclude:
-        _print_exclusion(found, named=named)
+        _print_exclusion(found)
     elif as_json:
-        told = {"launches": len(ledger.launches), "nodes": [one.to_json() for one in found]}
-        click.echo(json.dumps(told, ensure_ascii=False))
+        print_json({"launches": len(ledger.launches), "nodes": [one.to_json() for one in found]})
     else:
-        _print_table(found, len(ledger.launches), everything=everything)
+        _print_table(found, len(ledger.launches))
 
 
 def _of_logs(config: Config) -> Ledger:
@@ -79,9 +71,9 @@ def _of_daemon(config: Config) -> Ledger:
     return msgspec.msgpack.decode(saved.extensions["nodes"], type=Ledger) if "nodes" in saved.extensions else Ledger()
 
 
-def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
+def _print_exclusion(found: Sequence[Standing]) -> None:
     """The list alone on standard output: it is put into a command."""
-    chosen = [one for one in found if one.stands_out or (named and one.named_by_hardware)]
+    chosen = [one for one in found if one.stands_out]
     warn(*(f"{one.node}: {one.evidence}" for one in chosen))
     if chosen:
         click.echo(compress(one.node for one in chosen))
@@ -89,9 +81,8 @@ def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
         warn("no node stands out")
 
 
-def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:
-    eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
-    shown = found if everything else eventful[:_SHOWN]
+def _print_table(found: Sequence[Standing], launches: int) -> None:
+    shown = eventful(found)[:_SHOWN]
     right = [name not in ("node", "last") for name in _COLUMNS]
     show(grid(_COLUMNS, map(_cells, shown), right, ["bold red" if one.stands_out else "" for one in shown]))
     suspects = [f"{one.node}: {one.evidence}" for one in found if one.stands_out]

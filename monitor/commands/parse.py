@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from megatron_monitor.commands.arguments import Given, files_of, open_log, run_of, say, with_config
+from megatron_monitor.commands.arguments import Given, files_of, json_option, open_log, run_of, say, with_config
 from megatron_monitor.parsers.events import IterationLogged, LogEvent, to_fields
 from megatron_monitor.reading import chunks_of, full_reader, own_rules
 from megatron_monitor.scalars import one_line
@@ -17,7 +17,7 @@ from megatron_monitor.scalars import one_line
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
+@json_option
 @with_config
 def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
     """Print the events of PATH (files, directories, globs; - is standard input) as they stand, copies included."""

@@ -1,12 +1,22 @@
 """`replay`: the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from megatron_monitor.commands.arguments import DURATION, Given, by_run, fail, open_log, say, with_config, written_at
+from megatron_monitor.commands.arguments import (
+    DURATION,
+    Given,
+    by_run,
+    fail,
+    json_option,
+    open_log,
+    print_json,
+    say,
+    with_config,
+    written_at,
+)
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import duration
@@ -22,7 +32,7 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a transition, last one a run with its summary.")
+@json_option
 @click.option("--all", "everything", is_flag=True, help="Also what is only shown and told to nobody, such as late.")
 @click.option(
     "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
@@ -63,7 +73,7 @@ def _say(player: Replay, transition: Transition, as_json: bool) -> None:
     record = transition.to_json()
     record["time"] = player.time_of(transition.time)
     if as_json:
-        click.echo(json.dumps(record, ensure_ascii=False))
+        print_json(record)
         return
     click.echo(
         f"{_SYMBOLS[transition.status]} {record['time']}  {transition.run}  {transition.incident} "
@@ -74,7 +84,7 @@ def _say(player: Replay, transition: Transition, as_json: bool) -> None:
 def _sum_up(player: Replay, as_json: bool) -> None:
     summary: dict[str, Any] = player.summary()
     if as_json:
-        click.echo(json.dumps({"summary": summary}, ensure_ascii=False))
+        print_json({"summary": summary})
         return
     click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
 

@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
@@ -55,13 +55,12 @@ def width() -> int:
     return Console().width
 
 
-def show(*parts: RenderableType, to: IO[str] | None = None, plain: bool = False) -> None:
-    """Print to a stream, standard output if none. `plain`: also on a terminal without colours, and lines unbroken."""
-    stream = to or sys.stdout
-    if stream.isatty() and not plain:
-        Console(file=stream).print(*parts, sep="\n", highlight=False)
+def show(*parts: RenderableType, plain: bool = False) -> None:
+    """Print. `plain`: also on a terminal without colours, and lines unbroken."""
+    if sys.stdout.isatty() and not plain:
+        Console().print(*parts, sep="\n", highlight=False)
         return
     drawn = io.StringIO()
     Console(file=drawn, width=_UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
-    stream.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n")[:-1])
-    stream.flush()
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n")[:-1])
+    sys.stdout.flush()

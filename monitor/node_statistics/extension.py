@@ -13,7 +13,7 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Extension, Runtime
 from megatron_monitor.core.runs import Run
 from megatron_monitor.node_statistics.ledger import Ledger
-from megatron_monitor.node_statistics.standing import standings
+from megatron_monitor.node_statistics.standing import eventful, standings
 from megatron_monitor.run.nodes import launch_of
 
 _ROWS = 500
@@ -60,9 +60,8 @@ class NodeStatistics(Extension):
         """Up to date, or as it was if it is too soon."""
         if self._stale and now >= self._due_at:
             found = standings(self.ledger)
-            eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
             self._stale, self._due_at = False, now + _PAUSE * self.ledger.members
-            self._rows, self._in_all = tuple(one.to_json() for one in eventful[:_ROWS]), len(found)
+            self._rows, self._in_all = tuple(one.to_json() for one in eventful(found)[:_ROWS]), len(found)
             suspects = [((one.node,), float(one.observations)) for one in found[:_SUSPECTS] if one.stands_out]
             self._core.counts.values["megatron_suspect_node"] = dict(suspects)
         return {"nodes": self._rows, "nodes_in_all": self._in_all, "launches": len(self.ledger.launches)}

@@ -103,11 +103,6 @@ class Standing(Struct):
         return min((self.named, self.present, self.slow), key=lambda count: count.chance).seen
 
     @property
-    def named_by_hardware(self) -> bool:
-        """The driver or the scheduler named it, be it once."""
-        return not HARDWARE.isdisjoint(self.kinds)
-
-    @property
     def evidence(self) -> str:
         """Why, in a sentence."""
         parts = []
@@ -138,12 +133,8 @@ _Draws = list[_Draw]
 """Launches that can be compared."""
 
 
-def standings(record: Iterable[LaunchRecord], pool: int | None = None) -> list[Standing]:
-    """Every node that a launch ran on: those that stand out first, then by how unlikely their record is.
-
-    `pool`: nodes among which the scheduler chooses, where that is known. Then runs of which every launch has failed
-    count too: chance gives each of the pool's nodes a place in so many of them.
-    """
+def standings(record: Iterable[LaunchRecord]) -> list[Standing]:
+    """Every node that a launch ran on: those that stand out first, then by how unlikely their record is."""
     launches = [(launch, nodes) for launch, nodes in read(record) if nodes]
     found: dict[str, Standing] = {}
     for launch, nodes in launches:
@@ -152,17 +143,18 @@ def standings(record: Iterable[LaunchRecord], pool: int | None = None) -> list[S
             one.launches += 1
             one.hangs += launch.outcome == "hang"
     _count_named(found, launches)
-    nodes_in_all = max(len(found), pool or 0)
-    failures = _failures(launches)
-    _count_draws(found, failures, "present")
-    if pool is not None:
-        _count_of_pool(found, failures, pool)
+    _count_draws(found, _failures(launches), "present")
     _count_draws(found, _slow(launches), "slow")
     for one in found.values():
         counts = (one.named, one.present, one.slow)
-        one.chance = min(1.0, min(count.chance for count in counts) * nodes_in_all * _TESTS)
-        one.stands_out = any(_beyond(count, nodes_in_all) for count in counts)
+        one.chance = min(1.0, min(count.chance for count in counts) * len(found) * _TESTS)
+        one.stands_out = any(_beyond(count, len(found)) for count in counts)
     return sorted(found.values(), key=lambda one: (not one.stands_out, one.chance, -one.named.seen, one.node))
+
+
+def eventful(found: Sequence[Standing]) -> list[Standing]:
+    """The nodes to which something happened."""
+    return [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
 
 
 def _beyond(count: Count, nodes: int) -> bool:
@@ -297,18 +289,6 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
         if node not in accused:
             other = left.get(node)
             count.chance = other.chance if other and not _beyond(other, len(found)) else 1.0
-
-
-def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: int) -> None:
-    """Runs that failed each time: the launches that a node was in, against its share of the pool."""
-    all_failed = (known for known in draws.values() if all(one.marked for one in known))
-    failed = [one.nodes for known in all_failed for one in known if len(one.nodes) <= pool]
-    due = [len(nodes) / pool for nodes in failed]
-    seen = Counter(node for nodes in failed for node in nodes)
-    for node, times in seen.items():
-        chance = binomials_tail(due, times)
-        if chance < found[node].present.chance:
-            found[node].present = Count(times, sum(due), chance, len(failed))
 
 
 def _counts(windows: Iterable[_Draws]) -> dict[str, Count]:

@@ -253,25 +253,6 @@ def test_launches_alone_name_a_node_and_not_the_one_beside_it() -> None:
     assert out(_unnamed(together=True)) == []
 
 
-def test_a_pool_tells_what_attempts_that_all_failed_are_worth() -> None:
-    """35 attempts with 1,024 of 5,500 nodes, all failed, as OpenEuroLLM counted by hand: chance gives each node 6.5. By
-    these counts alone 20 stand out; 10 do not, among 5,500 there are many.
-    """
-    rng = random.Random(4)
-    names = expand("n[0001-5500]")
-    allotted = [set(rng.sample(names[2:], 1022)) for _ in range(35)]
-    for node, times in ((names[0], 20), (names[1], 10)):
-        for place in rng.sample(range(35), times):
-            allotted[place].add(node)
-    ledger = Ledger()
-    for number, nodes in enumerate(allotted):
-        ledger.put(launch(number, sorted(nodes), "unknown"))
-    assert not any(one.stands_out for one in standings(ledger))
-    found = standings(ledger, pool=5500)
-    assert [one.node for one in found if one.stands_out] == [names[0]]
-    assert found[0].present.expected == pytest.approx(6.5, abs=0.05)
-
-
 def test_the_record_is_bounded() -> None:
     """Half a year, a million characters of node lists: the oldest launches go."""
     ledger = Ledger()
