@@ -12,7 +12,7 @@ from rich.text import Text
 
 from megatron_monitor.scalars import one_line
 
-_UNBOUNDED = 100_000  # columns of a file or a pipe
+UNBOUNDED = 100_000  # columns of a file or a pipe
 
 Cell: TypeAlias = str | Text
 
@@ -51,16 +51,16 @@ def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str],
 
 
 def width() -> int:
-    """Columns of the terminal."""
-    return Console().width
+    """Columns of the terminal, or of a file or a pipe."""
+    return Console().width if sys.stdout.isatty() else UNBOUNDED
 
 
-def show(*parts: RenderableType, plain: bool = False) -> None:
-    """Print. `plain`: also on a terminal without colours, and lines unbroken."""
-    if sys.stdout.isatty() and not plain:
+def show(*parts: RenderableType) -> None:
+    """Print on standard output."""
+    if sys.stdout.isatty():
         Console().print(*parts, sep="\n", highlight=False)
         return
     drawn = io.StringIO()
-    Console(file=drawn, width=_UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
+    Console(file=drawn, width=UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n")[:-1])
     sys.stdout.flush()

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megatron_monitor.archive import read_runs
-from megatron_monitor.commands.arguments import Given, fail, warn, with_config
+from megatron_monitor.commands.arguments import Given, fail, json_option, print_json, warn, with_config
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from megatron_monitor.commands.tables import fitting, grid, show
 from megatron_monitor.commands.tables import width as terminal_width
@@ -48,12 +48,10 @@ Look = Callable[[float], View]
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[PATH|URL]...")
 @with_config
-@click.option(
-    "--plain", "as_lines", is_flag=True, help="Aligned columns for pipes: numbers without units, - for unknown."
-)
+@json_option
 @click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
-@click.option("--every", type=click.FloatRange(0.2), default=None, help="Seconds between two looks.  [default: 2]")
-def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, every: float | None) -> None:
+@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
+def top(targets: tuple[str, ...], given: Given, as_json: bool, once: bool, every: float) -> None:
     r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs.
 
     \b
@@ -61,21 +59,19 @@ def top(targets: tuple[str, ...], given: Given, as_lines: bool, once: bool, ever
       megatron-monitor top                            the daemon on 127.0.0.1:9843
       megatron-monitor top http://login-node:9843
       megatron-monitor top '/logs/**/*.out'           no daemon needed
-      megatron-monitor top --plain | awk '$2 == "hung"'
+      megatron-monitor top --json | jq '.runs[] | select(.state == "hung") | .run'
     """
     logging.basicConfig(handlers=[logging.NullHandler()])  # the screen shows what cannot be read
-    terminal = sys.stdout.isatty()
-    as_lines = as_lines or not terminal
-    once = once or (not terminal and every is None)
+    once = once or as_json or not sys.stdout.isatty()
     try:
         with _source(targets, given, once) as (look, where):
-            if not once and not as_lines:
-                _watch(look, where, every or 2.0)
-            while True:
-                view = look(0.0 if once else every or 2.0)
-                show(plain(view) if as_lines else screen(view, where, terminal_width()), plain=as_lines)
-                if once:
-                    break
+            if not once:
+                _watch(look, where, every)
+            view = look(0.0)
+            if as_json:
+                print_json({"at": view.at, "runs": in_order(view.runs)})
+            else:
+                show(screen(view, where, terminal_width()))
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
@@ -244,33 +240,3 @@ def _state(run: Run, shown: Figure, *, noted: bool) -> Text:
     """The state, and where there is room what it says beside it: the phase, or why it crashed."""
     text = Text(shown.text, style=_STYLES.get(shown.tone) or _STYLES.get(run["state"], ""))
     return text.append(f" {clean_label(shown.note)}", style="dim") if noted and shown.note else text
-
-
-_PLAIN: dict[str, str | Callable[[Run, float], Any]] = {
-    "RUN": "run", "STATE": "state", "ITERATION": "iteration", "TOTAL": "train_iterations",
-    "S/ITERATION": "seconds_per_iteration", "NORMAL": "baseline_seconds", "TFLOPS": "tflops", "MFU": "mfu",
-    "SAMPLES/S": "samples_per_second", "LOSS": "lm_loss", "LOSS_SCALE": "loss_scale", "MEMORY": "max_memory_bytes",
-    "SILENCE": lambda run, now: None if (at := run.get("progress_at")) is None else round(max(0.0, now - at), 1),
-    "BUDGET": "budget_seconds",
-    "ENDS_IN": lambda run, now: None if run.get("eta") is None else round(run["eta"] - now),
-    "AT_RISK": "at_risk_seconds",
-    "INCIDENTS": lambda run, _: ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]),
-}  # fmt: skip
-"""Column -> the run's key, or what is read of it."""
-
-
-def plain(view: View) -> Table:
-    """Columns without blanks inside, `-` where nothing is known: seconds and ratios as numbers."""
-    rows = (
-        [_plain(run.get(read) if isinstance(read, str) else read(run, view.at)) for read in _PLAIN.values()]
-        for run in in_order(view.runs)
-    )
-    return grid(tuple(_PLAIN), rows, [False] * len(_PLAIN))
-
-
-def _plain(value: Any) -> str:
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "_".join(clean_label(str(value)).split()) or "-"

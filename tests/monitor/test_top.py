@@ -1,14 +1,14 @@
-"""`top`: fits 80 columns, trouble first, columns for pipes, and no log's text commands the terminal."""
+"""`top`: fits 80 columns, trouble first, and no log's text commands the terminal."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from megatron_monitor.commands.tables import show
-from megatron_monitor.commands.top import View, in_order, plain, screen
+from megatron_monitor.commands.top import View, in_order, screen
 from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
@@ -40,13 +40,6 @@ def drawn(runs: list[dict[str, Any]], width: int, problem: str = "", height: int
     console.print(screen(View(NOW, runs), "http://h:9843", width, height, problem))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
-
-
-def columns(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """The words of the lines of `--plain`."""
-    out = io.StringIO()
-    show(plain(View(NOW, runs)), to=out)
-    return [line.split() for line in out.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -91,33 +84,24 @@ def test_unknown_is_a_dash_and_nan_is_said() -> None:
     text = "\n".join(drawn([empty], 80))
     assert "◔ starting" in text
     assert "nan" in text
-    assert dict(zip(*columns([empty]), strict=True))["ITERATION"] == "-"
-
-
-def test_plain_lines_are_columns() -> None:
-    """As many words in each row as the heading has: awk may count on it."""
-    runs = [run("a b"), run("c", incidents=[incident("hang", "critical"), incident("slowdown", "warning")])]
-    head, *rows = columns(runs)
-    assert {len(row) for row in rows} == {len(head)}
-    worst, other = (dict(zip(head, row, strict=True)) for row in rows)
-    assert (worst["RUN"], worst["INCIDENTS"]) == ("c", "hang:critical,slowdown:warning")
-    assert (other["RUN"], other["SILENCE"]) == ("a_b", "42")
 
 
 def test_no_text_of_a_log_commands_the_terminal() -> None:
     """Escape sequences, bells, line feeds and markup are shown, not obeyed."""
     bad = run(HOSTILE, incidents=[incident("hang", "critical", HOSTILE) | {"summary": HOSTILE}])
-    for text in ("".join(drawn([bad], 120, problem=HOSTILE)), " ".join(map(" ".join, columns([bad])))):
-        assert text.isprintable()
-        assert "[bold]" in text
+    text = "".join(drawn([bad], 120, problem=HOSTILE))
+    assert text.isprintable()
+    assert "[bold]" in text
 
 
 def test_from_files_once(tmp_path: Path) -> None:
     """Without a daemon: the logs themselves; exit 1 where there is no training."""
     log = log_of(tmp_path / "crashed.log", Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)))
-    done = command("top", log)
-    row = dict(zip(*(line.split() for line in done.stdout.splitlines()), strict=True))
-    assert (row["RUN"], row["STATE"], row["ITERATION"], row["TOTAL"]) == ("crashed", "crashed", "29", "40")
+    (row,) = json.loads(command("top", "--json", log).stdout)["runs"]
+    assert (row["run"], row["state"], row["iteration"], row["train_iterations"]) == ("crashed", "crashed", 29, 40)
+    assert [line.split()[:4] for line in command("top", log).stdout.splitlines() if line.startswith("crashed")] == [
+        ["crashed", "✖", "crashed", "cuda"]
+    ]
     (tmp_path / "notes.txt").write_text("no training here\n")
     for path in ("notes.txt", "nothing.log"):
         done = command("top", tmp_path / path, code=1)
