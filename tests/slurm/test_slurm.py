@@ -30,16 +30,9 @@ remediations:
     for: 1s
     dry_run: false
     actions:
-      - {{type: dump_stacks, command: ['{dump}'], directory: '{directory}/stacks', timeout: 60s}}
+      - {{type: dump_stacks, command: ['{dump}']}}
       - {{type: cancel}}
       - {{type: resubmit, command: ['{directory}/handled.sbatch']}}
-  - name: would-cancel
-    incidents: [crash]
-    runs: ['*node_down*']
-    for: 0s
-    actions: [{{type: notify, to: [nobody]}}]
-notifiers:
-  - {{type: command, name: nobody, command: ['/bin/true']}}
 """
 
 
@@ -58,7 +51,7 @@ class Site(NamedTuple):
         return next((run for run in runs if run["run"] == name), {})
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What policies did to the run."""
+        """What remediations did to the run."""
         return [item for item in self.run(name)["history"] if item["summary"].startswith("remediation ")]
 
 
@@ -112,7 +105,7 @@ def test_a_job_that_hangs_goes_on_without_the_node(site: Site) -> None:
     new = re.search(r"resubmit done \(submitted job (\d+)\)", told["summary"])
     assert new is not None, told
     assert f"--dependency=afterany:{job}" in told["evidence"]["actions"][2]
-    (stacks,) = (site.directory / "stacks").iterdir()
+    (stacks,) = (site.directory / "state").rglob("stacks/*")
     dumped = stacks.read_text()
     for rank in range(4):
         assert f"== rank {rank}, " in dumped
