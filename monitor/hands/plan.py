@@ -23,6 +23,7 @@ from megatron_monitor.run.state import RunState
 
 OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
+_HOUR: Final = 3600.0
 _MOST_NAMED: Final = 2  # nodes: where the evidence names more, none of them is the cause
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `after` is shorter."""
@@ -75,6 +76,9 @@ def plan(
         step = _step(action, state.job, incident, kinds(actions))
         if isinstance(step, str):
             return Plan(remediation, incident, at, why_not=step)
+        nodes = _drained(step)
+        if nodes and len(nodes | _drained_lately(record, now, dry_run=remediation.dry_run)) > _MOST_NAMED:
+            return Plan(remediation, incident, at, why_not=f"{_MOST_NAMED} nodes were drained within an hour")
         steps.append(step)
     return Plan(remediation, incident, at, tuple(steps), gave_up=gave_up, proof=facts.proof)
 
@@ -218,6 +222,19 @@ _STEPS: Final[Mapping[ActionType, Callable[[Action, Job, Incident], Step | str]]
     "dump_stacks": _dump_stacks, "cancel": _cancel, "requeue": _requeue, "resubmit": _resubmit, "drain": _drain
 }  # fmt: skip
 """Each action: its commands, or why it cannot be done."""
+
+
+def _drained(step: Step) -> set[str]:
+    """The nodes that the step takes out of use."""
+    lists = (command[2].removeprefix("NodeName=") for command in step.commands if step.action == "drain")
+    return {name for nodes in lists for name in expand(nodes)}
+
+
+def _drained_lately(record: Record, now: float, *, dry_run: bool) -> set[str]:
+    """For all runs together: what one log says, many may say, and a cluster must not be drained by what jobs print."""
+    lately = (one for one in record.courses if one.dry_run == dry_run and now - one.planned_at < _HOUR)
+    steps = (step for course in lately for step in course.steps if step.status != "skipped")
+    return {name for step in steps for name in _drained(step)}
 
 
 def _left_out(job: Job, incident: Incident) -> str:

@@ -413,6 +413,24 @@ def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
         assert (step.status, step.outcome, step.commands) == ("skipped", "no node is named", [])
 
 
+@pytest.mark.parametrize(
+    ("earlier", "why_not"),
+    [
+        ({"run": "other"}, "2 nodes were drained within an hour"),
+        ({"run": "other", "dry_run": True}, ""),
+        ({"run": "other", "planned_at": NOW - 3600.0}, ""),
+        ({"run": "other", "nodes": "n-02"}, ""),
+    ],
+)
+def test_two_nodes_an_hour_are_drained_over_all_runs(earlier: dict[str, Any], why_not: str) -> None:
+    """What a log prints may be printed by many: jobs that print it drain no cluster."""
+    nodes = earlier.pop("nodes", "n-[08-09]")
+    drain = Step("drain", [["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=x"]], status="done")
+    before = course(drain, **{"planned_at": NOW - 3599.0, **earlier})
+    made = planned(policy(DRAIN), None, hang(evidence={"nodes": ["n-02"]}), before)
+    assert made.why_not == why_not
+
+
 def test_a_job_may_have_to_ask_for_it() -> None:
     """By a word of its comment; a job that Slurm tells no comment of did not."""
     wanted = policy(opt_in=True)
