@@ -11,9 +11,9 @@ import click
 from megatron_monitor import __version__
 
 _OWN = {
-    "assets": "Write dashboards, rules, manifests and the configuration into a folder.",
     "check-config": "Print every error of a configuration with its path.",
     "explain": "Show which rule reads a line, or why none does.",
+    "export": "Write dashboards, rules, manifests and the configuration into a folder.",
     "flight-recorder": "Tell from dumps which rank the others wait for, and where.",
     "formats": "List the line formats that are built in, or print one's file.",
     "parse": "Print the events of logs as they stand.",

@@ -165,7 +165,7 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def assets(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "megatron_monitor", "assets", str(out), *more]
+        command = [sys.executable, "-m", "megatron_monitor", "export", str(out), *more]
         variables = {**os.environ, "PYTHONPATH": str(wheel)}
         return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=slack(60))
 

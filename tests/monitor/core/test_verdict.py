@@ -151,8 +151,10 @@ def test_a_policy_that_only_cancels_stops() -> None:
 
 
 def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) -> None:
-    """A line a field, nodes as Slurm takes them; JSON without --only; no daemon is an error, not an answer."""
-    answers = iter(["wait", "restart", "restart"])
+    """A line a field, nodes as Slurm takes them; JSON without --only; an unknown run is no healthy one; no
+    daemon is an error, not an answer.
+    """
+    answers = iter(["wait", "restart", "restart", "none"])
     requests = []
 
     def app(request: Request) -> Reply:
@@ -164,15 +166,18 @@ def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) 
             "reason": "x\ny",
             "checkpoint": None,
         }
+        if told["verdict"] == "none":
+            told = {"run": "a b", "verdict": "none", "reason": "no run of this name is known"}
         return Reply(200, "application/json", json.dumps(told).encode())
 
     port = serve(app).address[1]
     only = ["--only", "verdict", "--only", "exclude", "--only", "checkpoint", "--only", "reason"]
-    asked = ["verdict", "a b", "--at", f"127.0.0.1:{port}"]
+    asked = ["advise", "a b", "--at", f"127.0.0.1:{port}"]
     done = command(*asked, "--ended", "--wait", "30s", *only)
     assert done.stdout == "restart\nn-[01-02]\n\nx y\n"
     assert requests == [("/api/v1/verdict", "run=a%20b&ended=1")] * 2
     assert json.loads(command(*asked).stdout)["verdict"] == "restart"
-    nobody = command("verdict", "r", "--at", "127.0.0.1:1", code=1)
+    assert json.loads(command(*asked, code=3).stdout)["verdict"] == "none"
+    nobody = command("advise", "r", "--at", "127.0.0.1:1", code=1)
     assert nobody.stdout == ""
     assert "no monitor at http://127.0.0.1:1" in nobody.stderr

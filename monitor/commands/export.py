@@ -1,4 +1,4 @@
-"""`assets`: dashboards, rules, manifests and the configuration out of the installed package, into a directory."""
+"""`export`: dashboards, rules, manifests and the configuration out of the installed package, into a directory."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _ASSETS = Path(__file__).parents[1] / "assets"
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--force", is_flag=True, help="Write over files that differ.")
-def assets(directory: Path, force: bool) -> None:
+def export(directory: Path, force: bool) -> None:
     """Write the configuration, dashboards, rules and manifests of the installed package into DIR.
 
     A file that is there and differs is left, and named; then nothing is written.

@@ -1,6 +1,7 @@
-"""`verdict`: what a launcher should do with a run, as the daemon that follows it says."""
+"""`advise`: what a launcher should do with a run, as the daemon that follows it says."""
 
 import json
+import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
 from megatron_monitor.nodes.hostlist import HostlistError, compress
 from megatron_monitor.system.clock import SystemClock
 
+_UNKNOWN = 3  # exit status: the answer has the verdict and the reason alone
 _EVERY = 1.0  # seconds between two questions: the daemon judges once a second
 _FIELDS = ("verdict", "reason", "exclude", "since", "checkpoint", "same_cause_before")
 
@@ -21,16 +23,16 @@ _FIELDS = ("verdict", "reason", "exclude", "since", "checkpoint", "same_cause_be
 @click.option("--ended", is_flag=True, help="The launch is over, whatever its log tells so far.")
 @click.option("--wait", "patience", type=DURATION, default=0.0, help="Ask again while the verdict is `wait`, so long.")
 @click.option("--only", "fields", multiple=True, type=click.Choice(_FIELDS), help="A line for each, not JSON.")
-def verdict(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
-    r"""Ask what to do with RUN: wait, restart it, stop it, or none (nothing is wrong, or nobody knows it).
+def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
+    r"""Ask what to do with RUN: wait, restart it, stop it, or none. Exit 3 if the monitor does not know the run.
 
     The answer has the nodes to leave out, the reason, lines of the log, the checkpoint to go on from, and how often the
     same cause came before. Nothing is done: who asks acts.
 
     \b
     Examples:
-      megatron-monitor verdict tr11 --ended --wait 5m
-      megatron-monitor verdict tr11 --only verdict --only exclude
+      megatron-monitor advise tr11 --ended --wait 5m
+      megatron-monitor advise tr11 --only verdict --only exclude
     """
     clock = SystemClock()
     until = clock.monotonic() + patience
@@ -41,6 +43,7 @@ def verdict(run: str, address: str, ended: bool, patience: float, fields: tuple[
     except DaemonError as error:
         fail(error)
     click.echo("\n".join(_line(told.get(name)) for name in fields) if fields else json.dumps(told, ensure_ascii=False))
+    sys.exit(0 if "exclude" in told else _UNKNOWN)
 
 
 def _line(value: Any) -> str:
