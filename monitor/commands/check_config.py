@@ -34,7 +34,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
     dialects = [dialect for several in config.formats for dialect in several]
     for dialect in dialects:
-        click.echo(f"dialect {dialect.name}: its {len(dialect.samples)} samples give what they say")
+        click.echo(f"format {dialect.name}: its {len(dialect.samples)} samples give what they say")
     if dialects:
         from megatron_monitor.parsers.samples import claims
 

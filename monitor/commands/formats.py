@@ -15,7 +15,7 @@ def formats(name: str | None) -> None:
     \b
     Example:
       megatron-monitor formats torchtitan > formats/ours.yaml
-      megatron-monitor check-config config.yaml      # with `dialects: [formats]` in it: runs the samples
+      megatron-monitor check-config config.yaml      # with `formats: [formats]` in it: runs the samples
     """
     known = {each.name: each.about for each in built_in()}
     if name is None:

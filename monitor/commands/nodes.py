@@ -17,7 +17,7 @@ from megatron_monitor.nodes.hostlist import compress
 from megatron_monitor.once import read_all
 from megatron_monitor.store import Store
 
-_COLUMNS = ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance")
+_COLUMNS = ("node", "launches", "named", "failed", "slow", "hung", "last", "chance")
 _SHOWN = 40  # rows: those with the least likely record; --json has all
 
 
@@ -94,10 +94,8 @@ def _print_table(found: Sequence[Standing], launches: int) -> None:
 
 
 def _cells(one: Standing) -> tuple[str, ...]:
-    mean, low, high = one.rate
-    rate = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
     day = "-" if one.last_at is None else f"{datetime.fromtimestamp(one.last_at, UTC):%Y-%m-%d}"
-    counts = (rate, _count(one.present), _count(one.slow), str(one.hangs), day)
+    counts = (_count(one.present), _count(one.slow), str(one.hangs), day)
     chance = "-" if one.chance >= 1.0 else f"{one.chance:.1g}"
     return one.node, str(one.launches), _count(one.named), *counts, chance
 

@@ -6,8 +6,6 @@ Counts here are small (a node fails a few times a year), so that no normal appro
 import math
 from collections.abc import Iterable, Sequence
 
-_PRECISION = 60  # halvings: beyond a double's digits
-
 
 def binomials_tail(chances: Iterable[float], least: int) -> float:
     """P(at least `least` of independent events happen), each with its own chance (Poisson binomial)."""
@@ -36,26 +34,3 @@ def strata_tail(strata: Sequence[tuple[int, int, int]], least: int) -> float:
                 found[at + k] += before * chance
         sums = found
     return min(1.0, math.fsum(sums[least:]))
-
-
-def rate_interval(seen: int, expected: float, share: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of how many times as often as its peers: the posterior of a rate of which `seen` came where
-    `expected` were due. The prior, Gamma(1, 1), says that a node is like its peers with the weight of one failure: it
-    draws the rate of a node of which little is known towards 1.
-    """
-    shape, weight = seen + 1, expected + 1.0
-    outside = (1 - share) / 2
-    return shape / weight, _gamma_quantile(shape, outside) / weight, _gamma_quantile(shape, 1 - outside) / weight
-
-
-def _gamma_quantile(shape: int, below: float) -> float:
-    """X of a Gamma(shape, 1) with P(X <= x) = below. For a whole shape it is a sum of Poisson terms."""
-    low, high = 0.0, shape + 20.0 * math.sqrt(shape) + 20.0
-    for _ in range(_PRECISION):
-        middle = (low + high) / 2
-        term = above = math.exp(-middle)
-        for k in range(1, shape):
-            term *= middle / k
-            above += term
-        low, high = (middle, high) if 1 - above < below else (low, middle)
-    return (low + high) / 2

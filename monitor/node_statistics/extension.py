@@ -63,7 +63,7 @@ class NodeStatistics(Extension):
             self._stale, self._due_at = False, now + _PAUSE * self.ledger.members
             self._rows, self._in_all = tuple(one.to_json() for one in eventful(found)[:_ROWS]), len(found)
             suspects = [((one.node,), float(one.observations)) for one in found[:_SUSPECTS] if one.stands_out]
-            self._core.counts.values["megatron_suspect_node"] = dict(suspects)
+            self._core.counts.values["megatron_node_suspect"] = dict(suspects)
         return {"nodes": self._rows, "nodes_in_all": self._in_all, "launches": len(self.ledger.launches)}
 
     def save(self) -> bytes:

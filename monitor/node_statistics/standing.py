@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.node_statistics.chance import binomials_tail, rate_interval, strata_tail
+from megatron_monitor.node_statistics.chance import binomials_tail, strata_tail
 from megatron_monitor.node_statistics.ledger import read
 from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
 from megatron_monitor.statistics.median import median
@@ -86,16 +86,9 @@ class Standing(Struct):
     last_at: float | None = None
     """Unix seconds of the last launch that named it."""
 
-    @property
-    def rate(self) -> tuple[float, float, float]:
-        """How many times as often as its peers it is named: mean, and the 95 % interval of what is believed."""
-        return rate_interval(self.named.seen, self.named.expected)
-
     def to_json(self) -> dict[str, Any]:
         """As the API and `nodes --json` show it."""
-        mean, low, high = self.rate
-        rate = {"mean": round(mean, 3), "low": round(low, 3), "high": round(high, 3)}
-        return {**msgspec.to_builtins(self), "rate": rate, "evidence": self.evidence}
+        return {**msgspec.to_builtins(self), "evidence": self.evidence}
 
     @property
     def observations(self) -> int:
@@ -108,11 +101,8 @@ class Standing(Struct):
         parts = []
         if self.named.seen:
             kinds = ", ".join(f"{kind} {n}" if n > 1 else kind for kind, n in sorted(self.kinds.items()))
-            mean, low, high = self.rate
-            parts.append(
-                f"named by {self.named.seen} of {self.named.of} failures ({kinds}), {self.named.expected:.2g} due; "
-                f"{mean:.2g} times as often as its peers (95 %: {low:.2g} to {high:.2g})"
-            )
+            named = f"named by {self.named.seen} of {self.named.of} failures ({kinds})"
+            parts.append(f"{named}, {self.named.expected:.2g} due by chance")
         for count, what in ((self.present, "failed without naming a node"), (self.slow, "were slow")):
             if count.seen > count.expected:
                 parts.append(f"in {count.seen} of {count.of} launches that {what}, {count.expected:.2g} due")
