@@ -83,10 +83,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     ):
         patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
         patch.setenv("PY_SPY", str(Path(sys.executable).with_name("py-spy")))  # srun hands it on to the nodes
+        daemon = begin("--config", str(config))  # first: what happened before its record began is left alone
         jobs = {"handled": slurm.submit(handled)}
         for name, node in (("time_limit", "node-01"), ("cancelled", "node-01"), ("node_down", "node-04")):
             jobs[name] = slurm.submit(silent, f"--job-name={name}", f"--nodelist={node}")
-        daemon = begin("--config", str(config))
         for job in jobs.values():
             slurm.wait_for(job, "RUNNING")
         # A time limit has whole minutes; an end that is set has not, and is looked at every half minute.
