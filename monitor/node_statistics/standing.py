@@ -233,29 +233,18 @@ def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]]) -> dict[str,
 
 
 def _windows(draws: Iterable[_Draws]) -> list[_Draws]:
-    """The launches of each cause, apart where what was wrong came and went: near each other in time alone they are
-    compared with their like. Where as many were marked all the time, all of them are.
+    """The launches of each cause in parts that are near each other in time, which alone are compared: what was wrong
+    came and went.
     """
-    windows: list[_Draws] = []
+    parts: list[_Draws] = []
     for known in draws:
-        parts: list[_Draws] = []
+        parts.append([])
         for one in known:
-            full = parts and len(parts[-1]) == _WINDOW
-            if not parts or full or one.at - parts[-1][0].at > _WINDOW_SECONDS:
+            last = parts[-1]
+            if last and (len(last) == _WINDOW or one.at - last[0].at > _WINDOW_SECONDS):
                 parts.append([])
             parts[-1].append(one)
-        windows += parts if _varies(parts) else [known]
-    return windows
-
-
-def _varies(parts: Sequence[_Draws]) -> bool:
-    """Whether the marked share of the parts differs by more than is to be expected (chi squared beyond its mean)."""
-    total, marked = sum(map(len, parts)), [sum(one.marked for one in part) for part in parts]
-    share = sum(marked) / total
-    if not 0 < share < 1:
-        return False
-    off: float = sum((seen - share * len(part)) ** 2 / len(part) for seen, part in zip(marked, parts, strict=True))
-    return off / (share * (1 - share)) > len(parts) - 1
+    return parts
 
 
 def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str) -> None:
