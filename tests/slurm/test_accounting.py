@@ -189,13 +189,30 @@ def test_what_slurm_does_by_itself(site: Site) -> None:
     site.slurm.run("scancel", urgent, *jobs.values())
 
 
-def test_a_heterogeneous_job_is_left_alone(site: Site) -> None:
-    """Its commands would be for one of its components."""
-    address, job = begun(site, "het", "het-again", "--ntasks=1", ":", "--ntasks=1")
-    site.stop("het")
-    run = f"het-again-{job}"
-    wait(lambda: "one of several that run as one" in str(site.run(address, run).get("actions")), 40.0, run)
-    assert site.slurm.show(job)["Restarts"] == "0"
+@pytest.mark.parametrize(
+    ("name", "options", "blamed", "why"),
+    [
+        ("het-again", ("--ntasks=1", ":", "--ntasks=1"), "", "one of several that run as one"),
+        ("tight-again", ("--partition=tight", "--nodes=2"), "node-07", "sbatch --test-only"),  # it has two nodes
+        ("lost-new", ("--export=ALL,LR=1",), "", "was submitted with --export"),
+    ],
+)
+def test_a_job_that_would_not_come_back_is_left_alone(
+    site: Site, name: str, options: tuple[str, ...], blamed: str, why: str
+) -> None:
+    """Its commands would be for one component of it, it would wait for a node for ever, or train otherwise: the page
+    says why.
+    """
+    who = name.partition("-")[0]
+    address, job = begun(site, who, name, *options)
+    run = f"{name}-{job}"
+    if blamed:
+        with (site.directory / "logs" / f"{run}.out").open("a") as log:
+            log.write(f"srun: error: {blamed}: task 1: Segmentation fault\n")
+    site.stop(who)
+    wait(lambda: why in str(site.run(address, run).get("actions")), 60.0, lambda: str(site.run(address, run)))
+    shown = site.slurm.show(job)
+    assert (shown["JobState"], shown["Restarts"]) == ("RUNNING", "0")
 
 
 def test_a_chain_is_not_begun_twice(site: Site) -> None:
@@ -219,19 +236,6 @@ def test_a_task_of_an_array_is_submitted_alone(site: Site) -> None:
     time.sleep(4)
     new = [one for one in site.all_of("tasks") if not one.startswith(f"{job}_")]
     assert sorted(one.partition("_")[2] for one in new) == ["0", "1", "2"], new
-
-
-def test_a_restart_that_would_be_refused_does_not_end_the_job(site: Site) -> None:
-    """The partition has two nodes, the job both: without one of them it would never begin."""
-    address, job = begun(site, "tight", "tight-again", "--partition=tight", "--nodes=2")
-    with (site.directory / "logs" / f"tight-again-{job}.out").open("a") as log:
-        log.write("srun: error: node-07: task 1: Segmentation fault\n")
-    site.stop("tight")
-    told = f"tight-again-{job}"
-    wait(lambda: any("sbatch --test-only" in one for one in site.run(address, told).get("actions", [])), 60.0,
-         lambda: str(site.run(address, told).get("actions")))  # fmt: skip
-    assert site.slurm.show(job)["JobState"] == "RUNNING"
-    assert site.slurm.show(job)["Restarts"] == "0"
 
 
 def test_of_two_daemons_one_acts(site: Site) -> None:
@@ -302,16 +306,6 @@ def test_slurm_that_is_away_delays_and_ends_nothing(site: Site) -> None:
     wait(lambda: len(site.all_of("away")) >= 2, 60.0, "nothing was done afterwards")
     time.sleep(3)
     assert len([one for one in site.all_of("away") if site.slurm.show(one)["JobState"] == "RUNNING"]) == 1
-
-
-def test_an_option_that_a_new_job_would_not_have_refuses_it(site: Site) -> None:
-    """The accounting tells how it was submitted: the job is not cancelled, and the page says why."""
-    address, job = begun(site, "lost", "lost-new", "--export=ALL,LR=1")
-    site.stop("lost")
-    wait(
-        lambda: "was submitted with --export" in str(site.run(address, f"lost-new-{job}").get("actions")), 60.0, "lost"
-    )
-    assert site.slurm.show(job)["JobState"] == "RUNNING"
 
 
 def test_another_users_log_is_left_alone(site: Site) -> None:

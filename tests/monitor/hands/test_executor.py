@@ -138,7 +138,7 @@ def test_a_path_that_another_may_choose_proves_no_job(site: Site, tmp_path: Path
     ("owner", "mode", "own"),
     [(1000, 0o777, True), (1001, 0o755, False), (0, 0o755, True), (0, 0o777, False), (0, 0o1777, True)],
 )
-def test_whose_directory_it_is(site: Site, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, own: bool) -> None:
+def test_whose_directory_it_is(monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, own: bool) -> None:
     """Who may rename the job's output could put another's in its place: the user's own directory, or one of root's in
     which nobody else may.
     """
