@@ -88,7 +88,7 @@ def test_a_restart_that_failed_stands_until_a_launch_begins() -> None:
     assert told.severity == "critical"
     assert "no launch begins: resubmit failed (sbatch: exit 1)" in told.summary
     assert told.evidence["actions"][-1].endswith("sbatch: exit 1")
-    assert [one.incident for one in site.said if "policy" in one.summary] == []
+    assert [one.incident for one in site.said if "remediation" in one.summary] == []
     site.killed()
     site.wait(60)
     assert failed(site) == ["firing"]
