@@ -9,11 +9,10 @@ is live. At a tick it judges the runs that are due. The rooms:
     ordered.py    the lines of a pushed stream, in their order
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
-    watched.py    what these work on: the rooms below, and what happened
+    watched.py    what these work on: the rooms below, which run is judged next, and what happened
 
     sources.py    the followed files: reader, proof of the place, read to the end or not; the dormant
     runs.py       the runs: begin, archive, lose, expire, make room
-    schedule.py   which run is judged when
     groups.py     names by what they are of: files of a run, runs of a log
     counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
@@ -50,11 +49,11 @@ from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, Charts, OfLog, Place, Saved, Waiting
 from megatron_monitor.core.view import count_sources, show
-from megatron_monitor.core.watched import Watched
+from megatron_monitor.core.watched import LOOK, Watched
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
-from megatron_monitor.run import derived, dumps
+from megatron_monitor.run import dumps
 from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
 from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
 from megatron_monitor.units import LONGEST_SECONDS
@@ -120,7 +119,7 @@ class Core(Watched):
         run = self.runs.get(message.asked.run)
         if run is not None and dumps.take(run.state, run.looked, message):
             self.changed = True
-            self.schedule.request(run)
+            self.request(run)
 
     # --- judgement --------------------------------------------------------------------------------------------------
 
@@ -134,13 +133,10 @@ class Core(Watched):
         self._settle(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
-        for name in self.schedule.names(self.runs, now):
-            run = self.runs.get(name)
-            if run is None:
-                self.schedule.forget(name)
-                continue
+        for run in self.due(now):
             if self.sources.catching_up(run.log):
                 continue
+            run.next_check = now + LOOK
             if run.failed:
                 self._tell_failed(run, now)
                 continue
@@ -148,19 +144,18 @@ class Core(Watched):
                 extension.before_judgement(run, now)
             if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
                 self.folding.take_deferred(run, now)
-            self.of_run(run, partial(self._judge_run, run, now))
+            if run.state.proven:
+                self.of_run(run, partial(self._judge_run, run, now))
         transitions, self.transitions = self.transitions, []
         return [self._announced(item, now) for item in transitions]
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
-        if not self.schedule.take(run, now):
-            return []
         before = run.state.launch.hung, run.state.launch.phase
         transitions = self.judge.judge(run, now)
         if transitions or before != (run.state.launch.hung, run.state.launch.phase):
             run.dirty = True
             self.touch(run.log)
-        run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
+        run.next_check = self.next_check(run, now)
         for extension in self.extensions:
             extension.judged(run)
         self.let_go(run, now)
@@ -168,7 +163,6 @@ class Core(Watched):
 
     def _tell_failed(self, run: Run, now: float) -> None:
         """Once, unless it is an old log that nobody waits for."""
-        self.schedule.forget(run.state.name)
         if not run.failed_told:
             run.failed_told = True
             written = (source.mtime for source in self.sources.of_run(run.log))

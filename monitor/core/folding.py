@@ -138,7 +138,7 @@ class Folding:
             return
         run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
         self._watched.of_run(before, lambda: self._watched.judge.retire(before, at))
-        self._watched.schedule.request(before)
+        self._watched.request(before)
         self._watched.save_soon = True
 
     def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
@@ -156,8 +156,8 @@ class Folding:
         self._judge(run, source, entries, at, now)
         run.dirty = True
         trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
-        if run.book.open or run.book.pending or not run.judged_at or not trains:
-            self._watched.schedule.request(run)  # else a detector that a step changes has judged at once
+        if run.book.open or run.book.pending or not trains:
+            self._watched.request(run)  # else a detector that a step changes has judged at once
 
     def _judge(self, run: Run, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """The run takes them. One that was archived is watched again if it moves, or dies before our eyes."""
@@ -185,7 +185,7 @@ class Folding:
     def take_deferred(self, run: Run, now: float) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         self._watched.of_run(run, lambda: self._take_held_back(run))
-        self._watched.schedule.request(run)
+        self._watched.request(run)
         new = all(source.new for source in self._watched.sources.values() if source.run == run.state.name)
         self._watched.archive_or_watch(run, now, new=new)
 

@@ -119,7 +119,7 @@ class Intake:
         followed, unreadable = {source.name for source in self._watched.sources.of_run(log)}, run.state.unreadable
         run.state.lost = bool(unreadable) and unreadable.keys() >= followed
         self.observing.follow(run, now)
-        self._watched.schedule.request(run)
+        self._watched.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
         """Its agent is stale for long (`why`), or is heard again."""
@@ -342,7 +342,7 @@ class Intake:
         self._watched.sources.finish(source)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
-            self._watched.schedule.request(run, save=False)  # what has changed below, or came before, is saved
+            self._watched.request(run, save=False)  # what has changed below, or came before, is saved
             self._all_read(run, now, new=source.new)
 
     def _all_read(self, run: Run, now: float, *, new: bool) -> None:
@@ -357,7 +357,7 @@ class Intake:
             return
         if run.state.live and run.state.launch.phase not in ENDED:
             self._hears(run, source.name, source.run, "the file was deleted", now)
-        self._watched.schedule.request(run)
+        self._watched.request(run)
         self._watched.save_soon = True
         count_lines(self._watched.counts, source)
         source.restart(self._watched.rules)

@@ -75,7 +75,7 @@ class Observing:
             since, partial = now if coverage.until is None else coverage.until, True
         changed = coverage.go_on(now) if since is None else coverage.stop(since, partial=partial)
         if changed:
-            self._watched.schedule.request(run)
+            self._watched.request(run)
 
     def _since_all(self, sources: Sequence[Source]) -> float | None:
         """Until when any of them was observed; None: one is, or there are none."""

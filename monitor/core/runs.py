@@ -44,7 +44,7 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
 
 @dataclass(slots=True)
 class Run(Judged):
-    """A judged run, when it is judged next (schedule.py), and what of it was last shown (view.py)."""
+    """A judged run, when it is judged next, and what of it was last shown (view.py)."""
 
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """(event, source, instant): ends and failures from files that hold no training loop (a job's `.err`), until the
@@ -54,16 +54,15 @@ class Run(Judged):
     behind them, was written before."""
     backlog_at: float = 0.0
     """When lines of its backlog last came. An instant."""
-    judged_at: float = 0.0
+    next_check: float = float("-inf")
+    """When time alone may change what is said of it (watched.py); -inf: something came for it. An instant."""
     actions: list[str] = field(default_factory=list)
     """What remediations would do, do and did, in words (hands.py)."""
     dirty: bool = True
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None
-    page_made: bool = False
-    """The page in `shown` is as new as its samples; ..."""
-    whole_made: bool = False
-    """... charts and verdict are, too."""
+    made: int = 0
+    """What in `shown` is as new as its samples: 1 the page, 2 charts and verdict, too."""
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
@@ -166,15 +165,6 @@ class Runs(dict[str, Run]):
             if (run.archived or not busy(run.log))
             and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
         ]
-
-    def longest_silent(self, busy: Callable[[str], bool]) -> Run | None:
-        """Of those that live and are hung, or lost from sight, that which has been so for longest: people were told."""
-        silent = [
-            (run.state.progress_at or 0.0, name)
-            for name, run in self.items()
-            if not busy(run.log) and (run.state.launch.hung or run.state.lost)
-        ]
-        return self[min(silent)[1]] if silent else None
 
     @property
     def full(self) -> bool:

@@ -57,19 +57,19 @@ def _shown(
     an incident the page is made too, for incidents stand there. `stopped`, `over`: as view_of says.
     """
     shown, name = run.shown, run.state.name
-    page, whole = shown is None or asked.page_of(name), shown is None or asked.whole_of(name)
+    wanted = 2 if shown is None or asked.whole_of(name) else int(asked.page_of(name))
     condition = derived.run_state(run.state, run.archived)
-    older = page > run.page_made or whole > run.whole_made
+    older = wanted > run.made
     if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
         return shown
-    page = page or bool(run.book.open) or bool(shown and shown.page["incidents"])
+    wanted = max(wanted, int(bool(run.book.open) or bool(shown and shown.page["incidents"])))
     view = view_of(run, config, run.actions, stopped=stopped, over=over, identity=run.identity)
     made: dict[str, Any] = {"samples": samples_of(view)}
-    if page:
+    if wanted:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
-    if whole:
+    if wanted == 2:
         made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history), **added(run, now)}
-    run.page_made, run.whole_made = page, whole
+    run.made = wanted
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown

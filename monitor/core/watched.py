@@ -11,7 +11,6 @@ from megatron_monitor.core.aside import Aside
 from megatron_monitor.core.ended import EndedRuns
 from megatron_monitor.core.runs import Run, Runs, came_back
 from megatron_monitor.core.saved import ENDED, OfLog, Waiting
-from megatron_monitor.core.schedule import Schedule
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.core.view import show
 from megatron_monitor.incidents import Transition
@@ -20,6 +19,9 @@ from megatron_monitor.reading import own_rules
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.snapshot import MonitorCounts
 
+_CALM = 15.0  # seconds between two judgements of a run that only trains
+LOOK = 1.0
+"""Seconds between those of the others: budgets are of 60 s and more."""
 _NAMED = 100  # runs that are refused and named in the log
 _log = logging.getLogger(__name__)
 
@@ -56,20 +58,39 @@ class Watched:
         self.config, self.rules, self.judge = config, own_rules(config), judge
         self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
-        self.schedule = Schedule(judge, self.touched)
         self._refused: set[str] = set()
-        self._named = 0
 
     def touch(self, part: str) -> None:
         """The log of that name, or another part of the state, is to be saved."""
         self.touched.add(part)
         self.changed = True
 
+    def request(self, run: Run, *, save: bool = True) -> None:
+        """Something came for it: it is to be judged at the next tick, shown anew and, if that was news, saved."""
+        run.dirty, run.next_check = True, float("-inf")
+        if save:
+            self.touched.add(run.log)
+
+    def due(self, now: float) -> list[Run]:
+        """The runs to be judged now: something came for them, or time alone may change what is said of them."""
+        return [run for run in self.runs.values() if not now < run.next_check <= now + _CALM]
+
+    def next_check(self, run: Run, now: float) -> float:
+        """When time alone may change what is said of it: detectors ask for no more than every 15 s where no incident is
+        open and no deadline is near.
+        """
+        waits = run.book.open or run.book.pending or run.deferred or run.taken_early
+        if run.archived and not waits:
+            return now + _CALM
+        if waits or not run.state.live or run.state.launch.phase == "exiting":
+            return now + LOOK
+        return min(now + _CALM, max(now + LOOK, self.judge.calm_until(run)))
+
     def _make_room(self, name: str, source: Source, now: float) -> bool:
-        """For the run of that name: of the dead first, then of the hung. False: all that are there go on, or it is dead
+        """For the run of that name: the dead that moved first leaves. False: all that are there live, or it is dead
         itself, and was before all of them.
         """
-        busy, most = self.sources.catching_up, self.config.max_runs
+        busy = self.sources.catching_up
         if not source.caught_up and self.runs.died_since(source.mtime - self.wall_offset, busy, now):
             self._put_out([source])
             return False
@@ -78,22 +99,11 @@ class Watched:
             self.touch(dropped.log)
             self._put_out(self.sources.of_run(dropped.log))
             return True
-        silent = self.runs.longest_silent(busy)
-        if silent is None:
-            self.counts.add("runs_dropped_total", "refused")
-            if name not in self._refused and self._named < _NAMED:
-                self._refused.add(name)
-                self._named += 1
-                _log.warning("run=%r is not watched: max_runs=%d others live", name, most)
-            return False
-        self.counts.add("runs_dropped_total", "hung")
-        why = f"max_runs: {most} runs are watched, and this one has been silent for longest"
-        _log.warning("run=%r %s", silent.state.name, why)
-        self._keep_page(silent, now)
-        self._close(silent, why, now)
-        self.runs.drop(silent)
-        self.touch(silent.log)
-        return True
+        self.counts.add("runs_dropped_total", "refused")
+        if name not in self._refused and len(self._refused) < _NAMED:
+            self._refused.add(name)
+            _log.warning("run=%r is not watched: max_runs=%d others live", name, self.config.max_runs)
+        return False
 
     def _put_out(self, sources: Sequence[Source]) -> None:
         """The dead run of these sources makes room."""
@@ -133,7 +143,7 @@ class Watched:
             self.changed = True
             for run in self.runs.values():
                 run.state.wall_offset = seconds
-                self.schedule.request(run)
+                self.request(run)
 
     def of_run(self, run: Run, do: Callable[[], Sequence[Transition]], *, failed: bool = False) -> None:
         """What is done with a run (`failed`: with one that was put aside); its transitions are kept. What fails at it
@@ -147,7 +157,7 @@ class Watched:
             why = self.aside.note("run", run.state.name, error)
             run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"
             run.state.lost = True
-            self.schedule.request(run)
+            self.request(run)
 
     def archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
         """Its files were read to their ends, as far as they are known."""

@@ -42,7 +42,7 @@ class SlurmJobs(Extension):
         run = core.runs.get(message.question.run)
         if run is not None:
             core.counts.add("slurm_calls_total", self._jobs.take(run, message, core.sources, now))
-            core.schedule.request(run)
+            core.request(run)
 
     def before_judgement(self, run: Run, now: float) -> None:
         """Fold how an attempt ended of which the log says nothing, or less."""
@@ -54,7 +54,7 @@ class SlurmJobs(Extension):
             return  # another attempt has begun since
         core = self._core
         core.of_run(run, lambda: core.judge.take(run, proofs(run.state), "slurm", now, True))
-        core.schedule.request(run)
+        core.request(run)
 
     def stop(self) -> None:
         """A call that runs is left to end by itself."""

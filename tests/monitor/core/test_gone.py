@@ -191,31 +191,6 @@ def test_dead_runs_make_room(site: Callable[..., Site]) -> None:
     assert {"live0/main", "live1/main", "live2/main"} == set(jobs.shown())
 
 
-def test_hung_runs_make_room(site: Callable[..., Site]) -> None:
-    """A new training is read although as many as may be are hung: the one that is silent for longest leaves, once told
-    as what it is; one that goes on keeps its place, and comes back when it moves.
-    """
-    jobs = site(config="max_runs: 3")
-    hung = [jobs.job(f"hung{number}", 100 + number) for number in range(2)]
-    going = jobs.job("going", 100)
-    jobs.run(200.0, going)
-    assert sorted(jobs.messages()) == [(f"hung{number}/main", "hang", "firing") for number in range(2)]
-    new = jobs.job("new", 300)
-    jobs.run(5.0, going, 120)
-    assert set(jobs.shown()) == {"hung1/main", "going/main", "new/main"}
-    told = [item for item in jobs.told if item.run == "hung0/main" and not item.quiet]
-    assert [(item.incident, item.status) for item in told] == [("hang", "firing"), ("hang", "resolved")]
-    assert told[1].summary.startswith("not watched any more (max_runs: 3 runs are watched")
-    assert "hung0/main" in {shown.run for shown in jobs.core.snapshot(jobs.clock.wall()).ended}
-    jobs.write(hung[0], line(101))
-    jobs.run(5.0, going, 121)
-    jobs.write(new, line(301))
-    assert set(jobs.shown()) == {"hung0/main", "going/main", "new/main"}
-    jobs.restart(lambda: None, 1.0)
-    jobs.run(5.0, going, 122)
-    assert {"going/main", "new/main"} <= set(jobs.shown())
-
-
 def test_a_time_stamp_from_the_far_future_begins_no_hang(site: Callable[..., Site]) -> None:
     """Of nobody knows when: shown as archived; once it grows it is watched. A clock that is an hour ahead is no clock
     that is broken: that log may be live.

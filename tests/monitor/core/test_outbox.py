@@ -1,21 +1,31 @@
 """A message is delivered or still owed: receivers that are down, slow or wrong, by the clock, over crashes."""
 
 from collections import Counter
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.core import outbox as rules
-from megatron_monitor.core.outbox import Outbox, Result, Tried
+from megatron_monitor.core.outbox import Outbox, Owed, Result, Tried
 from megatron_monitor.core.saved import Saved
+from megatron_monitor.detectors.base import Severity
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
 from tests.conftest import examples
-from tests.monitor.core.test_outbox_limits import message
 from tests.plain import decode, encode
 
 DAY = 86400.0
+AT = 1_700_000_000.0  # Unix seconds at the core's instant 0
+
+
+def message(
+    run: str, status: Literal["firing", "resolved"] = "firing", now: float = 0.0, kind: str = "hang",
+    severity: Severity = "critical",
+) -> Transition:  # fmt: skip
+    """A transition at an instant."""
+    return Transition(kind, severity, f"{status} at {now:g}", run=run, status=status, time=AT + now)
 
 
 class World:
@@ -170,3 +180,108 @@ def test_nothing_is_lost_whatever_happens(acts: list[tuple[str, object]]) -> Non
     for run in {one.run for one in owed}:
         first_told = dict.fromkeys(message_id(one) for one in world.received if one.run == run)
         assert list(first_told) == [message_id(one) for one in owed if one.run == run]
+
+
+# --- the limits -------------------------------------------------------------------------------------------------------
+
+
+def outbox(*messages: Transition) -> Outbox:
+    """One that owes these to a chat, and has saved that."""
+    made = Outbox()
+    made.receivers(["chat"])
+    for one in messages:
+        made.owe(one, ["chat"], 0.0)
+    made.saved = made.last
+    return made
+
+
+def handed(of: Outbox, now: float, *, last: bool = False) -> list[Owed]:
+    """What the receiver would be asked to take at an instant; it is given back untried."""
+    chosen = of.batch("chat", now, last=last)
+    of.settle("chat", [Tried(one.number, "untried") for one in chosen], now)
+    return chosen
+
+
+def answer(of: Outbox, now: float, result: Result) -> int:
+    """The receiver says the same to all that it is asked to take: how many."""
+    chosen = of.batch("chat", now)
+    of.settle("chat", [Tried(one.number, result) for one in chosen], now)
+    return len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("result", "pauses"),
+    [
+        ("later", (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0)),
+        ("refused", (300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0)),
+    ],
+)
+def test_pauses_double_up_to_a_limit(result: Result, pauses: tuple[float, ...]) -> None:
+    """Of a receiver that is away from a second to a minute; of a message that is refused from five minutes to an hour;
+    from the first one on again after an answer.
+    """
+    box, now = outbox(message("a")), 0.0
+    for pause in pauses:
+        assert answer(box, now, result) == 1
+        assert handed(box, now + pause - 0.001) == []
+        assert len(handed(box, now + pause)) == 1
+        now += pause
+    answer(box, now, "sent")
+    box.owe(message("b"), ["chat"], now)
+    box.saved = box.last
+    assert answer(box, now, result) == 1
+    assert len(handed(box, now + pauses[0])) == 1
+
+
+def test_a_batch_is_reported_before_the_next_and_has_fifty_messages() -> None:
+    """At the end neither a pause nor that limit is kept."""
+    box = outbox(*(message(f"r{number}") for number in range(60)))
+    first = box.batch("chat", 0.0)
+    assert len(first) == 50
+    box.settle("chat", [Tried(one.number, "sent") for one in first[:49]], 0.0)
+    assert box.batch("chat", 0.0) == []
+    box.settle("chat", [Tried(first[49].number, "later")], 0.0)
+    assert handed(box, 0.5) == []
+    assert len(handed(box, 0.5, last=True)) == 11
+
+
+@pytest.mark.parametrize(("seconds", "owed"), [(86399.0, 1), (86400.0, 0)])
+def test_a_message_has_failed_after_a_day_of_refusals(seconds: float, owed: int) -> None:
+    """Counted from the first one, and over a restart; a receiver's last word is not asked for again."""
+    box = outbox(message("a"))
+    answer(box, 50_000.0, "refused")
+    again = Outbox()
+    again.restore(box.save())
+    assert answer(again, 50_000.0 + seconds, "refused") == 1
+    assert again.owed() == {"chat": owed}
+    last = outbox(message("a"))
+    answer(last, 0.0, "final")
+    assert last.owed() == {"chat": 0}
+
+
+def test_what_stands_behind_a_refused_message_goes_first_unless_it_is_its_incidents() -> None:
+    """The end of an incident never overtakes its beginning; another kind of the same run, and another run, do."""
+    box = outbox(message("a"), message("a", "resolved"), message("a", kind="crash"), message("b"))
+    box.settle("chat", [Tried(1, "refused"), *(Tried(one, "untried") for one in (2, 3, 4))], 0.0)
+    assert [(one.message.run, one.message.incident) for one in handed(box, 0.0)] == [("a", "crash"), ("b", "hang")]
+
+
+def test_a_message_waits_two_seconds_to_be_saved() -> None:
+    """One that is saved does not wait, and what stands behind one that is not does."""
+    box = outbox(message("a"))
+    box.owe(message("b"), ["chat"], 10.0)
+    for now, runs in ((10.0, "a"), (11.999, "a"), (12.0, "ab")):
+        assert "".join(one.message.run for one in handed(box, now)) == runs
+    box.saved = box.last
+    assert len(handed(box, 10.0)) == 2
+
+
+def test_numbers_go_on_over_a_restart() -> None:
+    """Those of every receiver; what was owed is saved, what comes is not."""
+    box = outbox(message("a"), message("b"))
+    box.owe(message("c"), ["pager"], 0.0)
+    again = Outbox()
+    again.restore(box.save())
+    assert (again.last, again.saved) == (3, 3)
+    again.owe(message("d"), ["chat"], 0.0)
+    assert (again.last, again.saved) == (4, 3)

@@ -1,20 +1,17 @@
-"""The core's rooms, each by itself: sources, runs, persistence, counters."""
+"""The core's rooms, each by itself: sources, runs, persistence."""
 
 import msgspec
 
 from megatron_monitor.config import Config, default_config
-from megatron_monitor.core.counters import count_bytes, count_events, count_lines
 from megatron_monitor.core.runs import Run, Runs
 from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting
-from megatron_monitor.core.sources import Source, Sources
+from megatron_monitor.core.sources import Sources
 from megatron_monitor.follow.context import Registry
-from megatron_monitor.follow.messages import Data, Opened, Position, Restarted
+from megatron_monitor.follow.messages import Opened, Position
 from megatron_monitor.judgement import Judged
-from megatron_monitor.parsers.events import IterationLogged, LogEvent, Malformed
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.reading import Own
 from megatron_monitor.run.state import RunState
-from megatron_monitor.snapshot import MonitorCounts
 
 NOW = 1000.0
 DAY = 86_400.0
@@ -49,17 +46,6 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     sources.drop(first)
     assert sources.of_run("a") == []
     assert sources.get("/a.out") is None
-
-
-def test_a_hole_is_skipped_and_a_restart_reads_from_the_beginning() -> None:
-    """Offsets of the reader follow those of the messages."""
-    source = Sources(Own()).open(opened("/a.log", offset=100), "a")
-    assert source.reader.fed_bytes == 100
-    source.feed(Data("/a.log", 100, b"x\n", NOW, NOW, 7))
-    source.feed(Data("/a.log", 150, b"y\n", NOW, NOW, 5))
-    assert (source.reader.fed_bytes, source.behind_bytes) == (152, 5)
-    source.restart(Own(), Restarted("/a.log", "rotated", "inode"))
-    assert (source.reader.fed_bytes, source.counted) == (0, (0, 0))
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -145,27 +131,3 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     assert (run.state.name, run.state.iterations_total, run.archived, run.state.wall_offset) == ("new", 7, True, 60.0)
     runs.claim(Waiting(OfLog(runs={"old": Judged(RunState("old"))})), "old", "new")
     assert runs["new"] is run
-
-
-# --- counters -------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_read_is_counted_once() -> None:
-    """Events by kind, malformed lines by rule, lines and bytes; each once."""
-    counts, sources = MonitorCounts(), Sources(Own())
-    source: Source = sources.open(opened("/a.log"), "a")
-    source.feed(Data("/a.log", 0, b"a\nb\n", NOW, NOW, 0))
-    entries = [
-        LogEvent(1, "r", IterationLogged(iteration=1), ""),
-        LogEvent(2, "r", Malformed(rule="iteration", text="no number"), ""),
-    ]
-    count_events(counts, [entry.event.kind for entry in entries], entries)
-    count_bytes(counts, 4, NOW)
-    for _ in range(2):
-        count_lines(counts, source)
-        values = counts.values
-        assert values["megatron_monitor_events_total"] == {("iteration",): 1.0, ("malformed",): 1.0}
-        assert values["megatron_monitor_malformed_lines_total"] == {("iteration",): 1.0}
-        assert values["megatron_monitor_lines_total"] == {("matched",): 0.0, ("other",): 2.0}
-        assert values["megatron_monitor_bytes_total"] == {(): 4.0}
-        assert values["megatron_monitor_last_read_timestamp_seconds"] == {(): NOW}

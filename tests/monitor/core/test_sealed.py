@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatron_monitor.charts.history import BUCKETS, Sealed
+from megatron_monitor.charts.history import BUCKETS
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved, of_parts
@@ -78,16 +78,6 @@ def test_what_was_sealed_goes_when_buckets_merge_and_with_its_run() -> None:
     assert shown(disk.saved()) == shown(again)
 
 
-def test_everything_is_saved_anew_when_somebody_has_removed_the_file() -> None:
-    """What was sealed before, too."""
-    core, disk, anew = begun(), Disk(), Disk()
-    train(core, 1, 200)
-    disk.save(core, 200.0)
-    core.touch_all()
-    anew.save(core, 201.0)
-    assert anew.parts.keys() == disk.parts.keys()
-
-
 def test_a_log_of_which_a_piece_is_missing_is_read_again() -> None:
     """No run without its past is taken for a whole one."""
     core, disk = begun(), Disk()
@@ -100,10 +90,3 @@ def test_a_log_of_which_a_piece_is_missing_is_read_again() -> None:
     assert not saved.runs
     assert len(problems) == 2
     assert "a piece of its charts is missing" in problems[0]
-
-
-def test_pieces_of_the_same_content_have_one_name() -> None:
-    """And others have another."""
-    name = Sealed(b"axis", {"x": b"1"}).name
-    assert name == Sealed(b"axis", {"x": b"1"}).name
-    assert name != Sealed(b"axis", {"y": b"1"}).name
