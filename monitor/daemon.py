@@ -30,7 +30,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.serve.latest import Latest
-from megatron_monitor.serve.tls import TlsError
 from megatron_monitor.services import Services, StartError
 from megatron_monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
@@ -49,7 +48,11 @@ _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent:
 _FOUND = 2.0  # seconds until it is said which patterns find nothing
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
 _STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
-_DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration replaces, in a thread of its own
+_FIXED = (
+    "listen", "web", "external_url", "runbook_url", "outputs", "notifiers", "state_dir", "receiver.listen",
+    "receiver.spool_size", "kafka",
+)  # fmt: skip
+"""Keys of the configuration that cannot change while it runs."""
 
 
 class ReloadError(Exception):
@@ -269,7 +272,7 @@ class Daemon:
         self._manager.reloading(self.clock.monotonic())
         try:
             self._apply(self._configure())
-        except (ConfigError, ReloadError, TlsError, OSError) as error:
+        except (ConfigError, ReloadError, OSError) as error:
             _log.error("configuration not reloaded, the old one stays: %s", error)
             self._note_reload(successful=False)
         else:
@@ -279,17 +282,14 @@ class Daemon:
 
     def _apply(self, config: Config) -> None:
         """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
-        for key in ("listen", "state_dir", "receiver.listen", "receiver.spool_size", "kafka"):
+        for key in _FIXED:
             if attrgetter(key)(config) != attrgetter(key)(self.config):
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
         if config.empty:
             raise ReloadError("runs: there is nothing to follow")
-        prepared = self.services.prepare(config)
         self.live.stop(_STOP_SECONDS)
         self._show(self.live.now(), EVERYTHING)  # what is shown until all of it is back
-        self._desk.configure(config, self.config, _DELIVER_SECONDS)
         self.config = config
-        self.services.apply(self.followed, prepared)
         self.live.reconfigure(self.followed)
         for part in self._parts:
             part.configure(config)

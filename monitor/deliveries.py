@@ -36,7 +36,6 @@ class Deliveries:
         self.may_send: Callable[[], bool] = lambda: True
         """Asked before each message, in the notifier's thread."""
         self._lanes = [_Lane(notifier, clock, self) for notifier in notifiers]
-        self._former: list[_Lane] = []  # still at something when they were replaced
 
     def receivers(self, message: Transition) -> list[str]:
         """Who wants it."""
@@ -46,13 +45,6 @@ class Deliveries:
         """Settle what was tried and hand out what is due."""
         self._settle(outbox, now)
         self._hand(outbox, now, last=False)
-
-    def replace(self, notifiers: Sequence[Notifier], seconds: float) -> None:
-        """Others are configured. What is being tried by those before is reported when it is done, in `seconds`."""
-        for lane in self._lanes:
-            lane.finish(self._clock.monotonic() + seconds, wait=False)
-        self._former += self._lanes
-        self._lanes = [_Lane(notifier, self._clock, self) for notifier in notifiers]
 
     def finish(self, outbox: Outbox, now: float, seconds: float, *, hand: bool = True) -> None:
         """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed. Without `hand`
@@ -69,9 +61,7 @@ class Deliveries:
         self._settle(outbox, now)
 
     def _settle(self, outbox: Outbox, now: float) -> None:
-        lanes = (*self._former, *self._lanes)
-        self._former = [lane for lane in self._former if lane.alive]
-        for lane in lanes:
+        for lane in self._lanes:
             for tried in lane.answers():
                 outbox.settle(lane.notifier.name, tried, now, self._chance())
 
@@ -92,10 +82,10 @@ class _Lane(Asking[Sequence[Owed], Sequence[Tried]]):
         self._until = float("inf")
         self._failing = False  # the thread's own
 
-    def finish(self, until: float, *, wait: bool = True) -> None:
+    def finish(self, until: float) -> None:
         """Try what was handed until that monotonic second at most; begin nothing after it."""
         self._until = until
-        self.end(max(0.0, until - self._clock.monotonic()) if wait else 0.0)
+        self.end(max(0.0, until - self._clock.monotonic()))
 
     def _tried(self, batch: Sequence[Owed]) -> list[Tried]:
         began, results = self._clock.monotonic(), list[Result]()

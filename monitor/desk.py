@@ -45,15 +45,6 @@ class Desk:
         """What is owed by what was restored can be sent from now on."""
         self.core.outbox.receivers(one.name for one in _sent_messages(config))
 
-    def configure(self, config: Config, before: Config, seconds: float) -> None:
-        """Go on by another configuration; notifiers that it replaces have so many seconds for what they are at."""
-        if config.notifiers != before.notifiers:
-            self.deliveries.replace(_sent_messages(config), seconds)
-            self.poster.stop(0.0)
-            self.poster = Poster(config.notifiers, self._clock)
-            self._post_at = float("-inf")
-        self.start(config)
-
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
         """Judge what is due (`until`: as at that instant), and let the optional parts work before and after it. Not
         `act`: `now` has passed, and what they do waits.

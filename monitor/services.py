@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
-from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 from megatron_monitor.config import Config, host_and_port
@@ -31,22 +30,17 @@ class StartError(Exception):
     """The daemon cannot start; the message gives the reason and what to do."""
 
 
-Secured: TypeAlias = tuple[Tls | None, Auth | None]
-"""What of a configuration may be wrong, built before anything is changed by it."""
-
-
 class Services:
     """Made from a configuration; bound to its address at once."""
 
     def __init__(self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float]) -> None:
         """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
         self._config = config
-        self._latest = latest
         self._clock = clock
         host, port = host_and_port(config.listen)
         try:
-            built = _secured(config)
-            app = App(latest, clock, turned)
+            tls = Tls(config.web.tls_server_config) if config.web.tls_server_config is not None else None
+            self._app = app = App(latest, clock, turned)
             self._server = HttpServer(host, port, app)
         except TlsError as error:
             raise StartError(f"web.tls_server_config: {error}") from error
@@ -56,13 +50,13 @@ class Services:
                 f"cannot listen on {config.listen}: {reason}; is another megatron-monitor running? "
                 "Choose another address with --listen"
             ) from error
-        self._app = app
         self.notes: list[Callable[[], str]] = []
         """What every page begins with besides, if it is not empty."""
-        self._secure(built)
+        self._secure(tls)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
-        self._outputs = self._made_outputs()
+        instance = f"{socket.gethostname()}:{self._server.address[1]}"
+        self._outputs = Outputs(config.outputs, partial(latest, FIGURES), instance)
 
     @property
     def tls(self) -> Tls | None:
@@ -86,10 +80,10 @@ class Services:
         host = socket.gethostname() if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
         return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
 
-    def _secure(self, built: Secured) -> None:
+    def _secure(self, tls: Tls | None) -> None:
         """Who is let in, and under which names; a warning where everybody is."""
         web, server = self._config.web, self._server
-        server.tls, server.auth = built
+        server.tls, server.auth = tls, Auth(web.basic_auth_users) if web.basic_auth_users else None
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
         server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
@@ -124,20 +118,6 @@ class Services:
         if (page := self.page_url) is not None:
             counts.set("page_info", 1.0, page)
 
-    def prepare(self, config: Config) -> Secured:
-        """Build what can fail, change nothing. Raises ConfigError, TlsError."""
-        return _secured(config) if config.web != self._config.web else (None, None)
-
-    def apply(self, config: Config, prepared: Secured) -> None:
-        """Go on by another configuration."""
-        before, self._config = self._config, config
-        if config.web != before.web:
-            self._secure(prepared)
-        if config.outputs != before.outputs:
-            self._outputs.stop(_STOP_SECONDS)
-            self._outputs = self._made_outputs()
-            self._outputs.start()
-
     def write_last(self) -> None:
         """Outputs hold the present figures as soon as they can; whoever reads them there is waited for."""
         self._read_by = self._clock.monotonic() + self._outputs.write_last()
@@ -157,14 +137,3 @@ class Services:
         self._server.stop(_STOP_SECONDS)
         if self._server.auth is not None:
             self._server.auth.close()
-
-    def _made_outputs(self) -> Outputs:
-        instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self._config.outputs, partial(self._latest, FIGURES), instance)
-
-
-def _secured(config: Config) -> Secured:
-    """Raises TlsError."""
-    web = config.web
-    tls = Tls(web.tls_server_config) if web.tls_server_config is not None else None
-    return tls, Auth(web.basic_auth_users) if web.basic_auth_users else None

@@ -69,11 +69,6 @@ class Asking(Generic[Question, Answer]):
             self._questions.put_nowait(None)
             self._thread.join(seconds)
 
-    @property
-    def alive(self) -> bool:
-        """Has the thread begun, and not ended?"""
-        return self._thread is not None and self._thread.is_alive()
-
     def _run(self) -> None:
         while (question := self._questions.get()) is not None:
             try:

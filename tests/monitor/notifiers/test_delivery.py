@@ -200,24 +200,6 @@ def test_the_end_leaves_a_hanging_receiver_behind(loop: Make) -> None:
     assert one.finish(0.0) == {"a": 3}
 
 
-def test_another_configuration_sends_nothing_twice(loop: Make) -> None:
-    """What the notifier of before is at is reported by it; the new one goes on with the rest."""
-    before, after = Recorder("a"), Recorder("a")
-    before.free.clear()
-    one = loop(before)
-    one.owe(HANG)
-    one.turn(reports=0)
-    assert before.entered.acquire(timeout=PATIENCE)
-    one.deliveries.replace([after], PATIENCE)  # type: ignore[list-item]
-    one.owe(*numbered(1))
-    one.turn(reports=0)
-    before.free.set()
-    assert one.called.acquire(timeout=PATIENCE)
-    one.turn()
-    assert (before.messages, after.messages) == ([HANG], numbered(1))
-    assert one.finish() == {"a": 0}
-
-
 @pytest.mark.parametrize("stuck", [False, True])
 def test_what_a_killed_daemon_delivered_is_not_sent_again(
     loop: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool
