@@ -31,7 +31,7 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 8
+VERSION = 9
 _NAME = "state"
 _SIZE = Struct(">Q")  # bytes of the body of a frame
 _SUMS = Struct(">I16s")  # checksums of the size and of the body
@@ -79,6 +79,7 @@ class Store:
         self._end = 0
         """Where the next frame goes; 0: the file is to be written anew."""
         self._whole = 0  # bytes of what holds, when that was last counted
+        self._unreadable = False  # the file that is there: it is put aside before another is written
 
     def lock(self) -> None:
         """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made or is refused."""
@@ -117,8 +118,8 @@ class Store:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
-        """(the parts that can be read, what was wrong with those that cannot). A file of an earlier version is not
-        read: the next save writes a new one. Raises StateNewerError.
+        """(the parts that can be read, what was wrong with those that cannot). A file of which nothing can be read, or
+        of an earlier version, is put aside by the next save. Raises StateNewerError.
         """
         self._end = 0
         try:
@@ -128,7 +129,10 @@ class Store:
             return None, []
         except StateNewerError as error:
             raise StateNewerError(f"{self.path}: {error}") from error
-        except (StateUnreadableError, OSError) as error:
+        except StateUnreadableError as error:
+            self._unreadable = True
+            return None, [f"{self.path}: {error}; it is kept as state.unreadable"]
+        except OSError as error:
             return None, [f"{self.path}: {error}"]
         self._end, self._whole = end, sum(map(len, found.values()))
         return found, [f"{self.path}: {problem}"] if problem else []
@@ -202,6 +206,9 @@ class Store:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if self._unreadable:
+            os.replace(self.path, self.path.with_suffix(".unreadable"))
+            self._unreadable = False
         os.replace(temporary, self.path)
         self._end = self._whole = end
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)

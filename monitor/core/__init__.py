@@ -296,7 +296,7 @@ class Core(Watched):
         return found
 
     def _of_monitor(self, now: float) -> Saved:
-        unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()} | self.sources.unheard()
+        unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()} | self.sources.unread()
         counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         return Saved(
             counts=counts, wall_offset=self.wall_offset, owed=self.outbox.save(), events=self.judge.events,

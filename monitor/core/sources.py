@@ -62,7 +62,7 @@ class Source(Struct):
     """When it was last read. An instant."""
     resumed: bool = False
     """It goes on where an earlier daemon left it."""
-    heard_until: float | None = None
+    observed_until: float | None = None
     """By an earlier daemon, as long as what was written since has not been read to its end. An instant."""
     new: bool = False
     """It was not there when its directory was first searched: it came while we watched."""
@@ -125,7 +125,7 @@ class Source(Struct):
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
         position, known = self.marker.position(reader.offset + waits), self.experiments.known()
-        heard = now if self.heard_until is None else self.heard_until
+        heard = now if self.observed_until is None else self.observed_until
         return SavedSource(
             self.run, position, reader, heard, known, self.member, self.put_out, self.new, self.mount, self.owner
         )
@@ -176,7 +176,7 @@ class Sources(dict[str, Source]):
             owner=message.owner, ordered=ordered, resumed=resumed,
         )  # fmt: skip
         if saved is not None:
-            source.new, source.put_out, source.heard_until = saved.new, saved.put_out, saved.saved_at
+            source.new, source.put_out, source.observed_until = saved.new, saved.put_out, saved.saved_at
         self[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
@@ -243,7 +243,7 @@ class Sources(dict[str, Source]):
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""
         if not source.caught_up:
-            source.caught_up, source.heard_until = True, None
+            source.caught_up, source.observed_until = True, None
             self._read(source)
 
     def _read(self, source: Source) -> None:
@@ -290,10 +290,10 @@ class Sources(dict[str, Source]):
         """Is one of its sources not yet read to its end?"""
         return run in self._unread
 
-    def unheard(self) -> dict[str, float]:
-        """Until when each was heard that an earlier daemon read, and this one has not yet."""
+    def unread(self) -> dict[str, float]:
+        """Until when each was observed that an earlier daemon read, and this one has not yet."""
         own = (source for run in self._unread for source in self.of_run(run))
-        return {source.name: source.heard_until for source in own if source.heard_until is not None}
+        return {source.name: source.observed_until for source in own if source.observed_until is not None}
 
     @property
     def ready(self) -> bool:

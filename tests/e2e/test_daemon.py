@@ -1,8 +1,6 @@
 """The real daemon on real files: in time, each line once, through kill -9 and rotation."""
 
 import json
-import os
-import re
 import signal
 import subprocess
 import threading
@@ -86,26 +84,6 @@ pipeline-model-parallel size: 900000000000000000
 """
 
 
-def test_no_line_ends_the_daemon(start: Start, training: Writer, tmp_path: Path) -> None:
-    """Numbers that are none, in the backlog, live and in the saved state: counted, and the other run goes on."""
-    bad = tmp_path / "bad.log"
-    bad.write_text(POISON + line(1) + line(2))
-    daemon = start(str(training.path), str(bad))
-    daemon.wait(lambda: daemon.metric("megatron_monitor_runs") == 2.0)
-    with bad.open("a") as stream:
-        stream.write(POISON + line(3) + POISON)
-    daemon.wait(lambda: daemon.metric("megatron_iteration", run="bad") == 3.0)
-    assert (daemon.metric("megatron_monitor_malformed_lines_total", rule="hf.dict_or_bar") or 0) >= 4
-    assert daemon.metric("megatron_monitor_put_aside_total") is None
-    counted = daemon.metric("megatron_iterations_total", run="bad")  # the dicts are steps of a trainer of their own
-    assert daemon.terminate() == 0
-    daemon = start(str(training.path), str(bad))
-    daemon.wait(lambda: daemon.metric("megatron_iterations_total", run="bad") == counted)
-    # The sizes behind its last line begin a launch, which has no iteration yet.
-    assert daemon.metric("megatron_iteration", run="bad") is None
-    daemon.wait(lambda: (daemon.metric("megatron_iteration", run="train") or 0) >= training.number - 8)
-
-
 def test_a_stopped_daemon_reads_before_it_judges(start: Start, training: Writer) -> None:
     """SIGSTOP for 5 s at a budget of 2 s, while the training goes on: no hang, no gap learned; a true one is told."""
     daemon = start("--set", "detectors.hang.minimum=2s", str(training.path))
@@ -173,34 +151,6 @@ def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: 
         body["id"]: body for body in server.bodies
     }.values()  # what a daemon was killed over comes again under its id
     assert [(one["incident"], one["status"]) for one in once] == [("hang", "firing"), ("hang", "resolved")]
-
-
-def test_dead_logs_are_history(installed: Start, tmp_path: Path) -> None:
-    """A log that was dead when first seen is shown and raises nothing; a log that is no training makes no series."""
-    old = tmp_path / "old.log"
-    old.write_text("".join(line(n) for n in range(1, 30)))
-    os.utime(old, (1_600_000_000, 1_600_000_000))
-    (tmp_path / "notes.txt").write_text("nothing to see here\n" * 100)
-    daemon = installed("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"), str(tmp_path / "none" / "*.out"))
-    daemon.wait(lambda: daemon.status("/-/ready") == 200 and daemon.metric("megatron_iteration") == 29)
-    assert run_state(daemon, "lost")
-    assert daemon.metric("megatron_incident") is None
-    assert 'run="notes"' not in daemon.get("/metrics")
-    said = tmp_path / "daemon-0.log"
-    daemon.wait(lambda: "no file matches" in said.read_text())  # of the patterns, the one that finds nothing
-    assert re.findall("no file matches (.*) yet", said.read_text()) == [str(tmp_path / "none" / "*.out")]
-
-
-def test_pages_answer(installed: Start, training: Writer) -> None:
-    """The page, the run's page, health, the API; anything else is 404."""
-    daemon = installed(str(training.path))
-    daemon.wait(lambda: run_state(daemon, "training"))
-    assert "train" in daemon.get("/")
-    assert "iteration" in daemon.get("/runs/train")
-    found = {path: daemon.status(path) for path in ("/-/healthy", "/-/ready", "/nothing", "/runs/none")}
-    assert found == {"/-/healthy": 200, "/-/ready": 200, "/nothing": 404, "/runs/none": 404}
-    (run,) = json.loads(daemon.get("/api/v1/runs"))["runs"]
-    assert run["state"] == "training"
 
 
 def test_a_taken_port_is_one_clear_line(installed: Start, training: Writer) -> None:

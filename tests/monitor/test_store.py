@@ -127,17 +127,17 @@ def of_version(number: int) -> bytes:
 
 def test_a_newer_state_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
     """Its incidents stand: who goes back to an older program is told what to do, and nothing is written."""
-    (tmp_path / "state").write_bytes(of_version(9))
+    (tmp_path / "state").write_bytes(of_version(VERSION + 1))
     config = load_config("", [f"state_dir={tmp_path}", "listen=127.0.0.1:0"])
     for _ in range(2):  # the directory was let go
-        with pytest.raises(StartError, match=r"version 9.*--set state_dir=DIR.* move the file away"):
+        with pytest.raises(StartError, match=rf"version {VERSION + 1}.*--set state_dir=DIR.* move the file away"):
             Daemon(config).start()
-    assert (tmp_path / "state").read_bytes() == of_version(9)
+    assert (tmp_path / "state").read_bytes() == of_version(VERSION + 1)
     assert {path.name for path in tmp_path.iterdir()} <= {"state", "lock"}
 
 
 def test_a_state_of_an_earlier_version_is_not_read(tmp_path: Path) -> None:
-    """The problem names both versions; the next save is a new file."""
+    """The problem names both versions; the next save is a new file, and the old one is kept."""
     (tmp_path / "state").write_bytes(of_version(VERSION - 1))
     store = Store(tmp_path)
     parts, (problem,) = store.load()
@@ -145,6 +145,7 @@ def test_a_state_of_an_earlier_version_is_not_read(tmp_path: Path) -> None:
     assert f"version {VERSION - 1}, this program reads {VERSION}" in problem
     assert store.save({"a": b"1"})
     assert Store(tmp_path).load() == ({"a": b"1"}, [])
+    assert (tmp_path / "state.unreadable").read_bytes() == of_version(VERSION - 1)
 
 
 def test_a_state_that_nests_without_end_is_no_state(tmp_path: Path) -> None:

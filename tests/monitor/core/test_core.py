@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -163,22 +162,6 @@ def test_a_file_without_training_makes_no_run() -> None:
     assert core.snapshot(NOW).runs == ()
 
 
-def test_errors_file_read_first_does_not_restart_the_run() -> None:
-    """`.err` stands before `.out` in the directory: its end comes after the loop's lines, as one crash."""
-    core = core_for()
-    watchdog = (
-        b"[rank3]:[E1 ProcessGroupNCCL.cpp:1] [Rank 1] Watchdog caught collective operation timeout: "
-        b"WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
-    )
-    read(core, "/l/a.err", watchdog)
-    read(core, "/l/a.out", line(1) + line(2) + line(3))
-    core.tick(NOW + 2)
-    core.tick(NOW + 10)
-    (run,) = core.snapshot(NOW + 10).runs
-    assert (run.page["state"], run.page["iteration"], run.page["restarts"]) == ("crashed", 3, 0)
-    assert run.samples["megatron_failures_total"] == (Sample(("nccl",), 1.0),)
-
-
 def test_an_unreadable_source_is_lost_and_comes_back() -> None:
     """The hang of a run that cannot be observed is unknown; its loss is an incident; the others go on."""
     core = core_for()
@@ -201,17 +184,6 @@ def test_rotation_ends_the_last_line_and_truncation_does_not() -> None:
         core.handle(data("/l/a.log", line(1) + line(2).rstrip(b"\n")), NOW)
         core.handle(Restarted("/l/a.log", reason, "inode"), NOW)  # type: ignore[arg-type]
         assert core.runs["a"].state.launch.latest.iteration == expected
-
-
-def test_finished_runs_leave_after_a_while() -> None:
-    """A run's series end some time after the run does."""
-    core = core_for()
-    text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
-    read(core, "/l/a.log", text)
-    core.tick(NOW + 60)
-    assert state_of(core, NOW + 60) == {"a": "finished"}
-    core.tick(NOW + core.config.run_retention + 1)
-    assert core.snapshot(NOW).runs == ()
 
 
 def test_a_deleted_log_of_a_live_run_is_lost() -> None:
@@ -250,17 +222,6 @@ def test_a_restart_of_the_daemon_goes_on() -> None:
     durations = run.samples["megatron_iteration_duration_seconds"]
     assert isinstance(durations, Histogram)
     assert durations.buckets[-1][1] == 3.0
-
-
-def test_saved_sources_that_were_not_seen_are_kept() -> None:
-    """A mount that is down at the start costs no state."""
-    core = core_for()
-    core.handle(opened("/l/a.log"), NOW)
-    core.handle(data("/l/a.log", line(1)), NOW)
-    again = core_for()
-    again.restore(core.save(NOW))
-    assert set(again.save(NOW + 60).sources) == {"/l/a.log"}
-    assert set(again.save(NOW + 60).runs) == {"a"}
 
 
 def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot() -> None:
@@ -321,22 +282,6 @@ def test_a_calm_run_is_judged_every_fifteen_seconds() -> None:
     assert seen == [("a", NOW + 45.95)]
 
 
-def test_a_silent_run_is_judged_every_second_from_half_its_budget_on() -> None:
-    """No hang is told later for being calm before."""
-    judge = NotingJudge()
-    core, seen = core_for(judge=judge), judge.seen
-    live(core, "/l/a.log", 20)
-    seen.clear()
-    told = [(tenth / 10, item) for tenth in range(10_000) for item in core.tick(NOW + tenth / 10)]
-    loud = [second for second, item in told if not item.quiet]
-    budget = core.snapshot(NOW).runs[0].page["budget_seconds"]
-    assert len(loud) == 1
-    assert budget <= loud[0] <= budget + 1.1
-    gaps = [later - earlier for (_, earlier), (_, later) in pairwise(seen)]
-    assert max(gaps) <= 15.1
-    assert max(gap for gap, (_, now) in zip(gaps, seen[1:], strict=True) if now - NOW > 40.0) <= 1.1
-
-
 def test_a_scrape_makes_no_pages() -> None:
     """Its samples are new, page and charts wait for who looks at them: then they are new too, and made once."""
     core = core_for()
@@ -377,15 +322,6 @@ def test_who_asks_for_one_run_makes_none_of_the_others() -> None:
     assert [run.page["iteration"] for run in asked] == [3, 4, 4]
     scraped = core.snapshot(NOW + 1, FIGURES).runs
     assert [run.samples["megatron_iteration"][0].value for run in scraped] == [4, 4, 4]  # type: ignore[union-attr]
-
-
-def test_the_first_snapshot_of_a_run_has_its_page() -> None:
-    """Even where a scrape was the first to ask."""
-    core = core_for()
-    live(core, "/l/a.log", 3)
-    (run,) = core.snapshot(NOW, FIGURES).runs
-    assert run.page["iteration"] == 3
-    assert core.snapshot(NOW).runs[0] is run
 
 
 def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:

@@ -116,24 +116,6 @@ def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_
     assert sum(value for name, value in plain.items() if name.startswith("(")) >= 0.5 * written
 
 
-def test_a_dormant_file_becomes_a_training() -> None:
-    """Its first lines count once, and the training is told as ever."""
-    logs = Following()
-    logs.open("/l/job.log", NOISE.format(1) * 3, age=3600.0)
-    assert list(logs.core.sources.dormant) == ["/l/job.log"]
-    assert not logs.core.sources
-    logs.wait(3)
-    logs.killed()
-    logs.wait(3)
-    assert list(logs.core.sources.names) == ["/l/job.log"]
-    logs.write("/l/job.log", arguments() + "".join(step(number) for number in range(1, 6)))
-    logs.wait(3)
-    assert logs.totals() == {"job": 5.0}
-    assert not logs.core.sources.dormant
-    logs.killed()
-    assert logs.totals() == {"job": 5.0}
-
-
 def test_a_dormant_file_goes_on_beside_the_other_stream_of_its_job() -> None:
     """Standard error without a word of use, then standard output: both are sources of the run."""
     logs = Following()
@@ -155,16 +137,6 @@ def test_what_is_kept_of_a_dormant_file_is_small() -> None:
     assert len(logs.core.sources.dormant) == 50
     assert set(logs.core.sources) == {"/l/short.log"}
     assert max(len(kept) for kept in logs.core.sources.dormant.values()) < 512
-
-
-def test_a_new_configuration_takes_up_what_was_dormant_for_a_month() -> None:
-    """It was followed all the time: nothing of it has expired."""
-    logs = Following()
-    logs.open("/l/job.log", NOISE.format(1) * 3, age=3600.0)
-    logs.now += 31 * 86400.0
-    positions = logs.core.reconfigure(load("", []), logs.now)
-    logs.core.parts(logs.now)
-    assert positions.keys() == logs.core.saved.sources.keys() == {"/l/job.log"}
 
 
 def test_a_dormant_file_is_dormant_after_a_restart() -> None:

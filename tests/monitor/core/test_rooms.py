@@ -4,12 +4,11 @@ import msgspec
 
 from megatron_monitor.config import Config, default_config
 from megatron_monitor.core.runs import Run, Runs
-from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting
+from megatron_monitor.core.saved import OfLog, Waiting
 from megatron_monitor.core.sources import Sources
 from megatron_monitor.follow.context import Registry
 from megatron_monitor.follow.messages import Opened, Position
 from megatron_monitor.judgement import Judged
-from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.reading import Own
 from megatron_monitor.run.state import RunState
 
@@ -25,9 +24,6 @@ def opened(name: str, offset: int = 0) -> Opened:
 def config(**changes: object) -> Config:
     """The defaults, but for some."""
     return msgspec.structs.replace(default_config(), **changes)
-
-
-# --- sources --------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_catches_up_until_its_last_source_was_read() -> None:
@@ -48,22 +44,11 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     assert sources.get("/a.out") is None
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
-
-
 def ended(runs: Runs, name: str, progress_at: float) -> Run:
     """A finished run."""
     run = runs.begin(name, NOW)
     run.state.launch.phase, run.state.progress_at = "finished", progress_at
     return run
-
-
-# --- persistence ----------------------------------------------------------------------------------------------------
-
-
-def saved_source(run: str, at: float, **reader: int) -> SavedSource:
-    """At offset 0."""
-    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), Bookmark(0, 1, **reader), at)
 
 
 def test_a_source_gives_back_what_it_reserved() -> None:
@@ -78,34 +63,6 @@ def test_a_source_gives_back_what_it_reserved() -> None:
     assert registry.reserved(3, "c") == other
     registry.unreserve(other, "b")
     assert registry.reserved(3, "c") is None
-
-
-def test_what_nobody_claims_waits_for_a_month() -> None:
-    """With its run; what was claimed is saved by whoever has it now."""
-    saved = OfLog({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
-    assert saved.sources.pop("a")
-    runs, waiting = Runs(default_config(), charts=False), Waiting(saved)
-    runs.claim(waiting, "a", "a")
-    runs.claim(waiting, "a", "a")
-    assert list(runs) == ["a"]
-    saved.sources["b"].saved_at = NOW - 31 * DAY
-    assert waiting.expire(NOW) == {"b"}
-    assert [(set(left.sources), set(left.runs)) for left in map(waiting.of_log, "abc")] == [
-        (set(), set()), (set(), set()), ({"c"}, {"c"}),
-    ]  # fmt: skip
-
-
-def test_a_run_that_expired_is_read_again_on_demand() -> None:
-    """A source that held no training line is not, nor one whose run made room for others."""
-    saved = Saved(
-        {
-            f"/{name}": saved_source(name, NOW, matched_lines=lines)
-            for name, lines in {"expired": 3, "noise": 0, "put_out": 3}.items()
-        }
-    )
-    saved.sources["/put_out"].put_out = True
-    saved.forget_expired_runs()
-    assert set(saved.sources) == {"/noise", "/put_out"}
 
 
 def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
