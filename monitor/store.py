@@ -207,7 +207,8 @@ class Store:
         finally:
             os.close(descriptor)
         if self._unreadable:
-            os.replace(self.path, self.path.with_suffix(".unreadable"))
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.path, self.path.with_suffix(".unreadable"))
             self._unreadable = False
         os.replace(temporary, self.path)
         self._end = self._whole = end

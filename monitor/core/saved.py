@@ -14,7 +14,6 @@ from msgspec import Struct, field
 
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.charts.history import Sealed
-from megatron_monitor.core.ended import Ended
 from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.outbox import Owed
 from megatron_monitor.events import Events
@@ -24,6 +23,7 @@ from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.pushed import Remembered
 from megatron_monitor.run.experiments import Known
+from megatron_monitor.snapshot import RunSnapshot
 
 MONITOR, ENDED, EXTENSION, _CHARTS = "\0monitor", "\0ended", "\0extension\0", "\0charts\0"
 """Names of parts that no run can have."""
@@ -91,7 +91,7 @@ class Saved(OfLog):
     """Which incidents are one event."""
     alerts: Alerts = field(default_factory=Alerts)
     """What an Alertmanager is shown."""
-    ended: dict[str, Ended] = field(default_factory=dict)
+    ended: dict[str, RunSnapshot] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
     heard_at: float = float("-inf")
     """Until when all sources were observed; what was not saved anew then had not changed."""
@@ -203,7 +203,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         saved = decode(parts.pop(MONITOR), type=Saved)
         saved.extensions = kept
         saved.charts = names
-        saved.ended = decode(parts.pop(ENDED), type=dict[str, Ended])
+        saved.ended = decode(parts.pop(ENDED), type=dict[str, RunSnapshot])
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part does not fit: {error}")
         return saved
