@@ -293,7 +293,7 @@ def begins_before_end(one: Member, other: Member) -> bool:
 
 def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
     """What tells a run from the one that has its name, in which `other` is: the job's id or the owner; within one job
-    what its file's name has, or its directory's.
+    what its file's name has, or its directory's, or its file's suffix.
     """
     if differs(member.key, other.key):
         space, _, owner = member.key.rpartition("/")
@@ -301,7 +301,10 @@ def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
     number, stem = ids.last_number(path), naming.stem_of(path)
     if number and number not in (ids.last_number(other_path), member.key):
         return number
-    return stem if stem != naming.stem_of(other_path) else path.rpartition("/")[0].rpartition("/")[2]
+    if stem != naming.stem_of(other_path):
+        return stem
+    folder, suffix = posixpath.basename(posixpath.dirname(path)), posixpath.splitext(path)[1].lstrip(".")
+    return folder if folder != posixpath.basename(posixpath.dirname(other_path)) else suffix
 
 
 def digest(values: Mapping[str, str]) -> int:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from megatron_monitor.model.topology import sizes_of
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
-from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.attempts import state_of
 from megatron_monitor.run.state import Launch, RunState
 
 HELD_SECONDS = 120.0
@@ -70,9 +70,7 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
 
 def begun(launch: Launch) -> bool:
     """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
-    if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
-        return True
-    return launch.number > 0 and "arguments" not in launch.boundaries
+    return state_of(launch) != "set-up" or (launch.number > 0 and "arguments" not in launch.boundaries)
 
 
 def _over(state: RunState) -> bool:

@@ -22,11 +22,11 @@ from megatron_monitor.parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
+from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.steps.pace import likely_interval
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed
 _COPY_BEHIND = 2  # iterations by which a rank's copy lags behind
-_MILESTONES_OF_LAUNCH = ("launched", "initialized")
 ENDS: frozenset[type[Event]] = frozenset(
     {FailureSeen, ProcessExited, ProcessTerminated, ProgramExited, TrainerSummary, TracebackSeen, WatchdogTimedOut}
 )
@@ -158,10 +158,7 @@ class Steps:
             interval = event.values.get("log_interval") or event.values.get("logging_steps") or ""
             if interval.isdecimal() and len(interval) < 19 and 0 < int(interval) <= _LONGEST_INTERVAL:
                 self.interval = int(interval)
-        begins = isinstance(event, ArgumentsDumped | TopologyLogged) or (
-            isinstance(event, MilestoneReached) and event.milestone in _MILESTONES_OF_LAUNCH
-        )
-        return begins and (self.stepped or self.ended)
+        return mark_of(event) is not None and (self.stepped or self.ended)
 
     def begin(self) -> None:
         """A launch begins."""
