@@ -43,21 +43,20 @@ _TOLD_AGAIN = (
 
 def step_of(event: Event) -> tuple[str, float] | None:
     """(kind of line, which step it tells of); None of any other line, and of a bar: there are bars of much else."""
-    match event:
-        case IterationLogged():
-            return event.kind, event.iteration
-        case EngineStepLogged():
-            return event.kind, event.step
-        case TrainerLogged():
-            number = event.step if event.step is not None else event.epoch
-            return None if number is None else (event.kind, number)
+    if isinstance(event, IterationLogged):
+        return event.kind, event.iteration
+    if isinstance(event, EngineStepLogged):
+        return event.kind, event.step
+    if isinstance(event, TrainerLogged):
+        number = event.step if event.step is not None else event.epoch
+        return None if number is None else (event.kind, number)
     return None
 
 
 def note_step(state: RunState, source: str, event: Event) -> None:
     """A stream has told of a step. Of one that is abreast of others `Abreast` notes it."""
-    stream, step = state.copies.stream(source), step_of(event)
-    if step is not None and not stream.is_abreast:
+    step = step_of(event)
+    if step is not None and (stream := state.copies.stream(source)).abreast == NONE:
         stream.told[step[0]] = step[1]
 
 

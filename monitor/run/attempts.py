@@ -68,6 +68,8 @@ def state_of(launch: Launch) -> State:
 
 def _follow(state: RunState, seen: Seen, told: Told) -> bool:
     """Do what comes of it: whether the line adds anything."""
+    if seen == "new step":
+        return True  # the most frequent by far: it goes on in each state
     before = state.launch
     outcome = OUTCOMES[state_of(before), seen]
     if outcome == "nothing had failed":
@@ -186,9 +188,11 @@ def take_iteration(state: RunState, event: IterationLogged, told: Told) -> bool:
 
 def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen:
     launch, iteration, last = state.launch, event.iteration, state.launch.last_iteration
-    over, behind = _is_over(launch) or launch.phase == "exiting", last is not None and iteration < last
-    if launch.driver == "engine" and over and behind:
-        return "another program goes back"
+    counted = launch.driver == "iteration"  # else what has counted may be taken over
+    if not counted and (_is_over(launch) or launch.phase == "exiting"):
+        if launch.driver == "engine" and last is not None and iteration < last:
+            return "another program goes back"
+        counted = launch.driver == "trainer"
     if last is not None and event.dialect != launch.dialect and _is_beside(state, event, source):
         return "beside"
     if iteration == last and event.dialect not in BY_NAME:
@@ -197,9 +201,10 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
     known = highest is not None and iteration <= highest
     if known and state.copies.is_copy(event, source, launch.number):
         return "copy"
+    if not known and last is not None and iteration == last + (launch.log_interval or 1):
+        return "new step"
     if (other := _see_another(state, iteration)) is not None:
         return other
-    counted = launch.driver == "iteration" or (launch.driver == "trainer" and over)  # else its counter is taken over
     if last is None or iteration > last or not counted:
         return "new step"
     cursor = state.copies.cursors.get(source)

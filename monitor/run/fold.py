@@ -63,7 +63,7 @@ def fold(
     stepped, entered = state.iterations_total != counted, drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
-    if stepped:
+    if stepped and kind is not events.IterationLogged:  # the loop's own lines are remembered
         state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and now is launch:  # what a new launch ended did not end in progress
