@@ -12,7 +12,6 @@ from msgspec import Struct, field
 
 from megatron_monitor.model.flops import FORMULAS, formulas_of, prints_as
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 
 Severity = Literal["info", "warning", "critical"]
@@ -32,15 +31,10 @@ CHECKS = {
         "TFLOPs formula", "Printed TFLOPs follow from the arguments by the newest formula of the program",
         "no program says by which formula it prints; two of them are 61 % apart for one run",
     ),
-    "K10": Check(
-        "consumed samples", "Consumed samples grow by the batch size in each iteration",
-        "a resumed run that counts otherwise skips data, or trains on it again",
-    ),
     "K16": Check(
         "memory", "The end stages of the pipeline need little more memory than the others",
         "the fullest stage limits the micro batch of all",
     ),
-    "K17": Check("GPU peak", "Printed TFLOPs are below what the GPU can do", "such a figure is an error, not a record"),
     "K21": Check(
         "ramp-up", "Each batch size of a ramp-up is a multiple of micro batch x DP; the last is reached",
         "Megatron asserts it when the batch size is reached, which may be days after the start",
@@ -52,7 +46,7 @@ CHECKS = {
 """By code: `detectors.configuration.ignore` leaves checks out by it."""
 
 
-class Finding(Struct, frozen=True):
+class Inconsistency(Struct, frozen=True):
     """A check that failed: its code, how bad it is, a sentence, and the figures behind the sentence.
 
     `info` is worth knowing, `warning` is wrong or wasteful, `critical` will stop the run later. `about` separates two
@@ -72,22 +66,20 @@ class Finding(Struct, frozen=True):
 
 
 _APART = 0.01  # of TFLOPs: smaller differences come from counting norms and biases otherwise
-_V100_BUG = 100.0  # TFLOP/s; BigScience's notes call more on a V100 "a bug in the calculation"
-_LINES = 2  # lines in a row: a single one may be out of order
 _ABOVE = 0.15  # memory of the end stages over the others: 61 GB against 47 GB is 30 %
 _BUBBLE = 0.10  # share of the time that pipeline stages may wait
 _BATCHES = 100_000  # ramp-ups with more batch sizes are not checked one by one
 _GIB = 2**30
 
 
-def audit(state: RunState) -> list[Finding]:
+def audit(state: RunState) -> list[Inconsistency]:
     """Everything that failed in what the log has shown so far, the worst first."""
-    checks = (_ramp, _bubble, _samples, _tflops, _peak, _memory)
+    checks = (_ramp, _bubble, _tflops, _memory)
     found = [finding for check in checks for finding in check(state)]
     return sorted(found, key=lambda finding: (-RANK[finding.severity], finding.check))
 
 
-def _ramp(state: RunState) -> Iterator[Finding]:
+def _ramp(state: RunState) -> Iterator[Inconsistency]:
     """K21. It waits for DP: during the set-up only half of the sizes are known."""
     launch = state.launch
     topology = launch.topology
@@ -102,7 +94,7 @@ def _ramp(state: RunState) -> Iterator[Finding]:
     evidence = {"start": start, "increment": increment, "global_batch_size": batch, "step": step}
     if (batch - start) % increment:
         text = f"the batch size ramp-up from {start} by {increment} does not end at {batch}"
-        yield Finding("K21", "warning", text, "steps", evidence)
+        yield Inconsistency("K21", "warning", text, "steps", evidence)
         return
     wrong = [size for size in range(start, batch + 1, increment) if size % step]
     if not wrong:
@@ -117,12 +109,12 @@ def _ramp(state: RunState) -> Iterator[Finding]:
     if size > now and launch.iterations > 0:
         when = (size - start) * samples // (batch - start)
         text = f"{text}: the run will stop at batch size {size}, after about {when} samples"
-        yield Finding("K21", "critical", text, evidence=evidence)
+        yield Inconsistency("K21", "critical", text, evidence=evidence)
     else:
-        yield Finding("K21", "warning", f"{text}, e.g. {size}", evidence=evidence)
+        yield Inconsistency("K21", "warning", f"{text}, e.g. {size}", evidence=evidence)
 
 
-def _bubble(state: RunState) -> Iterator[Finding]:
+def _bubble(state: RunState) -> Iterator[Inconsistency]:
     topology = state.launch.topology
     stages, batch = topology.pipeline_parallel_size or 1, topology.global_batch_size
     step = (topology.micro_batch_size or 0) * (topology.data_parallel_size or 0)
@@ -133,21 +125,10 @@ def _bubble(state: RunState) -> Iterator[Finding]:
     share = round((stages - 1) / (passes + stages - 1), 4)
     if share > _BUBBLE:
         text = f"{stages} pipeline stages wait {share:.0%} of the time: {micro_batches} micro batches do not fill them"
-        yield Finding("K27", "info", text, evidence={"bubble": share, "micro_batches": micro_batches})
+        yield Inconsistency("K27", "info", text, evidence={"bubble": share, "micro_batches": micro_batches})
 
 
-def _samples(state: RunState) -> Iterator[Finding]:
-    """K10. Packed sequences and curricula count samples in their own ways."""
-    seen = state.launch.observed
-    if state.launch.topology.unusual or seen.miscounted < _LINES:
-        return
-    steps, grown, batch = seen.miscount
-    text = f"consumed samples grow by {grown} in {steps} iterations, not by {steps} x {batch}"
-    evidence = {"iterations": steps, "samples": grown, "global_batch_size": batch}
-    yield Finding("K10", "warning", text, evidence=evidence)
-
-
-def _tflops(state: RunState) -> Iterator[Finding]:
+def _tflops(state: RunState) -> Iterator[Inconsistency]:
     """K08: the formula that gives the printed figures is not the newest one of the run's program, or there is none."""
     topology, lines = state.launch.topology, state.launch.observed.tflops
     unlike = (topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism
@@ -164,12 +145,12 @@ def _tflops(state: RunState) -> Iterator[Finding]:
             off = f"{name} gives {value:.4g} ({printed / value - 1:+.1%})"
             text = f"printed {printed:g} TFLOPs do not follow from the arguments: {off}"
             evidence: dict[str, Any] = {"printed": printed, "recomputed": round(value, 3), "formula": name}
-            yield Finding("K08", "info", text, "unexplained", evidence)
+            yield Inconsistency("K08", "info", text, "unexplained", evidence)
     elif fits is not None and own and fits != own[0]:
         newest = known.get(own[0])
         other = f", {newest[-1][0] / known[fits][-1][0] - 1:+.1%} by {own[0]}" if newest else ""
         text = f"printed TFLOPs follow the formula {fits}{other}: do not compare with figures of another formula"
-        yield Finding("K08", "info", text, "formula", {"formula": fits, "newest": own[0]})
+        yield Inconsistency("K08", "info", text, "formula", {"formula": fits, "newest": own[0]})
 
 
 def _by_formula(
@@ -184,20 +165,7 @@ def _by_formula(
     return known
 
 
-def _peak(state: RunState) -> Iterator[Finding]:
-    launch = state.launch
-    printed, name = launch.latest.tflops, launch.topology.gpu_name or ""
-    if printed is None or launch.topology.low_precision:
-        return
-    peak = derived.peak_tflops(state, None)
-    if "V100" in name:
-        peak = min(peak or _V100_BUG, _V100_BUG)
-    if peak is not None and printed > peak:
-        text = f"printed {printed:g} TFLOPs per GPU are more than a {name} can do ({peak:g}): the figure is wrong"
-        yield Finding("K17", "warning", text, evidence={"printed": printed, "limit": peak})
-
-
-def _memory(state: RunState) -> Iterator[Finding]:
+def _memory(state: RunState) -> Iterator[Inconsistency]:
     topology = state.launch.topology
     ends, between = topology.of_stages(state.launch.memory.by_rank)
     if not ends or not between or len(between) < (topology.pipeline_parallel_size or 0) - 2:
@@ -206,4 +174,4 @@ def _memory(state: RunState) -> Iterator[Finding]:
     if end > (1 + _ABOVE) * rest:
         needs = f"an end stage of the pipeline needs {end / _GIB:.1f} GiB, the stages between {rest / _GIB:.1f} GiB"
         text = f"{needs} at most: the embedding is not balanced"
-        yield Finding("K16", "info", text, evidence={"end_bytes": end, "between_bytes": rest})
+        yield Inconsistency("K16", "info", text, evidence={"end_bytes": end, "between_bytes": rest})

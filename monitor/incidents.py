@@ -1,4 +1,4 @@
-"""Verdicts in, transitions out: an incident fires, may grow worse, is notified again after a while, and is resolved.
+"""Findings in, transitions out: an incident fires, may grow worse, is notified again after a while, and is resolved.
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
 with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
@@ -16,14 +16,14 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from megatron_monitor.detectors import DETECTORS
-from megatron_monitor.detectors.base import RANK, Severity, Verdict, duration, stated
+from megatron_monitor.detectors import RULES
+from megatron_monitor.detectors.base import RANK, Finding, Severity, duration, stated
 from megatron_monitor.events import Events
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 
-_INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, row in DETECTORS.items()}
-_LEVELS = frozenset(name for name, row in DETECTORS.items() if row.level)
+_INHIBITED_BY: dict[str, tuple[str, ...]] = {name: rule.inhibited_by for name, rule in RULES.items()}
+_LEVELS = frozenset(name for name, rule in RULES.items() if rule.is_level)
 _HISTORY = 100
 _SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
 _FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
@@ -127,24 +127,24 @@ class IncidentBook(Struct):
 
 
 def judge(
-    book: IncidentBook, state: RunState, verdicts: Mapping[str, Verdict], now: float, repeat_interval: float,
+    book: IncidentBook, state: RunState, findings: Mapping[str, Finding], now: float, repeat_interval: float,
     events: Events, hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:  # fmt: skip
-    """Bring the book up to date with this tick's verdicts, by kind; the transitions in the order to be notified."""
-    firing = {kind: verdict for kind, verdict in verdicts.items() if verdict.status == "firing"}
-    ends = {kind: verdict.summary for kind, verdict in verdicts.items() if verdict.status == "clear"}
-    unknown = verdicts.keys() - firing.keys() - ends.keys()
+    """Bring the book up to date with this tick's findings, by kind; the transitions in the order to be notified."""
+    firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
+    ends = {kind: finding.summary for kind, finding in findings.items() if finding.state == "clear"}
+    unknown = findings.keys() - firing.keys() - ends.keys()
     for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
     book.over = {labels: at for labels, at in book.over.items() if now - at < _SHOWN}
     tick = _Tick(book, state, now, events)
     out: list[Transition] = []
-    firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}
-    for kind, verdict in firing.items():
-        out += tick.fires(kind, verdict, hold.get(kind, 0.0), repeat_interval)
+    firing = {kind: finding for kind, finding in firing.items() if _superseded(kind, firing, book) is None}
+    for kind, finding in firing.items():
+        out += tick.fires(kind, finding, hold.get(kind, 0.0), repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         by = _superseded(kind, firing, book)
-        if by is not None or not tick.lingers(kind, over=not verdicts):
+        if by is not None or not tick.lingers(kind, over=not findings):
             out.append(tick.resolve(kind, by, ends.get(kind, "")))
     book.history.extend(out)
     del book.history[:-_HISTORY]
@@ -170,7 +170,7 @@ def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[T
     return out
 
 
-def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
+def _superseded(kind: str, firing: Mapping[str, Finding], book: IncidentBook) -> str | None:
     """What makes an incident of this kind needless; None if nothing does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
 
@@ -183,11 +183,11 @@ class _Tick(NamedTuple):
     now: float
     events: Events
 
-    def fires(self, kind: str, verdict: Verdict, hold: float, repeat_interval: float) -> Iterator[Transition]:
+    def fires(self, kind: str, finding: Finding, hold: float, repeat_interval: float) -> Iterator[Transition]:
         """A kind fires: what is told of it."""
         book, now = self.book, self.now
         known = book.open.get(kind)
-        if known is not None and known.over_since is None and (verdict.since or known.since) > known.since:
+        if known is not None and known.over_since is None and (finding.since or known.since) > known.since:
             yield self.resolve(kind)  # it had ended and began anew between two ticks; a level that is back has not
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
@@ -196,22 +196,22 @@ class _Tick(NamedTuple):
         if known is None:
             superseded = [one.event for one in book.open.values() if kind in _INHIBITED_BY.get(one.incident, ())]
             superseded += book.ended_lately(kind, now)
-            known = book.open[kind] = _opened(self.state, kind, verdict, now)
+            known = book.open[kind] = _opened(self.state, kind, finding, now)
             self._joins(known, superseded)
-            if not verdict.quiet:
+            if not finding.quiet:
                 self._count(kind)
-        elif not self._told_again(known, verdict, repeat_interval):
+        elif not self._told_again(known, finding, repeat_interval):
             return
         yield _transition(self.state, "firing", known, now)
 
-    def _told_again(self, known: Incident, verdict: Verdict, repeat_interval: float) -> bool:
+    def _told_again(self, known: Incident, finding: Finding, repeat_interval: float) -> bool:
         """An incident that is open still fires: is it told again, worse, louder than before, or as a reminder?"""
-        worse = RANK[verdict.severity] > RANK[known.severity]
+        worse = RANK[finding.severity] > RANK[known.severity]
         if worse:
             self._note_over(known)
-        known.severity = verdict.severity if worse else known.severity
-        known.summary, known.evidence, known.over_since = verdict.summary, verdict.evidence, None
-        begins = known.quiet and not verdict.quiet  # what was only shown until now
+        known.severity = finding.severity if worse else known.severity
+        known.summary, known.evidence, known.over_since = finding.summary, finding.facts, None
+        begins = known.quiet and not finding.quiet  # what was only shown until now
         if begins:
             known.quiet = False
             self._count(known.incident)
@@ -252,7 +252,7 @@ class _Tick(NamedTuple):
         return self.now - incident.over_since < _LINGERS
 
     def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
-        """The incident has ended: how, and how long it lasted. `end` is what its detector says of that."""
+        """The incident has ended: how, and how long it lasted. `end` is what its rule says of that."""
         book, state, now = self.book, self.state, self.now
         incident = book.open.pop(kind)
         over = now if incident.over_since is None else incident.over_since
@@ -266,7 +266,7 @@ class _Tick(NamedTuple):
 
 
 def _end(state: RunState, incident: Incident) -> str:
-    """What ended it, in a few words, where its detector says nothing of that."""
+    """What ended it, in a few words, where its rule says nothing of that."""
     iteration = state.launch.latest.iteration
     if state.launch.number > incident.attempt:
         return "a new launch began"
@@ -278,11 +278,11 @@ def _end(state: RunState, incident: Incident) -> str:
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
-def _opened(state: RunState, kind: str, verdict: Verdict, now: float) -> Incident:
+def _opened(state: RunState, kind: str, finding: Finding, now: float) -> Incident:
     return Incident(
-        incident=kind, severity=verdict.severity, summary=verdict.summary, evidence=verdict.evidence,
-        onset_iteration=verdict.onset, quiet=verdict.quiet, phase=state.launch.phase,
-        since=verdict.since if verdict.since is not None else now,
+        incident=kind, severity=finding.severity, summary=finding.summary, evidence=finding.facts,
+        onset_iteration=finding.onset, quiet=finding.quiet, phase=state.launch.phase,
+        since=finding.since if finding.since is not None else now,
         notified_at=now, opened_at=now, attempt=state.launch.number, **_of_the_run(state),
     )  # fmt: skip
 

@@ -5,14 +5,16 @@ healthy iterations cost a million small updates and hardly a judgement.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from megatron_monitor.config import Config
-from megatron_monitor.detectors import DETECTORS, crash, hang
-from megatron_monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
+from megatron_monitor.detectors import RULES, crash, hang
+from megatron_monitor.detectors.base import RANK, Finding, Rule, RuleSettings
 from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
 from megatron_monitor.parsers import events
@@ -31,7 +33,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
         events.PartBegan, events.GenerationMoved, events.StepGuessed,
     }
 )  # fmt: skip
-"""Events that change nothing of what `Detector.update` may take as constant, but for a restart:
+"""Events that change nothing of what `Rule.on_steps` may take as constant, but for a restart:
 as a setting does that is known already."""
 
 Timed: TypeAlias = tuple[LogEvent, str, float]
@@ -55,22 +57,16 @@ class Judge:
         self.events = Events()
         """Of all runs that it judges."""
         self._hang: hang.HangSettings = config.detectors.hang
-        self._crash: crash.CrashSettings = config.detectors.crash
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
-        self._detectors: list[tuple[str, Detector, Any]] = [
-            (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
+        self._rules: list[tuple[type[Rule], RuleSettings]] = [
+            (rule, getattr(config.detectors, name)) for name, rule in RULES.items()
         ]
-        self._updates: list[tuple[str, Any, bool, Callable[[RunState, Any, Sequence[Step], Any], bool], Any]] = [
-            (name, d.memory, d.memory is not None and issubclass(d.memory, OfLaunch), d.update, settings)
-            for name, d, settings in self._detectors
-            if d.update is not None
-        ]
-        self._deadlines = [(d.deadlines, settings) for _, d, settings in self._detectors if d.deadlines is not None]
-        self._timed = frozenset(name for name, d, _ in self._detectors if d.deadlines is not None)
-        self._listeners: dict[type[Event], list[tuple[str, Detector, Any]]] = {}
-        for listener in self._detectors:
-            for kind in listener[1].listens:
-                self._listeners.setdefault(kind, []).append(listener)
+        self._of_steps = [(rule, own) for rule, own in self._rules if rule.on_steps is not Rule.on_steps]
+        self._timed = [(rule, own) for rule, own in self._rules if rule.is_timed]
+        self._listeners: dict[type[Event], list[tuple[type[Rule], RuleSettings]]] = {}
+        for rule, own in self._rules:
+            for kind in rule.listens:
+                self._listeners.setdefault(kind, []).append((rule, own))
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """`follow` events of one instant."""
@@ -119,29 +115,25 @@ class Judge:
     def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool) -> list[Transition]:
         """Judge where an event or one of the steps has changed something."""
         if steps:
-            stands = not self._timed.isdisjoint(run.book.open)  # a hang that stands ends with the next step
+            stands = any(
+                rule.name in run.book.open for rule, _ in self._timed
+            )  # a hang that stands ends with the next step
             changed = self._update(run.state, steps) or changed or (stands and steps[-1].counted)
             steps.clear()
         return self.judge(run, at) if changed else []
 
     def _tell(self, state: RunState, event: Event) -> bool:
-        """The detectors that listen for it see an event; whether a verdict may have changed."""
+        """The rules that listen for it see an event; whether a finding may have changed."""
         changed = False
-        for name, detector, settings in self._listeners[type(event)]:
-            memory = prepare(state, name, detector.memory) if detector.memory else None
-            if detector.on_event is not None and detector.on_event(state, memory, event, settings):
-                changed = True
+        for rule, settings in self._listeners[type(event)]:
+            changed |= rule.ready(state).on_event(state, event, settings)
         return changed
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
-        """Let every detector see the steps. Whether a verdict may have changed."""
-        changed, memories, number = False, state.memory_of, state.launch.number
-        for name, kind, of_launch, update, settings in self._updates:
-            memory: Any = memories.get(name)
-            if type(memory) is not kind or (of_launch and memory.attempt != number):
-                memory = prepare(state, name, kind)
-            if update(state, memory, steps, settings):
-                changed = True
+        """Let every rule see the steps. Whether a finding may have changed."""
+        changed = False
+        for rule, settings in self._of_steps:
+            changed |= rule.ready(state).on_steps(state, steps, settings)
         return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
@@ -150,13 +142,13 @@ class Judge:
         """
         coverage = run.state.coverage
         observed = now if coverage.until is None or coverage.partial else min(now, coverage.until)
-        settle(run.state, observed, self._hang.exiting)
+        settle(run.state, observed, self._hang.first_of("exiting"))
         if run.state.launch.phase == "crashed":
-            due = crash.due(run.state, self._crash)
+            due = crash.due(run.state)
             if due is not None and (observed >= due or not (run.state.live or run.state.launch.doubtful)):
                 believe(run.state, observed)
-        verdicts = {} if self._is_over(run, now) else self._verdicts(run, observed)
-        transitions = judge(run.book, run.state, verdicts, now, self._repeat_interval, self.events, self._hold)
+        found = {} if self._is_over(run, now) else self._findings(run, observed)
+        transitions = judge(run.book, run.state, found, now, self._repeat_interval, self.events, self._hold)
         hung = run.book.open.get("hang")
         run.state.launch.hung = hung is not None and hung.severity == "critical"
         return transitions
@@ -172,8 +164,8 @@ class Judge:
 
     def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run cannot be judged any more: that is told, and whatever else is open of it ends."""
-        verdicts = {"source_lost": Verdict("firing", "critical", why, {"reason": why})}
-        return judge(run.book, run.state, verdicts, now, self._repeat_interval, self.events)
+        found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
+        return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
 
     def give_up(self, run: Judged, why: str, now: float) -> list[Transition]:
         """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
@@ -182,7 +174,7 @@ class Judge:
     def retire(self, run: Judged, at: float) -> list[Transition]:
         """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
         state = run.state
-        due = crash.due(state, self._crash)
+        due = crash.due(state)
         if due is not None:
             believe(state, due)
         told = max(at, due or at)
@@ -205,8 +197,8 @@ class Judge:
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
-        instants = [at for deadlines, settings in self._deadlines for at in deadlines(run.state, settings)]
-        ahead = [at for at in instants if at is not None and at > now]
+        found = (rule.of(run.state).evaluate(run.state, now, settings) for rule, settings in self._timed)
+        ahead = [one.next_check for one in found if one.next_check is not None]
         due = run.book.ends_at()
         if due is not None:
             ahead.append(max(due, now))
@@ -218,7 +210,7 @@ class Judge:
 
     def crash_reported_at(self, run: Judged) -> float | None:
         """When the end of the launch is reported; None where none has failed."""
-        return crash.due(run.state, self._crash)
+        return crash.due(run.state)
 
     def believed_at(self, run: Judged) -> float:
         """When a failure that may have been caught is believed, where nothing goes on; 0 where none is in doubt."""
@@ -226,11 +218,17 @@ class Judge:
         failure = crash.ended_by(state.launch)
         if failure is None or failure.helper or not state.launch.doubtful:
             return 0.0
-        return crash.due(state, self._crash) or 0.0
+        return crash.due(state) or 0.0
 
-    def _verdicts(self, run: Judged, now: float) -> dict[str, Verdict]:
-        state = run.state
-        return {} if run.archived else {
-            name: d.check(state, recall(state, name, d.memory) if d.memory else None, now, settings)
-            for name, d, settings in self._detectors
-        }  # fmt: skip
+    def _findings(self, run: Judged, now: float) -> dict[str, Finding]:
+        if run.archived:
+            return {}
+        state, found = run.state, {}
+        for rule, settings in self._rules:
+            if settings.enabled:
+                one = rule.of(state).evaluate(state, now, settings)
+                capped = RANK[one.severity] > RANK[settings.severity]
+                found[rule.name] = replace(one, severity=settings.severity) if capped else one
+        if crash.Crash.name in found:
+            crash.Crash.of(state).note(state, found[crash.Crash.name])
+        return found

@@ -8,8 +8,8 @@ import pytest
 
 from megatron_monitor.audit import CHECKS
 from megatron_monitor.cli import COMMANDS, command
-from megatron_monitor.detectors import DETECTORS
-from megatron_monitor.detectors.base import Detector
+from megatron_monitor.detectors import RULES
+from megatron_monitor.detectors.base import RuleSettings
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.model.flops import FORMULAS
 from megatron_monitor.parsers.declared.schema import built_in
@@ -163,22 +163,20 @@ def test_every_document_is_a_page_of_the_site() -> None:
     assert [name for name in SITE if not name.startswith(copied)] == []
 
 
-def test_the_detector_of_the_document_works() -> None:
+def test_the_rule_of_the_document_works() -> None:
     """docs/detectors.md: twenty iterations at a learning rate of 0 fire; 19, or a program that prints none, do not."""
     code = DOCS["detectors.md"].read_text().partition("```python\n")[2].partition("```")[0]
     own: dict[str, Any] = {}
     exec(compile(code, "detectors.md", "exec"), own)
-    detector: Detector = own["DETECTOR"]
 
     def status(rates: list[float | None]) -> str:
-        state, memory, settings = RunState("train"), own["Memory"](), detector.settings()
+        state, rule, settings = RunState("train"), own["ZeroRate"](), RuleSettings()
         steps = [Step(iteration=at, at=at, counted=True, learning_rate=rate) for at, rate in enumerate(rates, 1)]
-        memory.attempt = state.launch.number
-        assert detector.update is not None
-        changed = detector.update(state, memory, steps, settings)
-        verdict = detector.check(state, memory, 100.0, settings)
-        assert changed == (verdict.status == "firing")
-        return verdict.status
+        rule.attempt = state.launch.number
+        changed = rule.on_steps(state, steps, settings)
+        found = rule.evaluate(state, 100.0, settings)
+        assert changed == (found.state == "firing")
+        return str(found.state)
 
     assert status([1e-4, *[0.0] * 20]) == "firing"
     assert status([1e-4, *[0.0] * 19, 1e-4, 0.0]) == "clear"
@@ -187,7 +185,7 @@ def test_the_detector_of_the_document_works() -> None:
 
 def test_the_interface_lists_every_name() -> None:
     """docs/interface.md has every kind of incident, failure, phase and state; docs/formulas.md every formula."""
-    named = (*DETECTORS, *get_args(Failure), *get_args(Phase), *RUN_STATES)
+    named = (*RULES, *get_args(Failure), *get_args(Phase), *RUN_STATES)
     for page, names in (("interface.md", named), ("formulas.md", tuple(FORMULAS))):
         assert [name for name in names if f"`{name}`" not in DOCS[page].read_text()] == []
 

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from megatron_monitor import scalars
 from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, SlurmSettings
 from megatron_monitor.config.remediations import Remediation
-from megatron_monitor.detectors import DETECTORS, IncidentKind
+from megatron_monitor.detectors import RULES, IncidentKind
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.scalars import FilePath, Name
 from megatron_monitor.units import PositiveSeconds, Seconds
@@ -117,10 +117,10 @@ class Web(Struct, frozen=True, kw_only=True):
     """
 
 
-# One attribute a detector, of its settings class: a detector is one row in monitor/detectors, not two.
+# One attribute a rule, of its settings class: a rule stands in monitor/detectors, and nowhere else.
 _DETECTORS = msgspec.defstruct(
     "Detectors",
-    [(name, row.settings, msgspec.field(default_factory=row.settings)) for name, row in DETECTORS.items()],
+    [(name, rule.settings, msgspec.field(default_factory=rule.settings)) for name, rule in RULES.items()],
     frozen=True,
     kw_only=True,
 )

@@ -167,7 +167,7 @@ class Core(Watched):
             run.failed_told = True
             written = (source.mtime for source in self.sources.of_run(run.log))
             silent = now + self.wall_offset - max(written, default=0.0)
-            recent = silent < self.config.detectors.hang.starting
+            recent = silent < self.config.detectors.hang.first_of("starting")
             if run.state.proven and not run.archived and (run.state.live or recent):
                 self.of_run(run, lambda: self.judge.put_aside(run, run.failed, now), failed=True)
         self.let_go(run, now)

@@ -1,20 +1,42 @@
-"""Every detector: one file each, pure, its settings beside it. To add one: copy a file, add its name below."""
+"""Every rule: one file each, pure, its thresholds beside it. To add one: copy a file, add its class below."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
-from megatron_monitor.detectors.base import Detector
+from megatron_monitor.detectors.base import Rule
+from megatron_monitor.detectors.checkpoint_failed import CheckpointFailed
+from megatron_monitor.detectors.checkpoint_overdue import CheckpointOverdue
+from megatron_monitor.detectors.configuration import Configuration
+from megatron_monitor.detectors.crash import Crash
+from megatron_monitor.detectors.crash_loop import CrashLoop
+from megatron_monitor.detectors.crash_without_exit import CrashWithoutExit
+from megatron_monitor.detectors.divergence import Divergence
+from megatron_monitor.detectors.hang import Hang
+from megatron_monitor.detectors.launch_blocking import LaunchBlocking
+from megatron_monitor.detectors.loss_scale_collapse import LossScaleCollapse
+from megatron_monitor.detectors.loss_spike import LossSpike
+from megatron_monitor.detectors.memory_pressure import MemoryPressure
+from megatron_monitor.detectors.mixed_log import MixedLog
+from megatron_monitor.detectors.nan_loss import NanLoss
+from megatron_monitor.detectors.overflow_storm import OverflowStorm
+from megatron_monitor.detectors.restart_failed import RestartFailed
+from megatron_monitor.detectors.resume_discontinuity import ResumeDiscontinuity
+from megatron_monitor.detectors.slowdown import Slowdown
+from megatron_monitor.detectors.source_lost import SourceLost
+from megatron_monitor.detectors.straggler import Straggler
 
-# launch_blocking compares the launches that slowdown has measured
-_NAMES = (
-    "hang", "slowdown", "launch_blocking", "crash", "crash_without_exit", "crash_loop", "restart_failed", "loss_spike",
-    "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm", "source_lost", "mixed_log",
-    "configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure", "straggler",
-)  # fmt: skip
-DETECTORS: dict[str, Detector] = {name: import_module(f"megatron_monitor.detectors.{name}").DETECTOR for name in _NAMES}
-"""Name -> detector, in the order in which they see a step. The names are the closed set of incident kinds."""
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        Hang, Slowdown,
+        LaunchBlocking,  # compares the attempts that Slowdown has measured
+        Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence, NanLoss, LossScaleCollapse,
+        OverflowStorm, SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed, CheckpointOverdue,
+        MemoryPressure, Straggler,
+    )
+}  # fmt: skip
+"""Name -> rule, in the order in which they see a step. The names are the closed set of incident kinds."""
 
 if TYPE_CHECKING:
     IncidentKind = str
 else:
-    IncidentKind = Literal[_NAMES]  # the configuration is checked against it
+    IncidentKind = Literal[tuple(RULES)]  # the configuration is checked against it

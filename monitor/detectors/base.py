@@ -1,10 +1,10 @@
-"""What every detector is made of: its verdict, its row in the registry, its memory, and words for its summaries.
+"""The shape of every rule: what it finds, what it remembers of a run, how it is asked; and words for its summaries.
 
-A detector is called by its module's name, which is its incident's kind and its key in the configuration.
+A rule judges one kind of incident. Its name is the incident's kind and its key in the configuration.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec import Struct, field
@@ -18,91 +18,111 @@ from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.step import Step
 
-T = TypeVar("T")
 
+class Finding(Struct, frozen=True):
+    """What a rule finds at an instant. clear: nothing is wrong; firing: something is; unknown: nobody can see now, and
+    what is open stays open.
+    """
 
-class Verdict(Struct, frozen=True):
-    """`status` clear: nothing is wrong; firing: something is; unknown: nobody can see now, what is open stays open."""
-
-    status: Literal["clear", "firing", "unknown"]
+    state: Literal["clear", "firing", "unknown"]
     severity: Severity = "warning"
     summary: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     onset: int | None = None
     """The iteration with which it began,"""
     since: float | None = None
     """and the instant, where one is known."""
     quiet: bool = False
     """Shown on the page and in the metrics, never notified."""
+    next_check: float | None = None
+    """The next instant at which time alone changes the finding; None where only an event or a step does."""
 
 
-CLEAR, UNKNOWN = Verdict("clear"), Verdict("unknown")
+CLEAR, UNKNOWN = Finding("clear"), Finding("unknown")
 
 
-class OfLaunch(Struct):
-    """A memory that lives as long as a launch: the judge makes it anew before it is given anything of the next one."""
+class RuleSettings(Struct, frozen=True, kw_only=True):
+    """What can be set of every rule. Its thresholds are constants of its file, each with its reason."""
+
+    enabled: bool = True
+    """False: it finds nothing."""
+    severity: Severity = "critical"
+    """The worst severity that its incidents have."""
+
+
+class Rule(Struct):
+    """One kind of incident. An instance is what the rule remembers of one run: plain values, saved with the run's
+    state. It changes nothing else. `on_event` and `on_steps` return whether `evaluate` may now answer differently.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[type[RuleSettings]] = RuleSettings
+    listens: ClassVar[tuple[type[Event], ...]] = ()
+    """The events that `on_event` is given."""
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    """Rules that explain this one: while one of them is firing or open, this one does not fire."""
+    is_level: ClassVar[bool] = False
+    """It is a level that comes and goes: one that returns within minutes is the same incident (incidents.py)."""
+    is_timed: ClassVar[bool] = False
+    """Time alone may change its finding: `next_check` says when."""
+
+    @classmethod
+    def of(cls, state: RunState) -> Self:
+        """What the rule remembers of the run. Nothing, where an older version saved what does not fit: then it is
+        learned from the log again.
+        """
+        known = state.memory_of.get(cls.name)
+        if type(known) is cls:
+            return known
+        try:
+            own = cls() if known is None else msgspec.convert(known, cls)
+        except msgspec.ValidationError:
+            own = cls()
+        state.memory_of[cls.name] = own
+        return own
+
+    @classmethod
+    def ready(cls, state: RunState) -> Self:
+        """The same, before it is given more of the run."""
+        return cls.of(state)
+
+    def on_event(self, state: RunState, event: Any, settings: Any) -> bool:
+        """An event of a type in `listens`, which has been folded."""
+        raise NotImplementedError
+
+    def on_steps(self, state: RunState, steps: Sequence[Step], settings: Any) -> bool:
+        """Reports of steps in their order, one or thousands, which have been folded. Within one call the attempt, the
+        step source, topology, checkpoints, environment and nodes do not change; all else that differs from step to
+        step is read from the Step.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, state: RunState, now: float, settings: Any) -> Finding:
+        """The finding at the instant `now`. Pure: asked twice, it answers the same."""
+        raise NotImplementedError
+
+
+class AttemptRule(Rule):
+    """A rule whose memory lives as long as an attempt: it is new before it is given anything of the next one."""
 
     attempt: int = 0
-    """The number of the launch."""
-    HANDED_ON: ClassVar[tuple[str, ...]] = ()
-    """The fields with whose values the next launch's memory begins."""
+    """The number of the attempt."""
+    handed_on: ClassVar[tuple[str, ...]] = ()
+    """The fields with whose values the next attempt's memory begins."""
+
+    @classmethod
+    def ready(cls, state: RunState) -> Self:
+        """The memory of the present attempt."""
+        own, number = cls.of(state), state.launch.number
+        if own.attempt != number:
+            handed_on = {each: getattr(own, each) for each in cls.handed_on}
+            own = state.memory_of[cls.name] = cls(attempt=number, **handed_on)
+        return own
 
 
-class NoSettings(Struct, frozen=True):
-    """Of a detector of which there is nothing to set."""
-
-
-class Detector(Struct, frozen=True):
-    """One kind of incident. A detector changes nothing but its own memory, which is None where it needs none."""
-
-    settings: type
-    check: Callable[[RunState, Any, float, Any], Verdict]
-    """check(state, memory, now, settings): the verdict at this instant."""
-    memory: type | None = None
-    update: Callable[[RunState, Any, Sequence[Step], Any], bool] | None = None
-    """update(state, memory, steps, settings): reports of steps in their order, one or thousands. Within one call the
-    launch, the step source, topology, checkpoints, environment and nodes do not change; all else that differs from step
-    to step is read from the Step. Returns whether `check` may now answer differently.
-    """
-    on_event: Callable[[RunState, Any, Any, Any], bool] | None = None
-    """on_event(state, memory, event, settings), for events of the types in `listens`; returns as `update` does."""
-    listens: tuple[type[Event], ...] = ()
-    deadlines: Callable[[RunState, Any], tuple[float | None, ...]] | None = None
-    """deadlines(state, settings): the instants, past or to come, at which time alone may change the verdict."""
-    inhibited_by: tuple[str, ...] = ()
-    """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
-    level: bool = False
-    """It is a level that comes and goes: one that returns within minutes is the same incident (incidents.py)."""
-
-
-def recall(state: RunState, name: str, kind: type[T]) -> T:
-    """The memory of the detector `name`. Empty where there is none, or where an older version saved what does not
-    fit: then it is learned from the log again.
-    """
-    known = state.memory_of.get(name)
-    if type(known) is kind:
-        return known
-    fresh: T
-    try:
-        fresh = kind() if known is None else msgspec.convert(known, kind)
-    except msgspec.ValidationError:
-        fresh = kind()
-    state.memory_of[name] = fresh
-    return fresh
-
-
-def prepare(state: RunState, name: str, kind: type[T]) -> T:
-    """The memory as it is before it is given more: one that lives as long as a launch is new in a new launch."""
-    memory, number = recall(state, name, kind), state.launch.number
-    if isinstance(memory, OfLaunch) and memory.attempt != number:
-        handed_on = {each: getattr(memory, each) for each in memory.HANDED_ON}
-        memory = state.memory_of[name] = type(memory)(attempt=number, **handed_on)
-    return memory
-
-
-def unless_standing(state: RunState, attempt: int, *, found: bool, outlives: bool = False) -> Verdict | None:
-    """The verdict on what was found in the lines of launch `attempt`, where it is over or nobody can see it now; None
-    where it stands. `outlives`: it stands although the launch has ended; else what stood then stays as it is.
+def unless_standing(state: RunState, attempt: int, *, found: bool, outlives: bool = False) -> Finding | None:
+    """The finding on what was found in the lines of attempt `attempt`, where it is over or nobody can see it now; None
+    where it stands. `outlives`: it stands although the attempt has ended; else what stood then stays as it is.
     """
     launch = state.launch
     if state.lost:

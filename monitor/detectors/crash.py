@@ -11,15 +11,13 @@ Risk left: a loop that catches and then computes for longer than that is reporte
 
 from typing import Any
 
-from msgspec import Struct
-
 from megatron_monitor.breakdown.advice import advice_for
 from megatron_monitor.detectors.base import (
     CLEAR,
-    UNKNOWN,
-    Detector,
+    Finding,
+    Rule,
+    RuleSettings,
     Severity,
-    Verdict,
     duration,
     missing_evidence,
     stated,
@@ -30,39 +28,27 @@ from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.nodes import blamed
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.units import Factor, Seconds
 
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
 _TOLD = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
 
 
-class CrashMemory(Struct):
-    """What was told already."""
-
-    told: int = -1
-    """The number of the last launch whose end was told."""
-
-
-class CrashSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    wait: Seconds = 4.0
-    """After the first fatal line: the other ranks' lines show which one was the cause. What another host wrote is seen
-    after 3 s (acregmin of an NFS client) and a look every half second; with 5 s no cause of 106 logs was truer."""
-    caught_iterations: Factor = 2.0
-    """What may have been caught is reported after the time in which so many iterations are logged: the rest of the one
-    that failed, and the whole of it again."""
-    caught_maximum: Seconds = 300.0
-    """However slow the iterations are: then the hang would be reported too."""
-    starting: Seconds = 30.0
-    """Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
-    imports and prints within seconds."""
-    step_before: Seconds = 600.0
-    """Where all that the log tells is that a step of one task failed: such steps prepare jobs, too, that go on with the
-    training, whose first word takes minutes."""
-    failed_import: Seconds = 120.0
-    """Before the first iteration, after an import that failed and that nothing else calls an end: some programs print
-    that flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two."""
+# After the first fatal line: the other ranks' lines show which one was the cause. What another host wrote is seen after
+# 3 s (acregmin of an NFS client) and a look every half second; with 5 s no cause of 106 logs was truer.
+_WAIT = 4.0
+# What may have been caught is reported after the time in which so many iterations are logged: the rest of the one that
+# failed, and the whole of it again.
+_CAUGHT_ITERATIONS = 2.0
+_CAUGHT_MAXIMUM = 300.0  # However slow the iterations are: then the hang would be reported too.
+# Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
+# imports and prints within seconds.
+_STARTING = 30.0
+# Where all that the log tells is that a step of one task failed: such steps prepare jobs, too, that go on with the
+# training, whose first word takes minutes.
+_STEP_BEFORE = 600.0
+# Before the first iteration, after an import that failed and that nothing else calls an end: some programs print that
+# flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two.
+_FAILED_IMPORT = 120.0
 
 
 def ended_by(launch: Launch) -> Evidence | None:
@@ -70,23 +56,21 @@ def ended_by(launch: Launch) -> Evidence | None:
     return launch.failure if launch.phase == "crashed" else None
 
 
-def due(state: RunState, settings: CrashSettings) -> float | None:
+def due(state: RunState) -> float | None:
     """When the cause is believed; None where nothing has failed."""
     found, failure = state.launch.ending, ended_by(state.launch)
     at = found.since
     if failure is None or at is None:
         return None
     if state.launch.foreign:
-        return at + settings.step_before
+        return at + _STEP_BEFORE
     if found.certain:
         proved = found.certain_at or at
-        return at + settings.wait if proved <= at else max(at + settings.wait, proved + _PROVED)
-    least = settings.wait
+        return at + _WAIT if proved <= at else max(at + _WAIT, proved + _PROVED)
+    least = _WAIT
     if failure.failure == "python_exception" and not state.launch.iterations:
-        least = settings.failed_import if failure.optional else settings.starting
-    return max(at, found.passed_at or at) + max(
-        least, min(settings.caught_maximum, settings.caught_iterations * _expected(state))
-    )
+        least = _FAILED_IMPORT if failure.optional else _STARTING
+    return max(at, found.passed_at or at) + max(least, min(_CAUGHT_MAXIMUM, _CAUGHT_ITERATIONS * _expected(state)))
 
 
 def _expected(state: RunState) -> float:
@@ -98,43 +82,50 @@ def _expected(state: RunState) -> float:
     return max(expected, longest or 0.0)
 
 
-def deadlines(state: RunState, settings: CrashSettings) -> tuple[float | None]:
-    """When the cause is believed."""
-    failed = state.launch.ending.job_failed_at
-    return (due(state, settings) if failed is None else failed + _PROVED,)
+class Crash(Rule):
+    """It remembers what was told already."""
+
+    name = "crash"
+    is_timed = True
+
+    told: int = -1
+    """The number of the last attempt whose end was told."""
+
+    def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
+        """Firing once the cause is known, until another attempt begins; the end of one that was replaced before it
+        could be told is told then.
+        """
+        launch = state.launch
+        failure, at, job_failed = ended_by(launch), due(state), launch.ending.job_failed_at
+        if not state.live:
+            return CLEAR
+        if job_failed is not None and launch.phase == "finished":
+            return _after_the_end(state, job_failed, next_check=_ahead(job_failed + _PROVED, now))
+        if (end := self._untold(state)) is not None:
+            return _replaced(end)
+        if failure is None:
+            return CLEAR
+        if at is not None and now < at:
+            return Finding("unknown", next_check=at)
+        severity = _severity(failure.failure, done=launch.ending.done_at is not None)
+        since = launch.ending.since  # a better cause that is found later is not another crash
+        summary, evidence = _summary(state, failure), _evidence(state, failure)
+        return Finding("firing", severity, summary, evidence, onset=launch.latest.iteration, since=since)
+
+    def note(self, state: RunState, found: Finding) -> None:
+        """What was found is told now."""
+        if found.state == "firing":
+            self.told = found.facts.get("attempt", state.launch.number)
+
+    def _untold(self, state: RunState) -> AttemptEnd | None:
+        """The end of the launch before this one, where it died while it was watched and nobody was told."""
+        end = state.ends[-1] if state.ends else None
+        if end is None or not (end.crashed and end.watched) or end.number <= self.told:
+            return None
+        return end if end.number == state.launch.number - 1 else None
 
 
-def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
-    """Firing once the cause is known, until another launch begins: one that begins sooner is no reason for silence."""
-    launch = state.launch
-    failure, at = ended_by(launch), due(state, settings)
-    if not state.live:
-        return CLEAR
-    if launch.ending.job_failed_at is not None and launch.phase == "finished":
-        return _after_the_end(state, launch.ending.job_failed_at)
-    if (end := _untold(state, memory)) is not None:
-        memory.told = end.number
-        return _replaced(end)
-    if failure is None:
-        return CLEAR
-    if at is not None and now < at:
-        return UNKNOWN
-    memory.told = launch.number
-    severity = _severity(failure.failure, done=launch.ending.done_at is not None)
-    since = launch.ending.since  # a better cause that is found later is not another crash
-    summary, evidence = _summary(state, failure), _evidence(state, failure)
-    return Verdict("firing", severity, summary, evidence, onset=launch.latest.iteration, since=since)
-
-
-def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
-    """The end of the launch before this one, where it died while it was watched and nobody was told."""
-    end = state.ends[-1] if state.ends else None
-    if end is None or not (end.crashed and end.watched) or end.number <= memory.told:
-        return None
-    return end if end.number == state.launch.number - 1 else None
-
-
-def _replaced(end: AttemptEnd) -> Verdict:
+def _replaced(end: AttemptEnd) -> Finding:
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
     summary = (
         f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next launch has "
@@ -148,16 +139,20 @@ def _replaced(end: AttemptEnd) -> Verdict:
         "nodes": end.nodes if end.culprit else [],
     }
     severity = _severity(end.failure, done=False)
-    return Verdict("firing", severity, summary, evidence, onset=end.last_iteration, since=end.at)
+    return Finding("firing", severity, summary, evidence, onset=end.last_iteration, since=end.at)
 
 
-def _after_the_end(state: RunState, at: float) -> Verdict:
+def _after_the_end(state: RunState, at: float, next_check: float | None) -> Finding:
     """The training was done; the job it ran in was not."""
     iteration, failure = state.launch.latest.iteration, state.launch.failure
     message = failure.message[:200] if failure else "its exit code says so"
     summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
     evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
-    return Verdict("firing", "warning", summary, evidence, onset=iteration, since=at)
+    return Finding("firing", "warning", summary, evidence, onset=iteration, since=at, next_check=next_check)
+
+
+def _ahead(instant: float, now: float) -> float | None:
+    return instant if instant > now else None
 
 
 def _severity(failure: str, *, done: bool) -> Severity:
@@ -206,6 +201,3 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
         **job_evidence(state),
     }
     return stated(fields)
-
-
-DETECTOR = Detector(CrashSettings, check, memory=CrashMemory, deadlines=deadlines)

@@ -6,54 +6,51 @@ tr1, a 13B before BLOOM, got the node with the ECC error again in its next job a
 
 from operator import attrgetter
 
-from msgspec import Struct
-
-from megatron_monitor.detectors.base import CLEAR, Detector, Verdict
+from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.run.nodes import nodes_of, suspects
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import RunState
-from megatron_monitor.units import Seconds
+
+_CRASHES = 3  # Launches in a row that died without a new checkpoint; two may be chance.
+_CRASHES_SAME_NODE = 2  # Launches in a row that failed on the same named node: that is no chance.
+_WINDOW = 86400.0  # Between the first and the last: a crash a week is MTBF, not a loop.
 
 
-class CrashLoopSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
+class CrashLoop(Rule):
+    """It remembers nothing: the run has the ends of its attempts."""
 
-    crashes: int = 3
-    """Launches in a row that died without a new checkpoint; two may be chance."""
-    crashes_same_node: int = 2
-    """Launches in a row that failed on the same named node: that is no chance."""
-    window: Seconds = 86400.0
-    """Between the first and the last: a crash a week is MTBF, not a loop."""
+    name = "crash_loop"
 
-
-def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettings) -> Verdict:
-    """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
-    launch = state.launch
-    if not state.live or launch.phase == "finished":
-        return CLEAR
-    ends = list(state.ends)
-    if launch.phase == "crashed" and launch.failure is not None and not launch.doubtful:
-        ends.append(_present(state))
-    elif _got_further(state):
-        return CLEAR
-    row = _row(ends, settings)
-    if len(row) < min(settings.crashes, settings.crashes_same_node):
-        return CLEAR
-    last = row[-settings.crashes_same_node :]
-    common = sorted(set(last[0].nodes).intersection(*map(attrgetter("nodes"), last)))
-    # the nodes are those that failed, not all that took part
-    named = common if len(common) <= 8 and all(end.culprit for end in last) else []
-    if len(row) < settings.crashes and not named:
-        return CLEAR
-    evidence = {
-        "crashes": len(row),
-        "failures": list(map(attrgetter("failure"), row)),
-        "messages": list(map(attrgetter("message"), row)),
-        "common_nodes": named,
-        "nodes": named,
-        "iterations": list(map(attrgetter("iterations"), row)),
-    }
-    return Verdict("firing", "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at)
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
+        launch = state.launch
+        if not state.live or launch.phase == "finished":
+            return CLEAR
+        ends = list(state.ends)
+        if launch.phase == "crashed" and launch.failure is not None and not launch.doubtful:
+            ends.append(_present(state))
+        elif _got_further(state):
+            return CLEAR
+        row = _row(ends)
+        if len(row) < min(_CRASHES, _CRASHES_SAME_NODE):
+            return CLEAR
+        last = row[-_CRASHES_SAME_NODE:]
+        common = sorted(set(last[0].nodes).intersection(*map(attrgetter("nodes"), last)))
+        # the nodes are those that failed, not all that took part
+        named = common if len(common) <= 8 and all(end.culprit for end in last) else []
+        if len(row) < _CRASHES and not named:
+            return CLEAR
+        evidence = {
+            "crashes": len(row),
+            "failures": list(map(attrgetter("failure"), row)),
+            "messages": list(map(attrgetter("message"), row)),
+            "common_nodes": named,
+            "nodes": named,
+            "iterations": list(map(attrgetter("iterations"), row)),
+        }
+        return Finding(
+            "firing", "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at
+        )
 
 
 def _summary(row: list[AttemptEnd], named: list[str]) -> str:
@@ -79,11 +76,11 @@ def _present(state: RunState) -> AttemptEnd:
     )  # fmt: skip
 
 
-def _row(ends: list[AttemptEnd], settings: CrashLoopSettings) -> list[AttemptEnd]:
+def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:
     """The last launches that died one after the other with the same last checkpoint, within the window."""
     row: list[AttemptEnd] = []
     for end in reversed(ends):
-        if end.planned or (row and (end.checkpoint != row[-1].checkpoint or row[0].at - end.at > settings.window)):
+        if end.planned or (row and (end.checkpoint != row[-1].checkpoint or row[0].at - end.at > _WINDOW)):
             break
         row.append(end)
     return row[::-1]
@@ -97,6 +94,3 @@ def _got_further(state: RunState) -> bool:
     reached = max((end.last_iteration or 0) for end in state.ends[-3:])
     saved = state.past.checkpoints.last_iteration != last.checkpoint
     return saved or (state.launch.last_iteration or 0) > reached
-
-
-DETECTOR = Detector(CrashLoopSettings, check)

@@ -10,12 +10,20 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from megatron_monitor.detectors.base import Detector, Severity, Verdict, advice, percent, rollback, unless_standing
-from megatron_monitor.detectors.loss_spike.memory import is_news
+from megatron_monitor.detectors.base import (
+    Finding,
+    Rule,
+    RuleSettings,
+    Severity,
+    advice,
+    percent,
+    rollback,
+    unless_standing,
+)
+from megatron_monitor.detectors.loss_spike import is_news
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high, spread
-from megatron_monitor.units import Factor, Ratio
 
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
@@ -25,19 +33,11 @@ _MOST_ALIKE = 0.8  # correlation of neighbours: more of it in 25 lines is the co
 _LEARNED = 8  # blocks before anything is judged
 
 
-class DivergenceSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    rise: Ratio = 0.03
-    """Least rise over the lowest block: below it lie changes of the data that every long run has."""
-    spreads: Factor = 6.0
-    """Times the noise of the run's own blocks: at 2 % noise the median of 25 lines is good to 1 %."""
-    block: int = 25
-    """Lines in a block: three of them are the time to detect, and fewer make the median too noisy."""
-    blocks: int = 40
-    """Blocks in which the lowest is looked for: a thousand lines, so that a slow rise adds up."""
-    critical: Ratio = 0.1
-    """A rise of this much does not come back by itself in any run on record."""
+_RISE = 0.03  # Least rise over the lowest block: below it lie changes of the data that every long run has.
+_SPREADS = 6.0  # Times the noise of the run's own blocks: at 2 % noise the median of 25 lines is good to 1 %.
+_BLOCK = 25  # Lines in a block: three of them are the time to detect, and fewer make the median too noisy.
+_BLOCKS = 40  # Blocks in which the lowest is looked for: a thousand lines, so that a slow rise adds up.
+_CRITICAL = 0.1  # A rise of this much does not come back by itself in any run on record.
 
 
 class Rise(Struct):
@@ -49,76 +49,6 @@ class Rise(Struct):
     bar: float
     samples_before: int | None = None
     checkpoint: int | None = None
-
-
-class Memory(Struct):
-    """The block that is being filled, and the medians of those that are full."""
-
-    attempt: int = 0
-    current: list[float] = field(default_factory=list)
-    blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
-    """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
-    noises: list[float] = field(default_factory=list)
-    """How far the noise from line to line moves the median of a block, one a block, the last ones."""
-    seen: tuple[int, float] | None = None
-    rise: Rise | None = None
-
-
-def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: DivergenceSettings) -> bool:
-    """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print the same one."""
-    lines, changed, infinite = state.launch.whole_lines, False, math.inf
-    current, size = memory.current, settings.block
-    for step in steps:
-        loss = step.loss
-        if not (step.counted if lines else is_news(memory, step)):
-            continue
-        if memory.attempt != state.launch.number:
-            # what the new launch computes again is forgotten; the block that was being filled was of the old one
-            changed = changed or memory.rise is not None
-            memory.attempt, memory.current, memory.rise = state.launch.number, [], None
-            memory.blocks = [block for block in memory.blocks if block[0] < step.iteration]
-            current = memory.current
-        if loss is None or not 0 < loss < infinite:
-            continue
-        current.append(loss)
-        if len(current) >= size:
-            level = math.log(median_high(current))
-            memory.noises = [*memory.noises[1 - settings.blocks :], _line_noise(current)]
-            current.clear()
-            memory.blocks.append((step.iteration, level, step.samples, state.past.checkpoints.last_iteration))
-            del memory.blocks[: -settings.blocks]
-            changed |= _judge(memory, step.at, settings)
-    return changed
-
-
-def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
-    """A block is full. Whether that changes anything."""
-    levels = [block[1] for block in memory.blocks]
-    if memory.rise is not None:
-        risen = levels[-1] - memory.rise.base
-        if risen <= memory.rise.bar / 2:
-            memory.rise = None
-        elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
-            memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
-        return True
-    if len(levels) < _LEARNED or levels[-1] <= levels[-2]:
-        return False
-    changes = _differences(levels)
-    rises = changes[-_RISES:]
-    if min(rises) <= _STEADY * max(rises):
-        return False  # falls among them, or a single step: other data has another level
-    # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
-    # A few blocks may happen to lie close together: what their lines differ by tells it better.
-    noise = max(spread(_differences(changes)) / math.sqrt(6), median_high(memory.noises or [0.0]))
-    bar = max(math.log1p(settings.rise), settings.spreads * noise)
-    lowest = min(range(len(levels)), key=levels.__getitem__)
-    largest = max(changes[lowest:], default=0.0)
-    step = largest if largest > _STEP_NOISE * noise else 0.0  # other data has another level
-    if levels[-1] - levels[lowest] - step < bar:
-        return False
-    onset, base, samples, checkpoint = memory.blocks[lowest]
-    memory.rise = Rise(onset, at, base, bar, samples, checkpoint)
-    return True
 
 
 def _line_noise(losses: list[float]) -> float:
@@ -140,28 +70,96 @@ def _differences(values: list[float]) -> list[float]:
     return [later - earlier for later, earlier in zip(values[1:], values, strict=False)]
 
 
-def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSettings) -> Verdict:
-    """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
-    rise = memory.rise
-    if verdict := unless_standing(state, memory.attempt, found=rise is not None):
-        return verdict
-    assert rise is not None
-    level = memory.blocks[-1][1]
-    facts = rollback(state.launch, rise.onset, rise.samples_before, rise.checkpoint)
-    risen = level - rise.base
-    severity: Severity = "critical" if risen > math.log1p(settings.critical) else "warning"
-    summary = (
-        f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
-        f"{math.exp(rise.base):.4g} ({percent(risen)}); {advice(facts)}"
-    )
-    evidence = {
-        "median_lm_loss": float(f"{math.exp(level):.6g}"),
-        "lowest_median_lm_loss": float(f"{math.exp(rise.base):.6g}"),
-        "rise_ratio": round(math.expm1(risen), 4),
-        "threshold_ratio": round(math.expm1(rise.bar), 4),
-        **facts,
-    }
-    return Verdict("firing", severity, summary, evidence, onset=rise.onset, since=rise.since)
+class Divergence(Rule):
+    """The block that is being filled, and the medians of those that are full."""
 
+    name = "divergence"
+    inhibited_by = ("nan_loss",)
+    is_level = True
 
-DETECTOR = Detector(DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), level=True)
+    attempt: int = 0
+    current: list[float] = field(default_factory=list)
+    blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
+    """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
+    noises: list[float] = field(default_factory=list)
+    """How far the noise from line to line moves the median of a block, one a block, the last ones."""
+    seen: tuple[int, float] | None = None
+    rise: Rise | None = None
+
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print one."""
+        lines, changed, infinite = state.launch.whole_lines, False, math.inf
+        current, size = self.current, _BLOCK
+        for step in steps:
+            loss = step.loss
+            if not (step.counted if lines else is_news(self, step)):
+                continue
+            if self.attempt != state.launch.number:
+                # what the new launch computes again is forgotten; the block that was being filled was of the old one
+                changed = changed or self.rise is not None
+                self.attempt, self.current, self.rise = state.launch.number, [], None
+                self.blocks = [block for block in self.blocks if block[0] < step.iteration]
+                current = self.current
+            if loss is None or not 0 < loss < infinite:
+                continue
+            current.append(loss)
+            if len(current) >= size:
+                level = math.log(median_high(current))
+                self.noises = [*self.noises[1 - _BLOCKS :], _line_noise(current)]
+                current.clear()
+                self.blocks.append((step.iteration, level, step.samples, state.past.checkpoints.last_iteration))
+                del self.blocks[:-_BLOCKS]
+                changed |= self._judge(step.at)
+        return changed
+
+    def _judge(self, at: float) -> bool:
+        """A block is full. Whether that changes anything."""
+        levels = [block[1] for block in self.blocks]
+        if self.rise is not None:
+            risen = levels[-1] - self.rise.base
+            if risen <= self.rise.bar / 2:
+                self.rise = None
+            elif risen < math.log1p(_CRITICAL) and min(levels) > self.rise.base:
+                self.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
+            return True
+        if len(levels) < _LEARNED or levels[-1] <= levels[-2]:
+            return False
+        changes = _differences(levels)
+        rises = changes[-_RISES:]
+        if min(rises) <= _STEADY * max(rises):
+            return False  # falls among them, or a single step: other data has another level
+        # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
+        # A few blocks may happen to lie close together: what their lines differ by tells it better.
+        noise = max(spread(_differences(changes)) / math.sqrt(6), median_high(self.noises or [0.0]))
+        bar = max(math.log1p(_RISE), _SPREADS * noise)
+        lowest = min(range(len(levels)), key=levels.__getitem__)
+        largest = max(changes[lowest:], default=0.0)
+        step = largest if largest > _STEP_NOISE * noise else 0.0  # other data has another level
+        if levels[-1] - levels[lowest] - step < bar:
+            return False
+        onset, base, samples, checkpoint = self.blocks[lowest]
+        self.rise = Rise(onset, at, base, bar, samples, checkpoint)
+        return True
+
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
+        rise = self.rise
+        if verdict := unless_standing(state, self.attempt, found=rise is not None):
+            return verdict
+        assert rise is not None
+        level = self.blocks[-1][1]
+        facts = rollback(state.launch, rise.onset, rise.samples_before, rise.checkpoint)
+        risen = level - rise.base
+        severity: Severity = "critical" if risen > math.log1p(_CRITICAL) else "warning"
+        summary = (
+            f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
+            f"{math.exp(rise.base):.4g} ({percent(risen)}); {advice(facts)}"
+        )
+        evidence = {
+            "median_lm_loss": float(f"{math.exp(level):.6g}"),
+            "lowest_median_lm_loss": float(f"{math.exp(rise.base):.6g}"),
+            "rise_ratio": round(math.expm1(risen), 4),
+            "threshold_ratio": round(math.expm1(rise.bar), 4),
+            **facts,
+        }
+        return Finding("firing", severity, summary, evidence, onset=rise.onset, since=rise.since)

@@ -6,36 +6,33 @@ is nothing to set: where an attempt that seemed replaced goes on, two write (mon
 
 from collections.abc import Sequence
 
-from megatron_monitor.detectors.base import Detector, NoSettings, OfLaunch, Verdict, unless_standing
+from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, unless_standing
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 
-class Memory(OfLaunch):
+class MixedLog(AttemptRule):
     """What was found before."""
+
+    name = "mixed_log"
 
     mixed: bool = False
     beside: str = ""
 
+    def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """Whether it begins, or what Slurm says of a second job has changed."""
+        found = state.launch.mixed, state.beside
+        if found == (self.mixed, self.beside):
+            return False
+        self.mixed, self.beside = found
+        return True
 
-def update(state: RunState, memory: Memory, _steps: Sequence[Step], _settings: NoSettings) -> bool:
-    """Whether it begins, or what Slurm says of a second job has changed."""
-    found = state.launch.mixed, state.beside
-    if found == (memory.mixed, memory.beside):
-        return False
-    memory.mixed, memory.beside = found
-    return True
-
-
-def check(state: RunState, memory: Memory, _now: float, _settings: NoSettings) -> Verdict:
-    """Fires until the attempt is replaced, or the second job has ended."""
-    launch = state.launch
-    if verdict := unless_standing(state, memory.attempt, found=launch.mixed or bool(state.beside)):
-        return verdict
-    jobs = [state.job.id, state.beside] if state.beside and state.job is not None else []
-    named = f"jobs {jobs[0]} and {jobs[1]} both run and" if jobs else "two trainings"
-    summary = f"{named} write into one log: the training that is ahead is followed, the other is not"
-    return Verdict("firing", "warning", summary, {"jobs": jobs} if jobs else {}, onset=launch.latest.iteration)
-
-
-DETECTOR = Detector(NoSettings, check, Memory, update)
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """Fires until the attempt is replaced, or the second job has ended."""
+        launch = state.launch
+        if verdict := unless_standing(state, self.attempt, found=launch.mixed or bool(state.beside)):
+            return verdict
+        jobs = [state.job.id, state.beside] if state.beside and state.job is not None else []
+        named = f"jobs {jobs[0]} and {jobs[1]} both run and" if jobs else "two trainings"
+        summary = f"{named} write into one log: the training that is ahead is followed, the other is not"
+        return Finding("firing", "warning", summary, {"jobs": jobs} if jobs else {}, onset=launch.latest.iteration)

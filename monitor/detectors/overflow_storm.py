@@ -9,15 +9,14 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from msgspec import Struct, field
+from msgspec import field
 
-from megatron_monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, stated, unless_standing
+from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
 from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.run.records import plus
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import ScaleSearch
-from megatron_monitor.units import Ratio
 
 _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
@@ -26,22 +25,32 @@ _MOST_EQUAL = 0.6  # share of such steps that is believed at most: of a norm of 
 _BY_CHANCE = 1e-5  # so seldom may chance alone make such a row
 
 
-class OverflowStormSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    skipped: int = 3
-    """Within 10 iterations: hysteresis lets two meet in health, a third is a storm."""
-    share: Ratio = 0.3
-    """More than this of the steps of a line that stands for several: a scaler that comes down twice after one bad batch
-    skips three of ten, and no line tells whether one after the other."""
-    critical: Ratio = 0.8
-    """Share of skipped steps from which on the run stands still."""
-    calm: int = 20
-    """Iterations without a skipped step that end the storm."""
+_SKIPPED = 3  # Within 10 iterations: hysteresis lets two meet in health, a third is a storm.
+# More than this of the steps of a line that stands for several: a scaler that comes down twice after one bad batch
+# skips three of ten, and no line tells whether one after the other.
+_SHARE = 0.3
+_CRITICAL = 0.8  # Share of skipped steps from which on the run stands still.
+_CALM = 20  # Iterations without a skipped step that end the storm.
 
 
-class Memory(OfLaunch):
+def _chance_row(norm: float) -> int:
+    """How many repeats of a norm chance does not explain: 4 of 0.139, which is 139 units of its last digit, 11 of
+    0.016.
+    """
+    units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
+    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
+
+
+def _most(engines: list[int]) -> int:
+    return max((engines.count(engine) for engine in set(engines)), default=0)
+
+
+class OverflowStorm(AttemptRule):
     """Skipped steps of the last iterations."""
+
+    name = "overflow_storm"
+    listens = (OverflowSkipped,)
+    is_level = True
 
     search: ScaleSearch = field(default_factory=ScaleSearch)
     overflows: list[tuple[int, int]] = field(default_factory=list)
@@ -65,165 +74,141 @@ class Memory(OfLaunch):
     since: float = 0.0
     worst: float = 0.0
     last_bad: int = 0
-    HANDED_ON = ("skipped",)
+    handed_on = ("skipped",)
     """The step that brings the new launch may have told of some."""
 
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """See each step: skipped ones, and its grad norm."""
+        launch = state.launch
+        lines, first, changed = launch.whole_lines, launch.first_iteration, False
+        for step in steps:
+            if step.new_skipped:
+                self.skipped = plus(self.skipped, step.new_skipped)
+            if not step.counted:
+                continue
+            scale, skipped = step.loss_scale, self.skipped
+            if (scale is None or scale <= 1.0) and not (skipped or self.firing or self.overflow_since_line):
+                continue  # without a loss scale no step is skipped
+            self.skipped = 0
+            fell = self.scale is not None and scale is not None and scale < self.scale
+            self.scale = scale
+            explained = fell or self.overflow_since_line
+            self.overflow_since_line = False
+            bad = skipped > 0 or explained
+            repeated = lines and self._norm(step.grad_norm, explained)
+            searching = self.search.going_on(step.finished, first == step.iteration, bad)
+            if (bad or repeated or self.firing) and self._seen(step.iteration, skipped, fell or repeated, searching):
+                changed |= self._weigh(state, step.at, step.iteration, step.interval)
+        return changed
 
-def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: OverflowStormSettings) -> bool:
-    """See each step: skipped ones, and its grad norm."""
-    launch = state.launch
-    lines, first, changed = launch.whole_lines, launch.first_iteration, False
-    for step in steps:
-        if step.new_skipped:
-            memory.skipped = plus(memory.skipped, step.new_skipped)
-        if not step.counted:
-            continue
-        scale, skipped = step.loss_scale, memory.skipped
-        if (scale is None or scale <= 1.0) and not (skipped or memory.firing or memory.overflow_since_line):
-            continue  # without a loss scale no step is skipped
-        memory.skipped = 0
-        fell = memory.scale is not None and scale is not None and scale < memory.scale
-        memory.scale = scale
-        explained = fell or memory.overflow_since_line
-        memory.overflow_since_line = False
-        bad = skipped > 0 or explained
-        repeated = lines and _norm(memory, step.grad_norm, explained)
-        searching = memory.search.going_on(step.finished, first == step.iteration, bad)
-        if (bad or repeated or memory.firing) and _seen(memory, step.iteration, skipped, fell or repeated, searching):
-            changed |= _weigh(state, memory, step.at, step.iteration, step.interval, settings)
-    return changed
+    def _seen(self, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
+        """A step with a sign of trouble, or within a storm. Whether it counts: a search of the scale must skip."""
+        if skipped > 0:
+            self.skips.append((iteration, skipped))
+        if skipped > 0 or bad:
+            self.last_bad = iteration
+        if searching:
+            self.overflows, self.skips = [], []
+        return not searching
 
+    def on_event(self, state: RunState, _event: OverflowSkipped, _settings: RuleSettings) -> bool:
+        """See each overflow when it is reported."""
+        launch = state.launch
+        engine = launch.overflows.news
+        self.overflow_since_line = True
+        if engine is None:
+            return False  # another rank's copy
+        iteration = launch.latest.iteration or 0
+        self.last_bad = iteration
+        if self.search.going_on(launch.iterations, launch.first_iteration == launch.last_iteration, True):
+            return False
+        self.overflows.append((iteration, engine))
+        at = launch.watch.at if launch.watch.at is not None else state.updated_at
+        return self._weigh(state, at, iteration, launch.log_interval or 1)
 
-def _seen(memory: Memory, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
-    """A step with a sign of trouble, or within a storm. Whether it counts: a search of the scale skips as it must."""
-    if skipped > 0:
-        memory.skips.append((iteration, skipped))
-    if skipped > 0 or bad:
-        memory.last_bad = iteration
-    if searching:
-        memory.overflows, memory.skips = [], []
-    return not searching
+    def _norm(self, norm: float | None, explained: bool) -> bool:
+        """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
 
-
-def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
-    """See each overflow when it is reported."""
-    launch = state.launch
-    engine = launch.overflows.news
-    memory.overflow_since_line = True
-    if engine is None:
-        return False  # another rank's copy
-    iteration = launch.latest.iteration or 0
-    memory.last_bad = iteration
-    if memory.search.going_on(launch.iterations, launch.first_iteration == launch.last_iteration, True):
-        return False
-    memory.overflows.append((iteration, engine))
-    at = launch.watch.at if launch.watch.at is not None else state.updated_at
-    return _weigh(state, memory, at, iteration, launch.log_interval or 1, settings)
-
-
-def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
-    """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
-
-    `explained`: the scale fell or an overflow was reported, so that a repeat is what a skipped step prints.
-    """
-    if norm is None or not norm > 0:
-        memory.repeats = 0
-        memory.norm = None
-        return False
-    if norm != memory.norm:
-        memory.varied = memory.varied or memory.norm is not None
-        memory.norm, memory.repeats, memory.frozen = norm, 0, False
-        return False
-    if not memory.varied or memory.scale is None or memory.scale <= 1.0:
-        return False  # a constant is not computed; without a loss scale no step is skipped
-    memory.repeats += 1
-    # Each skipped step repeats it. An explained one is health up to twice; an unexplained one, printed to seven
-    # digits, cannot be chance.
-    needed = 3 if explained else 1 if norm >= _DIGITS else max(3, _chance_row(norm))
-    memory.frozen = memory.frozen or memory.repeats >= needed
-    return True
-
-
-def _chance_row(norm: float) -> int:
-    """How many repeats of a norm chance does not explain: 4 of 0.139, which is 139 units of its last digit, 11 of
-    0.016.
-    """
-    units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
-    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
-
-
-def _reported(launch: Launch, memory: Memory) -> int:
-    """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
-    counters of the engines admit where those print any.
-    """
-    until = launch.overflows.counted_until
-    open_lines = _most([engine for after, engine in memory.overflows if after >= until])
-    closed = [item for item in memory.overflows if item[0] < until]
-    if not closed:
-        return open_lines
-    told = sum(skipped for step, skipped in launch.overflows.counted if step > closed[0][0])
-    return min(_most([engine for _, engine in closed]), told) + open_lines
-
-
-def _most(engines: list[int]) -> int:
-    return max((engines.count(engine) for engine in set(engines)), default=0)
-
-
-def _weigh(
-    state: RunState, memory: Memory, at: float, iteration: int, every: int, settings: OverflowStormSettings
-) -> bool:
-    """Count the witnesses of the last iterations. Whether the verdict may have changed."""
-    span = max(_SPAN, every)
-    memory.overflows = [item for item in memory.overflows if item[0] > iteration - span]
-    memory.skips = [item for item in memory.skips if item[0] > iteration - span]
-    memory.reported = reported = _reported(state.launch, memory)
-    counted = sum(skipped for _, skipped in memory.skips)
-    needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
-    most = max(reported, counted)
-    if most >= needed or memory.frozen:
-        memory.worst = max(memory.worst, most / span, memory.frozen * memory.repeats / span)
-        named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
-        memory.witness = named if most >= needed else "frozen grad norm"
-        if not memory.firing:
-            memory.firing, memory.since = True, at
-            memory.onset = min(after for after, _ in (*memory.overflows, *memory.skips, (iteration, 0)))
+        `explained`: the scale fell or an overflow was reported, so that a repeat is what a skipped step prints.
+        """
+        if norm is None or not norm > 0:
+            self.repeats = 0
+            self.norm = None
+            return False
+        if norm != self.norm:
+            self.varied = self.varied or self.norm is not None
+            self.norm, self.repeats, self.frozen = norm, 0, False
+            return False
+        if not self.varied or self.scale is None or self.scale <= 1.0:
+            return False  # a constant is not computed; without a loss scale no step is skipped
+        self.repeats += 1
+        # Each skipped step repeats it. An explained one is health up to twice; an unexplained one, printed to seven
+        # digits, cannot be chance.
+        needed = 3 if explained else 1 if norm >= _DIGITS else max(3, _chance_row(norm))
+        self.frozen = self.frozen or self.repeats >= needed
         return True
-    over = memory.firing and iteration - memory.last_bad >= settings.calm
-    if over:
-        memory.firing, memory.worst = False, 0.0
-    return over
 
+    def _reported(self, launch: Launch) -> int:
+        """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
+        counters of the engines admit where those print any.
+        """
+        until = launch.overflows.counted_until
+        open_lines = _most([engine for after, engine in self.overflows if after >= until])
+        closed = [item for item in self.overflows if item[0] < until]
+        if not closed:
+            return open_lines
+        told = sum(skipped for step, skipped in launch.overflows.counted if step > closed[0][0])
+        return min(_most([engine for _, engine in closed]), told) + open_lines
 
-def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
-    """A warning from the third skipped step, critical when hardly any step succeeds."""
-    launch = state.launch
-    if verdict := unless_standing(state, memory.attempt, found=memory.firing):
-        return verdict
-    reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
-    span = max(_SPAN, launch.log_interval or 1)
-    scale = launch.latest.loss_scale
-    if memory.witness == "frozen grad norm":
-        figure = f"grad norm {memory.norm} repeated bit for bit on {memory.repeats + 1} lines, steps are being skipped"
-    else:
-        figure = f"{max(reported, counted)} of the last {span} steps skipped, normal is 2 at most"
-    evidence = {
-        "witness": memory.witness,
-        "overflow_lines": reported,
-        "skipped_iterations": counted,
-        "repeated_grad_norms": memory.repeats,
-        "worst_share": round(min(1.0, memory.worst), 3),
-        "overflows_total": state.overflows_total,
-        "loss_scale": scale,
-        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
-    }
-    if scale is not None:
-        figure += f", loss scale {scale:.6g}"
-    summary = (
-        f"overflow storm since iteration {memory.onset}: {figure}; if it goes on, go back to a checkpoint from before "
-        "and skip the data or lower the learning rate"
-    )
-    severity: Severity = "critical" if memory.worst >= settings.critical else "warning"
-    return Verdict("firing", severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
+    def _weigh(self, state: RunState, at: float, iteration: int, every: int) -> bool:
+        """Count the witnesses of the last iterations. Whether the verdict may have changed."""
+        span = max(_SPAN, every)
+        self.overflows = [item for item in self.overflows if item[0] > iteration - span]
+        self.skips = [item for item in self.skips if item[0] > iteration - span]
+        self.reported = reported = self._reported(state.launch)
+        counted = sum(skipped for _, skipped in self.skips)
+        needed = _SKIPPED if every == 1 else max(_SKIPPED, _SHARE * every + 1)
+        most = max(reported, counted)
+        if most >= needed or self.frozen:
+            self.worst = max(self.worst, most / span, self.frozen * self.repeats / span)
+            named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
+            self.witness = named if most >= needed else "frozen grad norm"
+            if not self.firing:
+                self.firing, self.since = True, at
+                self.onset = min(after for after, _ in (*self.overflows, *self.skips, (iteration, 0)))
+            return True
+        over = self.firing and iteration - self.last_bad >= _CALM
+        if over:
+            self.firing, self.worst = False, 0.0
+        return over
 
-
-DETECTOR = Detector(OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), level=True)
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """A warning from the third skipped step, critical when hardly any step succeeds."""
+        launch = state.launch
+        if verdict := unless_standing(state, self.attempt, found=self.firing):
+            return verdict
+        reported, counted = self.reported, sum(skipped for _, skipped in self.skips)
+        span = max(_SPAN, launch.log_interval or 1)
+        scale = launch.latest.loss_scale
+        if self.witness == "frozen grad norm":
+            figure = f"grad norm {self.norm} repeated bit for bit on {self.repeats + 1} lines, steps are being skipped"
+        else:
+            figure = f"{max(reported, counted)} of the last {span} steps skipped, normal is 2 at most"
+        evidence = {
+            "witness": self.witness,
+            "overflow_lines": reported,
+            "skipped_iterations": counted,
+            "repeated_grad_norms": self.repeats,
+            "worst_share": round(min(1.0, self.worst), 3),
+            "overflows_total": state.overflows_total,
+            "loss_scale": scale,
+            "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+        }
+        if scale is not None:
+            figure += f", loss scale {scale:.6g}"
+        summary = (
+            f"overflow storm since iteration {self.onset}: {figure}; if it goes on, go back to a checkpoint from "
+            "before and skip the data or lower the learning rate"
+        )
+        severity: Severity = "critical" if self.worst >= _CRITICAL else "warning"
+        return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)

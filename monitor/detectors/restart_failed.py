@@ -4,18 +4,20 @@ It stands until a launch begins: nothing else says that a run which nobody watch
 what a remediation did is known.
 """
 
-from megatron_monitor.detectors.base import CLEAR, Detector, NoSettings, Verdict
+from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.run.state import RunState
 
 
-def check(state: RunState, _memory: None, _now: float, _settings: NoSettings) -> Verdict:
-    """Fires while the core knows of a restart that brought no launch."""
-    found = state.unrestarted
-    if found is None:
-        return CLEAR
-    summary = f"remediation {found.remediation} was to restart job {found.job}, and no launch begins: {found.why}"
-    evidence = {"remediation": found.remediation, "slurm_job": found.job, "actions": found.actions}
-    return Verdict("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
+class RestartFailed(Rule):
+    """It remembers nothing."""
 
+    name = "restart_failed"
 
-DETECTOR = Detector(NoSettings, check)
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """Fires while the core knows of a restart that brought no launch."""
+        found = state.unrestarted
+        if found is None:
+            return CLEAR
+        summary = f"remediation {found.remediation} was to restart job {found.job}, and no launch begins: {found.why}"
+        evidence = {"remediation": found.remediation, "slurm_job": found.job, "actions": found.actions}
+        return Finding("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)

@@ -12,11 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from megatron_monitor.detectors.base import CLEAR, RANK, Detector, Severity, Verdict
+from megatron_monitor.detectors.base import CLEAR, RANK, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.parsers.events import IterationsSkipped, ProgramExited
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
-from megatron_monitor.units import Ratio, Seconds
 
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
 
@@ -77,15 +76,10 @@ class Past(Struct):
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
 
 
-class ResumeSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    learning_rate: Ratio = 0.05
-    """From what the schedule had at this iteration: a resumed schedule repeats its digits, a lost one is far off."""
-    samples: Ratio = 0.01
-    """Of the consumed samples, beyond two batches: counters are exact, a log may lack a line."""
-    stands: Seconds = 6 * 3600.0
-    """How long it is shown: what nobody mended in six hours was meant."""
+# From what the schedule had at this iteration: a resumed schedule repeats its digits, a lost one is far off.
+_LEARNING_RATE = 0.05
+_SAMPLES = 0.01  # Of the consumed samples, beyond two batches: counters are exact, a log may lack a line.
+_STANDS = 6 * 3600.0  # How long it is shown: what nobody mended in six hours was meant.
 
 
 def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[str, Any]:
@@ -97,8 +91,49 @@ _IN_TIME = ("duration", "signal", "kill_switch")
 """Why a launch may end before its training does: its job's time is over, or somebody asked it to."""
 
 
-class Memory(Struct):
+def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
+    batch, before = step.batch_size, past.batches_at(step.iteration)
+    if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
+        return
+    text = f"batch size {batch} where it was {before[1]}"
+    yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
+
+
+def _samples(past: Past, step: Step) -> Iterator[dict[str, Any]]:
+    samples, found, before = step.samples, past.at("samples", step.iteration), past.batches_at(step.iteration)
+    if samples is None or found is None:
+        return
+    expected, _ = found
+    room = _SAMPLES * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
+    if abs(samples - expected) > room:
+        text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
+        yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
+
+
+def _rate(past: Past, step: Step, steps: int) -> Iterator[dict[str, Any]]:
+    expected, rate = past.at("rate", step.iteration), step.learning_rate
+    if expected is None or rate is None or expected[0] <= 0:
+        return
+    value, slope = expected
+    if abs(rate - value) > _LEARNING_RATE * value + _SLOPES * slope * steps:
+        text = f"learning rate {rate:.4g} where the schedule had {value:.4g} ({rate / value:.3g} x)"
+        yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
+
+
+def _ahead(past: Past, step: Step, jump: int) -> bool:
+    """A jump forward that the counter of samples does not show."""
+    samples, known, batch = step.samples, past.lines[-1].samples, step.batch_size
+    if samples is None or known is None or not batch:
+        return False
+    smallest = min(batch, past.lines[-1].batch or batch)
+    return samples - known < (1 - _SAMPLES) * smallest * jump - 2 * batch
+
+
+class ResumeDiscontinuity(Rule):
     """The run's past, and what the last restart showed."""
+
+    name = "resume_discontinuity"
+    listens = (IterationsSkipped, ProgramExited)
 
     past: Past = field(default_factory=Past)
     older: Past | None = None
@@ -121,167 +156,115 @@ class Memory(Struct):
     left_early: bool = False
     """The last launch ended as planned, before its last iteration: the next one is to go on."""
 
-
-def on_event(
-    state: RunState, memory: Memory, event: IterationsSkipped | ProgramExited, _settings: ResumeSettings
-) -> bool:
-    """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
-    if isinstance(event, ProgramExited):
-        memory.left_early = event.reason in _IN_TIME and not state.launch.training_done
-    else:
-        memory.skipped_to = max(event.last, memory.skipped_to or 0)
-    return False
-
-
-def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ResumeSettings) -> bool:
-    """Remember the lines; the first ones after a restart are compared."""
-    launch = state.launch
-    lines, attempt, changed = launch.whole_lines, launch.number, False
-    for step in steps:
-        rate, iteration = step.learning_rate, step.iteration
-        if rate is not None:
-            memory.rate = rate
-        if step.counted:
-            if memory.attempt != attempt:
-                changed |= _resumed(state, memory, step, settings)
-            elif memory.found:
-                changed |= _later(memory, step, rate if lines else memory.rate, settings)
-            if memory.schedule is None:
-                memory.schedule, memory.total = launch.topology.schedule, launch.train_iterations
-        if rate is not None and iteration and memory.rate_awaited and memory.attempt == attempt:
-            memory.rate_awaited = False
-            changed |= _first_rate(memory, step, settings)
-        if step.counted if lines else rate is not None and iteration:
-            memory.past.add(Line(iteration, rate, step.batch_size, step.samples))
-    return changed
-
-
-def _first_rate(memory: Memory, step: Step, settings: ResumeSettings) -> bool:
-    """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
-    past = memory.older or memory.past
-    jump = step.iteration - past.lines[-1].iteration if past.lines else 0
-    if not past.lines or jump > 2 * past.interval:
+    def on_event(self, state: RunState, event: IterationsSkipped | ProgramExited, _settings: RuleSettings) -> bool:
+        """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
+        if isinstance(event, ProgramExited):
+            self.left_early = event.reason in _IN_TIME and not state.launch.training_done
+        else:
+            self.skipped_to = max(event.last, self.skipped_to or 0)
         return False
-    found = list(_rate(past, step, max(past.interval, jump), settings))
-    if found:
-        _take(memory, step, found)
-        memory.older, memory.past = past, Past()
-    return bool(found)
 
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """Remember the lines; the first ones after a restart are compared."""
+        launch = state.launch
+        lines, attempt, changed = launch.whole_lines, launch.number, False
+        for step in steps:
+            rate, iteration = step.learning_rate, step.iteration
+            if rate is not None:
+                self.rate = rate
+            if step.counted:
+                if self.attempt != attempt:
+                    changed |= self._resumed(state, step)
+                elif self.found:
+                    changed |= self._later(step, rate if lines else self.rate)
+                if self.schedule is None:
+                    self.schedule, self.total = launch.topology.schedule, launch.train_iterations
+            if rate is not None and iteration and self.rate_awaited and self.attempt == attempt:
+                self.rate_awaited = False
+                changed |= self._first_rate(step)
+            if step.counted if lines else rate is not None and iteration:
+                self.past.add(Line(iteration, rate, step.batch_size, step.samples))
+        return changed
 
-def _later(memory: Memory, step: Step, rate: float | None, settings: ResumeSettings) -> bool:
-    """The second line may put the first right: one that was skipped prints an arbitrary rate. Old trouble ends."""
-    expected, memory.expected_rate = memory.expected_rate, None
-    if expected is not None and rate is not None and abs(rate - expected) <= 2 * settings.learning_rate * expected:
-        memory.found = [item for item in memory.found if item["what"] != "learning rate"]
+    def _first_rate(self, step: Step) -> bool:
+        """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
+        past = self.older or self.past
+        jump = step.iteration - past.lines[-1].iteration if past.lines else 0
+        if not past.lines or jump > 2 * past.interval:
+            return False
+        found = list(_rate(past, step, max(past.interval, jump)))
+        if found:
+            self._take(step, found)
+            self.older, self.past = past, Past()
+        return bool(found)
+
+    def _later(self, step: Step, rate: float | None) -> bool:
+        """The second line may put the first right: one that was skipped prints an arbitrary rate. Old trouble ends."""
+        expected, self.expected_rate = self.expected_rate, None
+        if expected is not None and rate is not None and abs(rate - expected) <= 2 * _LEARNING_RATE * expected:
+            self.found = [item for item in self.found if item["what"] != "learning rate"]
+            return True
+        if self.found_at is None or step.at - self.found_at < _STANDS:
+            return False
+        self.found = []  # `check` is silent from now on
         return True
-    if memory.found_at is None or step.at - memory.found_at < settings.stands:
-        return False
-    memory.found = []  # `check` is silent from now on
-    return True
 
+    def _resumed(self, state: RunState, step: Step) -> bool:
+        had = bool(self.found)
+        self.attempt, self.expected_rate = state.launch.number, None
+        pasts = [past for past in (self.past, self.older) if past is not None and past.lines]
+        compared = [(self._compare(state, past, step), past) for past in pasts]
+        found, past = min(compared, key=lambda pair: len(pair[0]), default=([], self.past))
+        plan = state.launch.topology.schedule, state.launch.train_iterations
+        self.deliberate = plan != (self.schedule, self.total)
+        self.schedule, self.total = plan
+        self.found, self.rate_awaited = [], not state.launch.whole_lines
+        self._take(step, found)
+        anew = bool(past.lines) and step.iteration <= past.lines[0].iteration
+        self.older, self.past = past if found else None, Past() if found or anew else past
+        self.skipped_to, self.left_early = None, False
+        return had or bool(found)
 
-def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettings) -> bool:
-    had = bool(memory.found)
-    memory.attempt, memory.expected_rate = state.launch.number, None
-    pasts = [past for past in (memory.past, memory.older) if past is not None and past.lines]
-    compared = [(_compare(state, memory, past, step, settings), past) for past in pasts]
-    found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
-    plan = state.launch.topology.schedule, state.launch.train_iterations
-    memory.deliberate = plan != (memory.schedule, memory.total)
-    memory.schedule, memory.total = plan
-    memory.found, memory.rate_awaited = [], not state.launch.whole_lines
-    _take(memory, step, found)
-    anew = bool(past.lines) and step.iteration <= past.lines[0].iteration
-    memory.older, memory.past = past if found else None, Past() if found or anew else past
-    memory.skipped_to, memory.left_early = None, False
-    return had or bool(found)
+    def _take(self, step: Step, found: list[dict[str, Any]]) -> None:
+        for item in found:
+            self.found.append(item | {"severity": "info"} if self.deliberate else item)
+            self.found_at, self.found_iteration = step.at, step.iteration
+            if item["what"] == "learning rate":
+                self.expected_rate = float(item["expected_learning_rate"])
 
+    def _compare(self, state: RunState, past: Past, step: Step) -> list[dict[str, Any]]:
+        """All that does not go on from this past."""
+        launch = state.launch
+        iteration = step.iteration
+        last, every = past.lines[-1].iteration, past.interval
+        jump = iteration - last
+        if jump > 2 * every:
+            # Lines were lost, or iterations: what the schedule should be now is not known.
+            if self.skipped_to is not None or not _ahead(past, step, jump):
+                return []
+            text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
+            return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
+        found: list[dict[str, Any]] = []
+        saved = state.past.checkpoints.last_iteration
+        resumes = self.left_early or not state.after_finish
+        if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
+            text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
+            found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
+        if launch.whole_lines:
+            found += _rate(past, step, max(every, jump))
+        # a ramp may grow, and who begins from the beginning does so at whatever size
+        found += _batch(past, step, grows=launch.topology.rampup is not None, anew=iteration <= every)
+        found += _samples(past, step)
+        return found
 
-def _take(memory: Memory, step: Step, found: list[dict[str, Any]]) -> None:
-    for item in found:
-        memory.found.append(item | {"severity": "info"} if memory.deliberate else item)
-        memory.found_at, memory.found_iteration = step.at, step.iteration
-        if item["what"] == "learning rate":
-            memory.expected_rate = float(item["expected_learning_rate"])
-
-
-def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[dict[str, Any]]:
-    """All that does not go on from this past."""
-    launch = state.launch
-    iteration = step.iteration
-    last, every = past.lines[-1].iteration, past.interval
-    jump = iteration - last
-    if jump > 2 * every:
-        # Lines were lost, or iterations: what the schedule should be now is not known.
-        if memory.skipped_to is not None or not _ahead(past, step, jump, settings):
-            return []
-        text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
-        return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
-    found: list[dict[str, Any]] = []
-    saved = state.past.checkpoints.last_iteration
-    resumes = memory.left_early or not state.after_finish
-    if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
-        text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
-        found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
-    if launch.whole_lines:
-        found += _rate(past, step, max(every, jump), settings)
-    # a ramp may grow, and who begins from the beginning does so at whatever size
-    found += _batch(past, step, grows=launch.topology.rampup is not None, anew=iteration <= every)
-    found += _samples(past, step, settings)
-    return found
-
-
-def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
-    batch, before = step.batch_size, past.batches_at(step.iteration)
-    if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
-        return
-    text = f"batch size {batch} where it was {before[1]}"
-    yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
-
-
-def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    samples, found, before = step.samples, past.at("samples", step.iteration), past.batches_at(step.iteration)
-    if samples is None or found is None:
-        return
-    expected, _ = found
-    room = settings.samples * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
-    if abs(samples - expected) > room:
-        text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
-        yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
-
-
-def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[dict[str, Any]]:
-    expected, rate = past.at("rate", step.iteration), step.learning_rate
-    if expected is None or rate is None or expected[0] <= 0:
-        return
-    value, slope = expected
-    if abs(rate - value) > settings.learning_rate * value + _SLOPES * slope * steps:
-        text = f"learning rate {rate:.4g} where the schedule had {value:.4g} ({rate / value:.3g} x)"
-        yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
-
-
-def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:
-    """A jump forward that the counter of samples does not show."""
-    samples, known, batch = step.samples, past.lines[-1].samples, step.batch_size
-    if samples is None or known is None or not batch:
-        return False
-    smallest = min(batch, past.lines[-1].batch or batch)
-    return samples - known < (1 - settings.samples) * smallest * jump - 2 * batch
-
-
-def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings) -> Verdict:
-    """Fires from the first line after the restart on."""
-    if not memory.found or memory.found_at is None or now - memory.found_at >= settings.stands:
-        return CLEAR
-    worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: RANK[name])
-    texts = "; ".join(item["text"] for item in memory.found)
-    meant = " (other arguments: meant)" if worst == "info" else ""
-    summary = f"after the restart at iteration {memory.found_iteration}: {texts}{meant}"
-    onset, quiet = memory.found_iteration, worst == "info"
-    evidence = {"restart": state.launch.number, "found": memory.found}
-    return Verdict("firing", worst, summary, evidence, onset=onset, since=memory.found_at, quiet=quiet)
-
-
-_LISTENS = (IterationsSkipped, ProgramExited)
-DETECTOR = Detector(ResumeSettings, check, Memory, update, on_event, _LISTENS)
+    def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
+        """Fires from the first line after the restart on."""
+        if not self.found or self.found_at is None or now - self.found_at >= _STANDS:
+            return CLEAR
+        worst: Severity = max((item["severity"] for item in self.found), key=lambda name: RANK[name])
+        texts = "; ".join(item["text"] for item in self.found)
+        meant = " (other arguments: meant)" if worst == "info" else ""
+        summary = f"after the restart at iteration {self.found_iteration}: {texts}{meant}"
+        onset, quiet = self.found_iteration, worst == "info"
+        evidence = {"restart": state.launch.number, "found": self.found}
+        return Finding("firing", worst, summary, evidence, onset=onset, since=self.found_at, quiet=quiet)

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from megatron_monitor.breakdown.account import Timed
-from megatron_monitor.detectors.base import CLEAR, Detector, OfLaunch, Severity, Verdict, stated
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings, Severity, stated
 from megatron_monitor.parsers.events import StragglerReported
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import deviation, median
-from megatron_monitor.units import Ratio
 
 _WARM_UP = 8  # lines with timers of a launch that say nothing
 _LEARN = 32  # lines that show what is usual
@@ -28,13 +27,8 @@ _PEERS = 4  # ranks of a stage that make peers
 _REPORTS = 8  # straggler reports in a row that name one rank
 
 
-class StragglerSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    threshold: Ratio = 0.03
-    """Compute of one rank over its peers': GPUs of one kind differ by 1 to 2 %."""
-    warning: Ratio = 0.10
-    """From here on it is a warning, below it is information."""
+_THRESHOLD = 0.03  # Compute of one rank over its peers': GPUs of one kind differ by 1 to 2 %.
+_WARNING = 0.10  # From here on it is a warning, below it is information.
 
 
 class Found(Struct):
@@ -44,76 +38,6 @@ class Found(Struct):
     at: float
     excess: float
     rank: int | None = None
-
-
-class Memory(OfLaunch):
-    """What is remembered of this launch."""
-
-    lines: int = 0
-    usual: list[float] = field(default_factory=list)
-    """Logarithms of most over least of the first lines, while there are too few of them."""
-    base: float | None = None
-    """Their median,"""
-    limit: float = 0.0
-    """and how far above it a rank stands out."""
-    last: list[float] = field(default_factory=list)
-    streaks: dict[int, int] = field(default_factory=dict)
-    """Rank -> lines in a row in which it stood out of its stage."""
-    named: int | None = None
-    """The rank that straggler reports name, and how often in a row,"""
-    reports: int = 0
-    shares: list[float] = field(default_factory=list)
-    """and the logarithms of the fastest over the slowest rank's throughput."""
-    found: Found | None = None
-
-
-def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: StragglerSettings) -> bool:
-    """Take the timers that came with the steps."""
-    changed = False
-    for step in steps:
-        timed = step.timed
-        if timed is None or timed.across != "range":
-            continue
-        memory.lines += 1
-        if memory.lines > _WARM_UP:
-            changed |= _take(state.launch, memory, timed, step.at, settings)
-    return changed
-
-
-def _take(launch: Launch, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
-    stages = launch.topology.pipeline_parallel_size
-    if timed.ranks and stages is not None:
-        return _peers(memory, timed, at, stages, launch.topology.world_size, settings)
-    ratio = _ratio(timed)
-    if ratio is None:
-        return False
-    if memory.base is None:
-        memory.usual.append(ratio)
-        if len(memory.usual) >= _LEARN:
-            memory.base = median(memory.usual)
-            memory.limit = max(math.log1p(settings.threshold), _SCALES * deviation(memory.usual, memory.base))
-            memory.usual = []
-        return False
-    memory.last.append(ratio)
-    del memory.last[:-_LAST]
-    base, limit = memory.base, memory.limit
-    if len(memory.last) < _LAST:
-        return False
-    excess = median(memory.last) - base
-    still = ratio - base > limit / 2 and sum(x - base > limit / 2 for x in memory.last) >= _MOST
-    return _weigh(memory, excess, limit, Found(timed.iteration, at, excess) if still and excess > limit else None)
-
-
-def _weigh(memory: Memory, excess: float, limit: float, found: Found | None) -> bool:
-    """`found` where nothing stood out before; what does lasts until its `excess` is half of the limit or less."""
-    if memory.found is None:
-        memory.found = found
-        return found is not None
-    if excess > limit / 2:
-        memory.found.excess = excess
-        return False
-    memory.found = None
-    return True
 
 
 def _ratio(timed: Timed) -> float | None:
@@ -145,76 +69,139 @@ def _behind(timed: Timed, size: int, threshold: float) -> dict[int, float]:
     return out
 
 
-def _peers(
-    memory: Memory, timed: Timed, at: float, stages: int, world: int | None, settings: StragglerSettings
-) -> bool:
-    """Compare each rank with the others of its stage; pipeline stages are the outermost order of ranks."""
-    out = _behind(timed, max(1, (world or len(timed.ranks)) // max(1, stages)), settings.threshold)
-    memory.streaks = {rank: memory.streaks.get(rank, 0) + 1 for rank in out}
-    known = memory.found
-    if known is not None:
-        if known.rank in out:
-            known.excess = out[known.rank]
-            memory.last = []
+class Straggler(AttemptRule):
+    """What is remembered of this launch."""
+
+    name = "straggler"
+    listens = (StragglerReported,)
+    inhibited_by = ("slowdown", "hang", "crash")  # which say more of the same
+    is_level = True
+
+    lines: int = 0
+    usual: list[float] = field(default_factory=list)
+    """Logarithms of most over least of the first lines, while there are too few of them."""
+    base: float | None = None
+    """Their median,"""
+    limit: float = 0.0
+    """and how far above it a rank stands out."""
+    last: list[float] = field(default_factory=list)
+    streaks: dict[int, int] = field(default_factory=dict)
+    """Rank -> lines in a row in which it stood out of its stage."""
+    named: int | None = None
+    """The rank that straggler reports name, and how often in a row,"""
+    reports: int = 0
+    shares: list[float] = field(default_factory=list)
+    """and the logarithms of the fastest over the slowest rank's throughput."""
+    found: Found | None = None
+
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """Take the timers that came with the steps."""
+        changed = False
+        for step in steps:
+            timed = step.timed
+            if timed is None or timed.across != "range":
+                continue
+            self.lines += 1
+            if self.lines > _WARM_UP:
+                changed |= self._take(state.launch, timed, step.at)
+        return changed
+
+    def _take(self, launch: Launch, timed: Timed, at: float) -> bool:
+        stages = launch.topology.pipeline_parallel_size
+        if timed.ranks and stages is not None:
+            return self._peers(timed, at, stages, launch.topology.world_size)
+        ratio = _ratio(timed)
+        if ratio is None:
             return False
-        memory.last.append(0.0)  # lines without it
-        if len(memory.last) < _LAST:
+        if self.base is None:
+            self.usual.append(ratio)
+            if len(self.usual) >= _LEARN:
+                self.base = median(self.usual)
+                self.limit = max(math.log1p(_THRESHOLD), _SCALES * deviation(self.usual, self.base))
+                self.usual = []
             return False
-        memory.found, memory.last = None, []
+        self.last.append(ratio)
+        del self.last[:-_LAST]
+        base, limit = self.base, self.limit
+        if len(self.last) < _LAST:
+            return False
+        excess = median(self.last) - base
+        still = ratio - base > limit / 2 and sum(x - base > limit / 2 for x in self.last) >= _MOST
+        return self._weigh(excess, limit, Found(timed.iteration, at, excess) if still and excess > limit else None)
+
+    def _weigh(self, excess: float, limit: float, found: Found | None) -> bool:
+        """`found` where nothing stood out before; what does lasts until its `excess` is half of the limit or less."""
+        if self.found is None:
+            self.found = found
+            return found is not None
+        if excess > limit / 2:
+            self.found.excess = excess
+            return False
+        self.found = None
         return True
-    lasting = {rank: out[rank] for rank, count in memory.streaks.items() if count >= _LAST}
-    if not lasting:
-        return False
-    rank = max(lasting, key=lambda each: lasting[each])
-    memory.found, memory.last = Found(timed.iteration, at, lasting[rank], rank), []
-    return True
 
+    def _peers(self, timed: Timed, at: float, stages: int, world: int | None) -> bool:
+        """Compare each rank with the others of its stage; pipeline stages are the outermost order of ranks."""
+        out = _behind(timed, max(1, (world or len(timed.ranks)) // max(1, stages)), _THRESHOLD)
+        self.streaks = {rank: self.streaks.get(rank, 0) + 1 for rank in out}
+        known = self.found
+        if known is not None:
+            if known.rank in out:
+                known.excess = out[known.rank]
+                self.last = []
+                return False
+            self.last.append(0.0)  # lines without it
+            if len(self.last) < _LAST:
+                return False
+            self.found, self.last = None, []
+            return True
+        lasting = {rank: out[rank] for rank, count in self.streaks.items() if count >= _LAST}
+        if not lasting:
+            return False
+        rank = max(lasting, key=lambda each: lasting[each])
+        self.found, self.last = Found(timed.iteration, at, lasting[rank], rank), []
+        return True
 
-def on_event(state: RunState, memory: Memory, event: StragglerReported, settings: StragglerSettings) -> bool:
-    """Megatron's own report names the rank with the lowest throughput."""
-    launch = state.launch
-    lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
-    if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
-        return False
-    share, rank = math.log(highest[0] / lowest[0]), lowest[1]
-    memory.reports = memory.reports + 1 if rank == memory.named else 1
-    memory.named = rank
-    memory.shares.append(share)
-    del memory.shares[: -4 * _REPORTS]
-    # stages do not compute alike: there only what has grown since the first reports counts
-    several = launch.topology.pipeline_parallel_size != 1
-    usual = median(memory.shares[:_REPORTS]) if several else 0.0
-    if several and len(memory.shares) < 2 * _REPORTS:
-        return False
-    excess = median(memory.shares[-_REPORTS:]) - usual
-    limit = math.log1p(settings.threshold)
-    named = memory.reports >= _REPORTS and excess > limit
-    found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank) if named else None
-    return _weigh(memory, excess if memory.reports > 1 else 0.0, limit, found)
+    def on_event(self, state: RunState, event: StragglerReported, _settings: RuleSettings) -> bool:
+        """Megatron's own report names the rank with the lowest throughput."""
+        launch = state.launch
+        lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
+        if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
+            return False
+        share, rank = math.log(highest[0] / lowest[0]), lowest[1]
+        self.reports = self.reports + 1 if rank == self.named else 1
+        self.named = rank
+        self.shares.append(share)
+        del self.shares[: -4 * _REPORTS]
+        # stages do not compute alike: there only what has grown since the first reports counts
+        several = launch.topology.pipeline_parallel_size != 1
+        usual = median(self.shares[:_REPORTS]) if several else 0.0
+        if several and len(self.shares) < 2 * _REPORTS:
+            return False
+        excess = median(self.shares[-_REPORTS:]) - usual
+        limit = math.log1p(_THRESHOLD)
+        named = self.reports >= _REPORTS and excess > limit
+        found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank) if named else None
+        return self._weigh(excess if self.reports > 1 else 0.0, limit, found)
 
-
-def check(state: RunState, memory: Memory, _now: float, settings: StragglerSettings) -> Verdict:
-    """Firing while a rank stands out."""
-    launch = state.launch
-    found = memory.found
-    if found is None or memory.attempt != launch.number:
-        return CLEAR
-    excess = math.expm1(found.excess)
-    world = launch.topology.world_size
-    who = f"rank {found.rank}" if found.rank is not None else "one rank"
-    than = "its peers" if found.rank is not None else "it did, while the fastest does not"
-    waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
-    waits = world - 1 if world else None
-    evidence = {
-        "excess_ratio": round(excess, 4), "last_line": launch.last_line, "rank": found.rank, "gpus_waiting": waits,
-    }  # fmt: skip
-    named = "" if found.rank is not None else "; --timing-log-option all names the rank at the next restart"
-    severity: Severity = "warning" if excess >= settings.warning else "info"
-    summary = f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}"
-    return Verdict("firing", severity, summary, stated(evidence), onset=found.onset, since=found.at)
-
-
-DETECTOR = Detector(
-    StragglerSettings, check, Memory, update, on_event, (StragglerReported,), level=True,
-    inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
-)  # fmt: skip
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """Firing while a rank stands out."""
+        launch = state.launch
+        found = self.found
+        if found is None or self.attempt != launch.number:
+            return CLEAR
+        excess = math.expm1(found.excess)
+        world = launch.topology.world_size
+        who = f"rank {found.rank}" if found.rank is not None else "one rank"
+        than = "its peers" if found.rank is not None else "it did, while the fastest does not"
+        waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
+        waits = world - 1 if world else None
+        evidence = {
+            "excess_ratio": round(excess, 4), "last_line": launch.last_line, "rank": found.rank, "gpus_waiting": waits,
+        }  # fmt: skip
+        named = "" if found.rank is not None else "; --timing-log-option all names the rank at the next restart"
+        severity: Severity = "warning" if excess >= _WARNING else "info"
+        summary = (
+            f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}"
+        )
+        return Finding("firing", severity, summary, stated(evidence), onset=found.onset, since=found.at)

@@ -33,7 +33,7 @@ from megatron_monitor.node_statistics.ledger import read
 from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
 from megatron_monitor.statistics.median import median
 
-_SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})
+_SOFTWARE = frozenset({"python_exception", "disk_full", "nan_loss", "cuda_oom", "configuration"})
 """Failures of the program: no sign against any node."""
 _TESTS = 3
 _CHANCE = 0.01

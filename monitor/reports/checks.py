@@ -10,7 +10,7 @@ import copy
 
 from msgspec.structs import replace
 
-from megatron_monitor.audit import RANK, Finding, audit
+from megatron_monitor.audit import RANK, Inconsistency, audit
 from megatron_monitor.model import flops
 from megatron_monitor.model.arguments import PACKED
 from megatron_monitor.model.flops import FORMULAS, formulas_of, prints_as
@@ -20,13 +20,13 @@ from megatron_monitor.run.state import RunState
 _VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
 
 
-def findings(state: RunState, own: Finding | None) -> list[Finding]:
+def findings(state: RunState, own: Inconsistency | None) -> list[Inconsistency]:
     """Every check that failed, the worst first; `own`: what `misprint` has found."""
     others = [found for found in audit(state) if found.check != "K08"]  # judged by the medians that the row shows
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
 
-def noted(finding: Finding) -> bool:
+def noted(finding: Inconsistency) -> bool:
     """Whether it belongs into the Notes column: what is wrong or wasteful, and a pipeline that waits."""
     return finding.severity != "info" or finding.check == "K27" or "cannot be recomputed" in finding.message
 
@@ -34,7 +34,7 @@ def noted(finding: Finding) -> bool:
 def misprint(
     state: RunState, printed: float | None, seconds: float | None, batch: int | None, sequence: int | None,
     rounding: float, formula: str | None,
-) -> Finding | None:  # fmt: skip
+) -> Inconsistency | None:  # fmt: skip
     """K08: a printed figure that no formula gives (`formula`: the one that does). `rounding`: half a unit of the last
     digit that the log prints of the seconds.
     """
@@ -42,7 +42,7 @@ def misprint(
     if formula or not (printed and seconds and batch and sequence):
         return None
     if why := _no_recomputing(state):
-        return Finding("K08", "info", why)
+        return Inconsistency("K08", "info", why)
     near = flops.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
@@ -50,7 +50,7 @@ def misprint(
     if abs(off) <= rounding / seconds:
         return None  # the seconds are printed too coarsely to distinguish the formulas
     text = f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({off:+.1%})"
-    return Finding("K08", "warning", text)
+    return Inconsistency("K08", "warning", text)
 
 
 _WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first

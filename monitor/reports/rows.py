@@ -7,7 +7,7 @@ ratios from 0 to 1. `None` is what is not in the log.
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from megatron_monitor.audit import Finding
+from megatron_monitor.audit import Inconsistency
 from megatron_monitor.breakdown.profile import UNTIMED, Profile, critical, profile
 from megatron_monitor.charts.history import SERIES, Track
 from megatron_monitor.charts.steady import AtSize
@@ -174,8 +174,8 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
 
 def _breakdown(row: Row, state: RunState) -> None:
     """By the log's own timers, where it prints any."""
-    memory = state.memory_of.get(slowdown.NAME)
-    lines = memory.window.lines if isinstance(memory, slowdown.Memory) else []
+    memory = state.memory_of.get(slowdown.Slowdown.name)
+    lines = memory.window.lines if isinstance(memory, slowdown.Slowdown) else []
     parts = [critical(line) for line in lines if line.seconds is not None]
     row.profile = profile(lines)
     for category in dict.fromkeys((*CATEGORIES, UNTIMED)):
@@ -237,7 +237,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
     return []
 
 
-def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Finding | None:
+def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Inconsistency | None:
     """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
     launch, seconds = state.launch, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length

@@ -52,6 +52,7 @@ class Kind(Struct, frozen=True):
 
 KINDS: dict[str, Kind] = {
     "ecc": Kind(5.0, of_node=True),
+    "nan_loss": Kind(5.0, survivable=True),
     "disk_full": Kind(5.0, survivable=True),
     "host_oom": Kind(5.0, of_node=True),
     "cuda_oom": Kind(5.0, survivable=True),

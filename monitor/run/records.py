@@ -230,13 +230,6 @@ _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
 class Observed(Struct):
     """Of one launch."""
 
-    iteration: int | None = None
-    samples: int | None = None
-    batch: int | None = None
-    miscounted: int = 0
-    """Such steps in a row at which samples did not grow by the batch size."""
-    miscount: list[int] = field(default_factory=list)
-    """[iterations, samples, batch size] of the newest such step."""
     tflops: list[tuple[float, float, int, int]] = field(default_factory=list)
     """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
     unexplained: int = 0
@@ -247,17 +240,6 @@ def observe_iteration(
     seen: Observed, event: IterationLogged, batch_size: int | None, tokens_per_sample: int | None
 ) -> None:
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
-    batch, before = event.global_batch_size, seen.batch
-    samples, seconds, tflops = event.consumed_samples, event.seconds_per_iteration, event.tflops
-    if batch and samples is not None:
-        if before and seen.samples is not None and seen.iteration is not None:
-            steps, grown = event.iteration - seen.iteration, samples - seen.samples
-            if grown == batch * steps or min(batch, before) * steps <= grown <= max(batch, before) * steps:
-                seen.miscounted = 0
-            else:
-                seen.miscounted += 1
-                seen.miscount = [steps, grown, batch]
-        seen.iteration, seen.samples = event.iteration, samples
+    seconds, tflops = event.seconds_per_iteration, event.tflops
     if batch_size and tokens_per_sample and tflops and 0 < tflops < inf and seconds and 0 < seconds < inf:
         seen.tflops = [*seen.tflops[1 - _KEPT :], (tflops, seconds, batch_size, tokens_per_sample)]
-    seen.batch = batch

@@ -14,7 +14,8 @@ from megatron_monitor.statistics.median import NORMAL_DEVIATIONS, median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals for the median check
-LEARN = 16  # values before a level is believed
+LEARN = 16  # values before a level is believed,
+_FEW, _MANY = 8, 256  # or so few, of so many iterations: means of many vary less
 DRIFT_EVERY = 10  # values between two looks at a drift
 DRIFT = 50  # values whose median is held against the lowest such median
 _RENEW = 8  # steps between two renewals of level and scale
@@ -34,6 +35,8 @@ class Level(Struct):
     values: list[float] = field(default_factory=list)
     """The last ones, oldest first."""
     seen: int = 0
+    iterations: int = 0
+    """Those that the values stand for."""
     residuals: int = 0
     """Values since the level is known."""
     value: float | None = None
@@ -52,13 +55,15 @@ class Level(Struct):
     """What the last printed digit is worth, in logarithms: 0.022 for times like 0.45; None while unknown."""
 
     def add(
-        self, x: float, iteration: int, limit: float = math.inf, suspect: float = 0.0, far: float = math.inf
-    ) -> bool:
-        """Take in a logarithm. Whether the caller must look: a sum has reached `suspect`, a residual is above `far` and
-        6 scales, the level has just been learned, or it is time for a look at a drift or for a mark. The sums stop
-        growing at `limit`, so that a return is seen as fast as a shift.
+        self, x: float, iteration: int, limit: float = math.inf, suspect: float = 0.0, far: float = math.inf,
+        stands_for: int = 1,
+    ) -> bool:  # fmt: skip
+        """Take in a logarithm, a mean over `stands_for` iterations. Whether the caller must look: a sum has reached
+        `suspect`, a residual is above `far` and 6 scales, the level has just been learned, or it is time for a look at
+        a drift or for a mark. The sums stop growing at `limit`, so that a return is seen as fast as a shift.
         """
         self.seen = seen = self.seen + 1
+        self.iterations += stands_for
         self.values.append(x)
         value, look = self.value, False
         if value is not None:
@@ -75,14 +80,16 @@ class Level(Struct):
                     self.down_since, self.down_from = iteration, seen
                 self.down = min(max(self.down - z - _SLACK, 0.0), limit)
             look = self.up >= suspect or self.down >= suspect or residual > max(far, 6 * scale)
-        if not seen % _RENEW and seen >= LEARN:
+        if not seen % _RENEW and (seen >= LEARN or (seen >= _FEW and self.iterations >= _MANY)):
             look = self._renew() or look
         return look or not seen % DRIFT_EVERY or not seen % MARK_EVERY
 
     def _renew(self) -> bool:
         """Level and scale of the values that are known now. Whether the level has just been learned."""
         del self.values[:-WINDOW]
-        learned, ordered = self.value is None, sorted(self.values)
+        # A level of few values would follow what it is to find: it stays what it was before the suspect ones.
+        young = self.up > 0.0 and self.up_from > _FEW and self.seen <= 2 * LEARN and self.iterations >= _MANY
+        learned, ordered = self.value is None, sorted(self.values[: self.up_from - 1] if young else self.values)
         self.value = value = ordered[len(ordered) // 2]
         self.scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
         if self.unit is None or self.unit > _FINE:

@@ -18,6 +18,7 @@ Failure = Literal[
     "preempted",
     "requeued",
     "disk_full",
+    "nan_loss",
     "killed",
     "stopped",
     "unknown",

@@ -59,8 +59,9 @@ def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> Any
 class Training:
     """Writes a log in real time: an iteration line each tenth of a second, while it trains."""
 
-    def __init__(self, path: Path, seconds: float = 0.1) -> None:
+    def __init__(self, path: Path, seconds: float = 0.1, printed: float | None = None) -> None:
         self.path, self.number, self._skips, self._seconds = path, 0, 0, seconds
+        self._printed = printed or seconds
         self._trains = self._ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -77,7 +78,7 @@ class Training:
                 self._changed.wait(self._seconds)
 
     def _line(self) -> str:
-        text = line(self.number, 100_000, self._seconds).replace("loss scale: 1.0", "loss scale: 65536.0")
+        text = line(self.number, 100_000, self._printed).replace("loss scale: 1.0", "loss scale: 65536.0")
         skipped = self._skips and self.number % self._skips == 0
         return text.replace("skipped iterations:   0", "skipped iterations:   1") if skipped else text
 
@@ -126,9 +127,9 @@ class Play:
         self._stack = stack
         self.daemon: RunningDaemon
 
-    def run(self, name: str = "a", seconds: float = 0.1) -> Training:
-        """A training of this name begins."""
-        training = Training(self.directory / "logs" / f"{name}.log", seconds)
+    def run(self, name: str = "a", seconds: float = 0.1, printed: float | None = None) -> Training:
+        """A training of this name begins: a line each so many seconds, which prints another time if told to."""
+        training = Training(self.directory / "logs" / f"{name}.log", seconds, printed)
         self._stack.callback(training.close)
         return training
 
@@ -136,8 +137,7 @@ class Play:
         """The monitor starts, or starts again."""
         notifier = {"type": "alertmanager", "name": "am", "urls": self.stage.alertmanagers, "cluster": self.name}
         settings = {
-            "detectors.hang.minimum": "3s", "detectors.hang.exiting": "1s",
-            "detectors.crash.wait": "300ms", "detectors.overflow_storm.calm": "5",
+            "detectors.hang.minimum": "3s", "detectors.hang.first.exiting": "1s",
             "notifiers": json.dumps([notifier]) if self.stage.posts else "",
         }  # fmt: skip
         chosen = [word for key, value in settings.items() if value for word in ("--set", f"{key}={value}")]

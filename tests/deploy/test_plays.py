@@ -334,7 +334,7 @@ def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
 
 def p4(play: Play) -> None:
     """Attempt after attempt crashes: one page, of the crashes and of the loop."""
-    play.start("--set", "detectors.crash_loop.crashes=2")
+    play.start()
     training = play.run()
     play.knows(training)
     for _ in range(6):
@@ -407,8 +407,8 @@ def p15(play: Play) -> None:
 
 def p16(play: Play) -> None:
     """A failed save has been acknowledged and stands; twenty minutes later the run hangs."""
-    play.start("--set", "detectors.checkpoint_failed.minimum=1s")
-    training = play.run()
+    play.start()
+    training = play.run(printed=5.0)
     play.knows(training)
     training.says(SAVED.format(training.number))
     for facts in (FAILED[:1], FAILED):

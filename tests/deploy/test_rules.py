@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from megatron_monitor.detectors import DETECTORS
+from megatron_monitor import detectors
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.run.phases import RUN_STATES
 from tests.conftest import loaded
@@ -112,7 +112,7 @@ def test_the_links_lead_to_dashboards_that_exist() -> None:
 
 def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
     """Of each incident, of each rule, of each trouble of a monitor; what raises no alert needs none."""
-    linked = {kind.replace("_", "-") for kind in DETECTORS} | {f"monitor-{trouble}" for trouble in TROUBLES}
+    linked = {kind.replace("_", "-") for kind in detectors.RULES} | {f"monitor-{trouble}" for trouble in TROUBLES}
     for rule in ALERTS:
         page, _, section = rule["annotations"]["runbook_url"].partition("#")
         assert page == "https://runbooks.example/megatron-monitor/runbook.md"
@@ -123,7 +123,7 @@ def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
 
 def test_each_section_of_the_runbook_says_what_to_do() -> None:
     """What it means, what to do; of an incident what to check first, and a case."""
-    incidents = {kind.replace("_", " ") for kind in DETECTORS}
+    incidents = {kind.replace("_", " ") for kind in detectors.RULES}
     for section in re.split(r"^### ", (DEPLOY / "runbook.md").read_text(), flags=re.MULTILINE)[1:]:
         text = section.split("\n## ")[0]
         words = ["**Means**:", "**Do**:"]

@@ -44,7 +44,7 @@ def test_a_real_daemon_says_restart_without_the_node(tmp_path: Path) -> None:
     """The daemon that follows the job's output is asked while the crash is not yet believed, and answers in time."""
     log = tmp_path / "tr11-4711.out"
     log.touch()
-    options = ("--set", "detectors.crash.wait=500ms", "--set", f"state_dir={tmp_path / 'state'}")
+    options = ("--set", f"state_dir={tmp_path / 'state'}")
     with running(
         tmp_path, PROGRAM, "run", "--name", "tr11", *options, log, listen="--listen", ready="/-/ready"
     ) as address:

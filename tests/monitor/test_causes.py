@@ -8,7 +8,7 @@ from megatron_monitor.causes import cause_of, causes, failure_of
 from megatron_monitor.charts.steady import Recent
 from megatron_monitor.config import default_config
 from megatron_monitor.core.view import view_of
-from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.detectors import RULES
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge
 from megatron_monitor.metrics import _LABELS, samples_of
@@ -77,7 +77,7 @@ def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
 
 def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
     """One sentence, no full stop."""
-    assert {incident for incident, of in ADVICE if not of} == set(DETECTORS)
+    assert {incident for incident, of in ADVICE if not of} == set(RULES)
     assert {of for incident, of in ADVICE if incident == "slowdown" and of} == {*get_args(Cause), "faster"}
     assert {of for incident, of in ADVICE if incident == "crash" and of} == set(get_args(Failure))
     for kind, text in ADVICE.items():

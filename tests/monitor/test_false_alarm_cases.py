@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from megatron_monitor.detectors.base import CLEAR, Verdict
+from megatron_monitor.detectors.base import CLEAR, Finding
 from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, judge
 from megatron_monitor.run.state import RunState
@@ -303,7 +303,7 @@ class Run:
     def __init__(self) -> None:
         self.book, self.state, self.events = IncidentBook(), RunState(name="run"), Events()
 
-    def at(self, now: float, verdicts: dict[str, Verdict]) -> list[Transition]:
+    def at(self, now: float, verdicts: dict[str, Finding]) -> list[Transition]:
         """One tick; what is notified."""
         self.state.launch.latest.iteration = int(now)
         out = judge(self.book, self.state, verdicts, now, 1e9, self.events)
@@ -319,9 +319,9 @@ class Run:
         return [item.status for item in told]
 
 
-def firing(kind: str, severity: str = "warning", summary: str = "it is slow") -> dict[str, Verdict]:
+def firing(kind: str, severity: str = "warning", summary: str = "it is slow") -> dict[str, Finding]:
     """Something is wrong."""
-    return {kind: Verdict("firing", severity, summary)}  # type: ignore[arg-type]
+    return {kind: Finding("firing", severity, summary)}  # type: ignore[arg-type]
 
 
 def test_a_level_that_flaps_is_one_incident() -> None:
@@ -370,7 +370,7 @@ def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
     """What is only shown is not counted, and is no event."""
     run = Run()
     for now in range(0, 7200, 100):
-        assert run.at(now, {"hang": Verdict("firing", "critical", quiet=True)}) == []
+        assert run.at(now, {"hang": Finding("firing", "critical", quiet=True)}) == []
         assert run.at(now + 50, {"hang": CLEAR}) == []
     assert run.events.known == {}
     assert run.book.counts.get("hang", 0) == 0
@@ -403,5 +403,5 @@ def test_a_detector_may_say_what_the_end_was() -> None:
     run = Run()
     run.at(0.0, firing("slowdown"))
     assert run.at(60.0, {"slowdown": CLEAR}) == []
-    (told,) = run.at(360.0, {"slowdown": Verdict("clear", summary="0.455 s again")})
+    (told,) = run.at(360.0, {"slowdown": Finding("clear", summary="0.455 s again")})
     assert told.summary == "resolved after 60 s (0.455 s again)"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Verdict
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, judge
 from megatron_monitor.run.state import RunState
@@ -11,14 +11,14 @@ from megatron_monitor.run.state import RunState
 REPEAT = 3600.0
 
 
-def step(book: IncidentBook, now: float, hang: Verdict, **others: Verdict) -> list[Transition]:
+def step(book: IncidentBook, now: float, hang: Finding, **others: Finding) -> list[Transition]:
     """One tick."""
     return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, Events())
 
 
-def firing(severity: str = "critical", quiet: bool = False) -> Verdict:
+def firing(severity: str = "critical", quiet: bool = False) -> Finding:
     """A verdict that something is wrong."""
-    return Verdict("firing", severity, "it hangs", quiet=quiet)  # type: ignore[arg-type]
+    return Finding("firing", severity, "it hangs", quiet=quiet)  # type: ignore[arg-type]
 
 
 def test_fires_once_and_resolves_once() -> None:
@@ -106,7 +106,7 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
 def test_a_held_kind_is_told_after_its_hold_time() -> None:
     """Trouble that ends before its hold time is never told; trouble that stands is told once, since its beginning."""
     book, state = IncidentBook(), RunState(name="r")
-    firing = {"slowdown": Verdict("firing", since=100.0)}
+    firing = {"slowdown": Finding("firing", since=100.0)}
     hold = {"slowdown": 60.0}
     assert judge(book, state, firing, 100.0, 3600.0, Events(), hold) == []
     assert judge(book, state, firing, 159.0, 3600.0, Events(), hold) == []

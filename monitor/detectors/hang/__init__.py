@@ -8,14 +8,14 @@ runs that have ended, and for archived logs (`state.live`).
 from typing import Any
 
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Severity, Verdict, missing_evidence, stated
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, missing_evidence, stated
 from megatron_monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.phases import ENDED, PARTS, Phase
 from megatron_monitor.run.state import Launch, RunState
 
-__all__ = ["DETECTOR", "Budget", "HangSettings", "budget", "deadline", "lawful", "watched"]
+__all__ = ["Budget", "Hang", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
@@ -45,35 +45,48 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
     return None if since is None else since + budget(state, settings).seconds
 
 
-def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
-    """When silence becomes late, then a hang."""
-    cut, since = state.launch.ending.cut_at, _since(state)
-    if cut is not None:
-        return (cut + _CUT,)
-    if since is None:
-        return ()
-    allowed = budget(state, settings)
-    return since + allowed.late_after, since + allowed.seconds
+class Hang(Rule):
+    """It remembers nothing: what silences have taught is the run's own (run/silence.py)."""
+
+    name = "hang"
+    settings = HangSettings
+    inhibited_by = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
+    is_timed = True
+
+    def evaluate(self, state: RunState, now: float, settings: HangSettings) -> Finding:
+        """Late after half the budget (quiet warning), hung after it (critical)."""
+        launch, since, unobserved = state.launch, _since(state, now), state.coverage.unobserved(now)
+        cut = launch.ending.cut_at
+        if suspended(state):
+            return UNKNOWN
+        if cut is not None and state.live:
+            return _cut(launch, cut, next_check=cut + _CUT if now < cut + _CUT else None)
+        if since is None:
+            return CLEAR
+        allowed = budget(state, settings)
+        late_at, hung_at = since + allowed.late_after, since + allowed.seconds
+        if now < late_at:
+            return Finding("clear" if state.coverage.until is None else "unknown", next_check=late_at)
+        hung = now >= hung_at
+        facts = _facts(state, now - since, unobserved, allowed)
+        summary = (
+            f"{'hung' if hung else 'late'} in {_where(launch)}: no progress for {now - since:.1f} s, "
+            f"budget {allowed.seconds:.1f} s ({allowed.reason})"
+        )
+        if state.no_heartbeat:
+            summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
+        if hung:
+            summary += _suspects(state, facts)
+            facts["advice"] = _advice(launch, launch.environment.get("CUDA_LAUNCH_BLOCKING"))
+        return Finding(
+            "firing", "critical" if hung else "warning", summary, facts, onset=launch.latest.iteration,
+            since=since - unobserved, quiet=not hung, next_check=None if hung else hung_at,
+        )  # fmt: skip
 
 
-def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
-    """Late after half the budget (quiet warning), hung after it (critical)."""
+def _facts(state: RunState, silence: float, unobserved: float, allowed: Budget) -> dict[str, Any]:
     launch = state.launch
-    if suspended(state):
-        return UNKNOWN
-    if launch.ending.cut_at is not None and state.live:
-        return _cut(launch, launch.ending.cut_at)
-    since, unobserved = _since(state, now), state.coverage.unobserved(now)
-    if since is None:
-        return CLEAR
-    allowed = budget(state, settings)
-    silence = now - since
-    if silence < allowed.late_after:
-        return CLEAR if state.coverage.until is None else UNKNOWN
-    hung = silence >= allowed.seconds
-    iteration = launch.latest.iteration
-    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
-    evidence: dict[str, Any] = {
+    return stated({
         "phase": launch.phase,
         "silence_seconds": round(silence, 3),
         "unobserved_seconds": round(unobserved, 3) or None,
@@ -83,21 +96,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         "last_line": launch.last_line,
         **job_evidence(state),
         "expected_gap_seconds": None if allowed.expected is None else round(allowed.expected, 4),
-        "cuda_launch_blocking": blocking,
-    }
-    evidence = stated(evidence)
-    summary = (
-        f"{'hung' if hung else 'late'} in {_where(launch)}: no progress for {silence:.1f} s, "
-        f"budget {allowed.seconds:.1f} s ({allowed.reason})"
-    )
-    if state.no_heartbeat:
-        summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
-    if hung:
-        summary += _suspects(state, evidence)
-        evidence["advice"] = _advice(launch, blocking)
-    severity: Severity = "critical" if hung else "warning"
-    since -= unobserved
-    return Verdict("firing", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
+        "cuda_launch_blocking": launch.environment.get("CUDA_LAUNCH_BLOCKING"),
+    })  # fmt: skip
 
 
 def _where(launch: Launch) -> str:
@@ -109,7 +109,7 @@ def _where(launch: Launch) -> str:
     return launch.phase + apart + after
 
 
-def _cut(launch: Launch, at: float) -> Verdict:
+def _cut(launch: Launch, at: float, next_check: float | None) -> Finding:
     """The training was done, its processes were not: they held their nodes until they were ended by force."""
     done = launch.ending.done_at or at
     line = launch.failure.line if launch.failure else ""
@@ -118,7 +118,8 @@ def _cut(launch: Launch, at: float) -> Verdict:
         "its processes had not ended: look for one that waits for the others at exit"
     )
     evidence = {"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line}
-    return Verdict("firing", "critical", summary, evidence, onset=launch.latest.iteration, since=done)
+    onset = launch.latest.iteration
+    return Finding("firing", "critical", summary, evidence, onset=onset, since=done, next_check=next_check)
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
@@ -168,7 +169,3 @@ def _advice(launch: Launch, blocking: str | None) -> str:
             "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
         )
     return "; ".join(steps)
-
-
-_ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
-DETECTOR = Detector(HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS)

@@ -1,76 +1,87 @@
 """How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+from msgspec import Struct, field
+
+from megatron_monitor.detectors.base import RuleSettings
 from megatron_monitor.model.flops import computed_tflops
 from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
-from megatron_monitor.run.phases import EVALUATION, PARTS, SAVE
+from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, SAVE, Phase
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import likely_interval
 from megatron_monitor.statistics.median import median
-from megatron_monitor.units import Seconds
+from megatron_monitor.units import Factor, Seconds
 
 
-class HangSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
+class _Row(NamedTuple):
+    """The time-out of a phase: `factor` over the longest silence that the run has shown in it, and no less than
+    `minimum` seconds; `first` seconds while it has shown none. None: as configured.
+    """
 
-    factor: float = 3.0
-    """Budget over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
+    first: float
+    factor: float | None
+    minimum: float | None
+    source: str
+    """What was measured."""
+
+
+_TABLE: dict[Phase, _Row] = {
+    # An index was built for 52 min without a word; of most hangs NCCL's watchdog tells earlier. Of a further attempt:
+    # other nodes may have to read and to compile anew what was cached.
+    "starting": _Row(7200.0, 4.0, 600.0, "gap seen while starting"),
+    "loading": _Row(7200.0, 4.0, 600.0, "gap seen while loading"),  # 2.3 TB from a slow file system
+    # it compiles and allocates: 198 s were seen at 1.3 s an iteration, 2,234 s at 895
+    "first_iteration": _Row(7200.0, 4.0, 600.0, "gap seen while first_iteration"),
+    "training": _Row(0.0, None, None, "gap between two reports"),  # by the pace; before it is known as first_iteration
+    "evaluating": _Row(1800.0, None, None, "evaluation step seen"),  # the number of its iterations may be unknown
+    # The first may be the first time that all ranks write to the file system, which is shared: saves vary.
+    "saving": _Row(1800.0, 4.0, None, "save step seen"),
+    "exiting": _Row(600.0, 2.0, None, "gap seen while exiting"),  # final save and evaluation have phases of their own
+    # Engines start, compile, capture graphs; an answer of 32,000 tokens takes 20 to 50 min. Rollouts have long tails.
+    "rollout": _Row(7200.0, 3.0, None, "silence"),
+    "reward": _Row(3600.0, 3.0, None, "silence"),  # a service that other jobs share, code that is run to its time limit
+    "logprobs": _Row(3600.0, 3.0, None, "silence"),  # log probabilities and values: they compile
+    "sync": _Row(3600.0, 3.0, None, "silence"),  # groups of processes are made, a large model is gathered and loaded
+}
+FIRST: Mapping[Phase, float] = MappingProxyType(
+    {phase: row.first for phase, row in _TABLE.items() if phase != "training"}
+)
+
+
+class HangSettings(RuleSettings, frozen=True, kw_only=True):
+    """What can be set."""
+
+    factor: Factor = 3.0
+    """Time-out over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
     minimum: Seconds = 60.0
-    """No budget is shorter: a page for a minute's silence of a fast run would be noise."""
-    starting: Seconds = 7200.0
-    """Set-up without a past: an index was built for 52 min without a word. Of most hangs there NCCL's own watchdog
-    tells earlier, after 10 to 30 min."""
-    loading: Seconds = 7200.0
-    """Loading a checkpoint without a past: 2.3 TB from a slow file system."""
-    first_iteration: Seconds = 7200.0
-    """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s, and 2,234 s
-    where the next one took 895."""
-    first_late: Seconds = 1800.0
-    """Of these three: from here on the run is shown as late."""
-    first_line: Seconds = 7200.0
-    """More for a first line that stands for several iterations, or nobody knows how many: one each 9,750 s was seen."""
-    startup_factor: float = 4.0
-    """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
-    startup_minimum: Seconds = 600.0
-    """... but no less: kernels compiled in the last launch and cached may have to be compiled again."""
-    evaluating: Seconds = 1800.0
-    """The first evaluation where the number of its iterations is not known."""
-    saving: Seconds = 1800.0
-    """The first save: it may be the first time the file system is written to by all ranks."""
-    saving_factor: float = 4.0
-    """Saves vary more than iterations, the file system is shared (docs/incident-record.md, "Budgets of silence")."""
-    hiccup_factor: float = 1.5
-    """Over the longest gap of the last 50: hiccups that were always there are no hang."""
-    ended_factor: float = 2.0
-    """Over the longest silence of the last day that was called a hang and ended in progress: most are saves of which
-    no line tells, and saves vary; 206 to 335 s were seen in one run."""
-    longest: Seconds = 1800.0
-    """What was learned from single silences makes no budget longer than this, or than twice the first default of its
-    phase: where ranks wait for each other NCCL's watchdog ends the job after 10 to 30 min, so that a longer silence is
-    no habit. The usual gap of a run may be longer; its budget is a factor over it all the same."""
-    buffering_factor: float = 2.0
-    """Over the longest silence that a launcher's buffer explained: IDEFICS saw bursts 10 to 20 minutes apart."""
-    exiting: Seconds = 600.0
-    """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
-    rollout: Seconds = 7200.0
-    """The first rollout: engines start, compile and capture graphs; an answer of 32,000 tokens takes 20 to 50 min."""
-    reward: Seconds = 3600.0
-    """The first scoring: a model or a service that other jobs share, code that is run to its time limit."""
-    logprobs: Seconds = 3600.0
-    """The first log probabilities and values: they compile."""
-    sync: Seconds = 3600.0
-    """The first weights handed over: groups of processes are made, a large model is gathered and loaded."""
-    part_factor: float = 3.0
-    """Budget of a part of a step (reinforcement learning) over the longest of the last 50: rollouts have long tails."""
-    step_factor: float = 1.5
-    """... but no less than this over the longest step of the last 64: where a line came late, or none did, the phase is
-    another part, and the next line is a step away. Of a part of which several lines have come, over that part's longest
-    time: one answer may be as long as a whole rollout was."""
+    """No time-out is shorter: a page for a minute's silence of a fast run would be noise."""
+    first: Mapping[Phase, Seconds] = field(default_factory=lambda: dict(FIRST))
+    """First time-outs by phase; those that are not named have their defaults."""
+
+    def first_of(self, phase: str) -> float:
+        """The first time-out of a phase, 0 for one that has none."""
+        return self.first.get(phase, FIRST.get(phase, 0.0))  # type: ignore[call-overload,no-any-return]
 
 
+_FIRST_LATE = 1800.0  # a first time-out waits long before anybody is called: from here on the run is shown as late
+# More for a first line that stands for several iterations, or nobody knows how many: one each 9,750 s was seen.
+_FIRST_LINE = 7200.0
+_HICCUP_FACTOR = 1.5  # over the longest gap of the last 50: hiccups that were always there are no hang
+# Over the longest silence of the last day that was called a hang and ended in progress: most are saves of which no
+# line tells, and saves vary; 206 to 335 s were seen in one run.
+_ENDED_FACTOR = 2.0
+# What was learned from single silences makes no time-out longer than this, or than twice the first one of its phase:
+# where ranks wait for each other NCCL's watchdog ends the job after 10 to 30 min, so a longer silence is no habit.
+_LONGEST_SINGLE = 1800.0
+_BUFFERING_FACTOR = 2.0  # over the longest silence that a launcher's buffer explained: bursts 10 to 20 min apart
+# Of a part of a step no less than this over the longest step of the last 64: where a line came late, or none did, the
+# phase is another part. Of a part of which several lines have come, over that part's longest time.
+_STEP_FACTOR = 1.5
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
 _CERTAIN = 2  # lines of one part after another: a late one comes alone
@@ -87,7 +98,7 @@ class Budget(Struct, frozen=True):
     expected: float | None
     reason: str
     late: float | None = None
-    """When it is late, if that is not half of it: a first default waits long before anybody is called."""
+    """When it is late, if that is less than half of it."""
 
     @property
     def late_after(self) -> float:
@@ -108,7 +119,7 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     but no less than the first default of what the event ends. What was learned from other lines proves nothing here.
     """
     phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.launch.phase
-    return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
+    return max(budget(state, settings).seconds, settings.first_of(phase))
 
 
 def _longest(*budgets: Budget | None) -> Budget:
@@ -131,8 +142,8 @@ class _Phase:
 
     def budget(self) -> Budget:
         """What the phase takes, within bounds, and no less than what was called a hang and ended."""
-        allowed, settings, launch = self.usual(), self.settings, self.launch
-        if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, settings.minimum)):
+        allowed, launch = self.usual(), self.launch
+        if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, self.settings.minimum)):
             allowed = Budget(longest, None, "the longest that is learned")
         kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
         most = max(map(self.most, kinds))
@@ -140,7 +151,7 @@ class _Phase:
         if ended is None:
             return allowed
         reason = f"a silence of {ended:.4g} s was called a hang before, and ended"
-        return _longest(allowed, Budget(min(most, settings.ended_factor * ended), allowed.expected, reason))
+        return _longest(allowed, Budget(min(most, _ENDED_FACTOR * ended), allowed.expected, reason))
 
     def usual(self) -> Budget:
         """By what the phase took, or may take."""
@@ -150,71 +161,69 @@ class _Phase:
         by_phase = {"training": self.at_work, "evaluating": self.evaluation, "saving": self.saving}
         return by_phase.get(phase, self.set_up)()
 
-    def default(
-        self, name: str, seconds: float | None = None, expected: float | None = None, late: float | None = None
-    ) -> Budget:
-        """A first default, where there is no past."""
-        seconds = getattr(self.settings, name) if seconds is None else seconds
-        return Budget(max(self.settings.minimum, seconds), expected, f"first default for {name}", late)
+    # --- rows of the table ---
+
+    def first(self, phase: str, expected: float | None = None, reason: str = "") -> Budget:
+        """The first time-out of a phase, where there is no past."""
+        seconds = self.settings.first_of("first_iteration" if phase == "training" else phase)
+        return Budget(
+            max(self.settings.minimum, seconds), expected, reason or f"first default for {phase}", _FIRST_LATE
+        )
 
     def most(self, kind: str) -> float:
-        """The longest budget that single silences may teach."""
-        return max(self.settings.longest, 2 * float(getattr(self.settings, _WORK.get(kind, kind), 0.0)))
+        """The longest time-out that single silences may teach."""
+        phase = _WORK.get(kind, kind)
+        return max(_LONGEST_SINGLE, 2 * self.settings.first_of(phase))
 
-    def learned(self, kind: str, factor: float, what: str) -> Budget | None:
-        """`factor` over the longest of the last silences of the kind; one that stands alone counts to a bound."""
-        seen = self.silences.values(kind)
+    def learned(self, kind: str, source: str = "") -> Budget | None:
+        """By the last silences of the kind; one that stands alone counts to a bound."""
+        seen, row = self.silences.values(kind), _TABLE[_WORK.get(kind, kind)]  # type: ignore[index]
         if not seen:
             return None
+        factor, minimum = row.factor or self.settings.factor, row.minimum or 0.0
+        if minimum and not self.began_before:
+            factor, minimum = 2.0, 0.0  # its own first silences, beside the first time-out
         longest, most = max(seen), max(self.most(kind), factor * median(seen))
-        seconds = max(self.settings.minimum, min(factor * longest, most))
-        return Budget(seconds, longest, f"{factor:g} x the longest {what}")
+        seconds = max(self.settings.minimum, minimum, min(factor * longest, most))
+        return Budget(seconds, longest, f"{factor:g} x the longest {source or row.source}")
 
     # --- the start-up, and the end ---
 
     def set_up(self) -> Budget:
         """A phase of the start-up, or the end; longer where the first line comes late."""
-        allowed, late, settings = self.started(), self.later_line(), self.settings
-        base = settings.startup_minimum if self.began_before else settings.first_iteration
+        launch, late = self.launch, self.later_line()
+        phase = "exiting" if launch.phase in ENDED else launch.phase
+        allowed = self.learned(phase)
+        if allowed is None or phase == "exiting" or not self.began_before:
+            allowed = _longest(self.first(phase), allowed)
+        base = (_TABLE["starting"].minimum or 0.0) if self.began_before else self.settings.first_of("first_iteration")
         if not late or base + late <= allowed.seconds:
             return allowed
         reason = f"the first line comes after {self.interval or 'an unknown number of'} iterations"
-        shown = settings.first_late + (late / 2 if self.interval else 0.0)
-        return Budget(base + late, None, reason, None if self.launch.number else shown)
-
-    def started(self) -> Budget:
-        """A phase of the start-up, or the end, by its own past."""
-        phase, settings, ends = self.launch.phase, self.settings, self.launch.phase == "exiting"
-        again = self.began_before and not ends
-        learned = self.learned(phase, settings.startup_factor if again else 2.0, f"gap seen while {phase}")
-        if learned is not None and again:
-            # launches before have shown how long it takes; other nodes may have to compile and to read anew
-            return _longest(learned, Budget(settings.startup_minimum, learned.expected, learned.reason))
-        seconds = getattr(settings, phase, settings.exiting)
-        default = self.default(phase, seconds, late=None if ends else settings.first_late)
-        return _longest(default, learned)
+        shown = _FIRST_LATE + (late / 2 if self.interval else 0.0)
+        return Budget(base + late, None, reason, None if launch.number else shown)
 
     def later_line(self) -> float:
         """How much later than its first iteration a launch writes its first line, generously: 0 where each has a line.
 
         Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
         """
-        launch, settings, every = self.launch, self.settings, self.interval
+        launch, every = self.launch, self.interval
         driver = launch.driver or self.state.past.driver
         silent = launch.phase == "starting" and driver in ("engine", "trainer")
         if every == 1 or not (silent or launch.phase == "first_iteration"):
             return 0.0
         before = self.state.last_baseline
         if before is not None:
-            return settings.factor * ((every or 1) - 1) * float(before)
+            return self.settings.factor * ((every or 1) - 1) * float(before)
         if every is None:
-            return settings.first_line / 2
+            return _FIRST_LINE / 2
         top = launch.topology  # no launch has shown its pace: what the model takes at a rate that is low
         at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, launch.dialect)
         if at_one is None:
-            return settings.first_line
+            return _FIRST_LINE
         work = (every - 1) * at_one[1]
-        return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, settings.first_line))
+        return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, _FIRST_LINE))
 
     # --- between two lines of the loop ---
 
@@ -232,55 +241,47 @@ class _Phase:
         return _longest(
             Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
             Budget(
-                min(settings.hiccup_factor * hiccup, self.most("training")), expected,
-                f"{settings.hiccup_factor:g} x the longest gap of the last 50",
+                min(_HICCUP_FACTOR * hiccup, self.most("training")), expected,
+                f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
-            Budget(settings.buffering_factor * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
+            Budget(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
             self.with_rollout(expected) if launch.trainer.generates else None,
             Budget(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
 
     def with_rollout(self, expected: float) -> Budget:
         """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
-        window, factor = self.launch.pace.window, self.settings.part_factor
+        window, factor = self.launch.pace.window, _TABLE["rollout"].factor or 1.0
         if len(window) < _FEW:
-            return Budget(self.settings.evaluating, expected, "first default for steps that generate")
-        reason = f"{factor:g} x the longest step, which holds a rollout"
-        return Budget(factor * max(window), expected, reason)
+            return self.first("evaluating", expected, "first default for steps that generate")
+        return Budget(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
 
     def second_line(self) -> Budget:
         """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
-        launch, known, settings = self.launch, self.interval, self.settings
-        first, minimum, trainer = launch.first_iteration_seconds, settings.minimum, launch.driver == "trainer"
-        if first is None and trainer and len(self.silences.values("training")) >= _FEW:
-            return self.unnumbered()
+        launch, known, minimum = self.launch, self.interval, self.settings.minimum
+        first, trainer = launch.first_iteration_seconds, launch.driver == "trainer"
         if first is None:
-            seconds = max(minimum, settings.first_iteration)
-            return Budget(seconds, None, "no iteration time known yet", settings.first_late)
+            if trainer and len(self.silences.values("training")) >= _FEW:  # dicts alone: no line tells the step
+                evaluating = self.first("evaluating")
+                return _longest(self.learned("training") or evaluating, self.learned("evaluating") or evaluating)
+            return self.first("training", None, "no iteration time known yet")
         if known is not None:
             return Budget(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
         if launch.first_iteration == 1 and trainer:  # reported whatever `logging_steps` says
-            seconds = max(minimum, settings.first_iteration, 5 * first)
+            seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
             return Budget(seconds, None, "one line is known, not yet how many iterations lie between two")
         guess = likely_interval(launch.first_iteration or 1)  # programs report multiples of their interval
         expected = first * guess
         # A guess that is too large must not hide a hang for half a day.
-        most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
+        most = max(2 * _FIRST_LATE, 1.5 * expected, 5 * first)
         reason = f"5 x the first iteration, if a line is written every {guess}"
         return Budget(max(minimum, min(5 * expected, most)), expected, reason)
-
-    def unnumbered(self) -> Budget:
-        """Dicts of HF Trainer without a bar or heading: no line tells the step, and its evaluations are silent."""
-        factor, first = self.settings.factor, self.default("evaluating")
-        reports = self.learned("training", factor, "gap between two reports")
-        evaluations = self.learned("evaluating", factor, "evaluation seen")
-        return _longest(reports or first, evaluations or first)
 
     def at_work(self) -> Budget:
         """Of training where an evaluation or a save may be going on of which no line tells: no data for it, a fork,
         another rank's log.
         """
-        training, kind, settings = self.training(), self.launch.silent_work, self.settings
+        training, kind = self.training(), self.launch.silent_work
         if kind is None:
             return training
         work, saving = _WORK[kind], kind == SILENT_SAVE
@@ -288,18 +289,16 @@ class _Phase:
         asked = saving or not (silent or self.launch.driver == "trainer")
         guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
         where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
-        learned = self.learned(kind, settings.saving_factor if saving else settings.factor, f"gap seen {where}")
-        first = None
+        learned, first = self.learned(kind, f"gap seen {where}"), None
         if not asked or (learned is None and saving):  # nobody knows which of them is one at which it evaluates
-            first = Budget(getattr(settings, work), training.expected, f"first default for {work}, {where}")
+            first = self.first(work, training.expected, f"first default for {work}, {where}")
         return _longest(training, learned, first)
 
     # --- evaluation, saving, parts of a step ---
 
     def evaluation(self) -> Budget:
         """Between two signs of an evaluation, and of the iteration that may come instead."""
-        launch, factor = self.launch, self.settings.factor
-        learned = self.learned("evaluating", factor, "evaluation step seen")
+        launch, learned = self.launch, self.learned("evaluating")
         allowed = learned or self.first_evaluation()
         if learned is None and launch.evaluation_due and not launch.validations:
             # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
@@ -318,33 +317,33 @@ class _Phase:
             expected = self.predicted * iters
             seconds = max(settings.minimum, settings.factor * expected)
             return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
+        first = self.first("evaluating")
         if self.generates_in_parts or not self.launch.iterations:
             # of reinforcement learning it is a rollout; before the first step of a launch its engines start
-            seconds = max(settings.evaluating, settings.rollout)
-            return self.default("evaluating", seconds, late=settings.first_late)
-        return self.default("evaluating")
+            return _longest(first, self.first("rollout", reason=first.reason))
+        return first
 
     def saving(self) -> Budget:
         """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next
         step. The files of a trainer's first one teach nothing: the largest may be yet to come.
         """
-        launch = self.launch
-        learned = self.learned("saving", self.settings.saving_factor, "save step seen")
+        launch, learned = self.launch, self.learned("saving")
         if learned is None or (launch.driver == "trainer" and not self.state.past.checkpoints.saves):
-            return self.default("saving")
+            return self.first("saving")
         ends = dialect_of(launch.dialect).reports_saves or self.predicted is None
         return learned if ends else _longest(learned, self.training())
 
     def part(self) -> Budget:
         """Of a part of a step (reinforcement learning), by the run's own past."""
-        launch, settings, first = self.launch, self.settings, not self.launch.iterations
+        launch, first = self.launch, not self.launch.iterations
         expected, what = self.part_before()
-        factor, least = settings.part_factor, settings.minimum
-        default = settings.first_iteration if launch.phase == "training" else float(getattr(settings, launch.phase))
-        if expected is None or (first and not launch.number and factor * expected < default):
-            return self.default(launch.phase, default, expected, settings.first_late)
+        factor, least = _TABLE["rollout"].factor or 1.0, self.settings.minimum
+        default = self.first(launch.phase, expected)
+        if expected is None or (first and not launch.number and factor * expected < default.seconds):
+            return default
         if first:  # of a further launch: engines start and kernels compile anew
-            factor, least = settings.startup_factor, max(least, settings.startup_minimum)
+            row = _TABLE["starting"]
+            factor, least = row.factor or 1.0, max(least, row.minimum or 0.0)
         usual = Budget(factor * expected, expected, f"{factor:g} x {what}")
         return _longest(usual, Budget(least, expected, "the minimum"), None if first else self.stretched(expected))
 
@@ -364,7 +363,7 @@ class _Phase:
         """By what may go on without a line although nothing is wrong: the longest step, or this part where it is
         certain that it is this one. As measured or printed, else as the parts that were followed add up.
         """
-        launch, factor, which = self.launch, self.settings.step_factor, "step"
+        launch, factor, which = self.launch, _STEP_FACTOR, "step"
         printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
         if printed is not None and launch.parts.lines >= _CERTAIN:
             longest, which = max(printed.values), launch.phase

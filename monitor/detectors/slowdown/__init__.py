@@ -14,8 +14,17 @@ from collections.abc import Sequence
 from megatron_monitor.breakdown import saves
 from megatron_monitor.breakdown.account import Timed
 from megatron_monitor.breakdown.profile import Profile
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Detector, Verdict
-from megatron_monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, Shift, SlowdownSettings
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
+from megatron_monitor.detectors.slowdown.memory import (
+    BETWEEN_ATTEMPTS,
+    OVER_NORMAL,
+    SUM_LIMIT,
+    WARM_UP,
+    Paces,
+    Segment,
+    Shift,
+    SlowdownSettings,
+)
 from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
 from megatron_monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
 from megatron_monitor.parsers.events.setup import CLOCK
@@ -26,10 +35,7 @@ from megatron_monitor.statistics import levels
 from megatron_monitor.statistics.levels import Level
 from megatron_monitor.statistics.median import deviation, median, median_high
 
-__all__ = [
-    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
-    "ratio", "update",
-]  # fmt: skip
+__all__ = ["OVER_NORMAL", "Segment", "Slowdown", "SlowdownSettings", "before_hang", "over_normal", "ratio"]
 _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
@@ -49,7 +55,7 @@ def _layout_of(state: RunState, step: Step) -> str:
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
-def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, settings: SlowdownSettings) -> bool:
+def begin_segment(state: RunState, memory: Paces, track: Level, step: Step) -> bool:
     """The launch's level is known: compare it with the launches before it."""
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
@@ -58,10 +64,7 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
         nodes_of(state)[:512], state.launch.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
         state.launch.environment.get(CLOCK),
     )  # fmt: skip
-    earlier = [
-        known for known in memory.segments
-        if known.key == key and known.attempt != memory.attempt and not known.differs_by_setting(segment)
-    ]  # fmt: skip
+    earlier = _earlier(memory, segment)
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
     shift = memory.shift
@@ -74,14 +77,32 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
         return True
     if not earlier or (key.strip("?/") == "" and _begins_anew(state, step)):
         return False
-    known = [segment.level for segment in earlier]
+    return _compare(memory, track, segment, earlier, at)
+
+
+def _earlier(memory: Paces, segment: Segment) -> list[Segment]:
+    """The segments of attempts before that this one can be compared with."""
+    return [
+        known for known in memory.segments
+        if known.key == segment.key and known.attempt != segment.attempt and not known.differs_by_setting(segment)
+    ]  # fmt: skip
+
+
+def _compare(memory: Paces, track: Level, segment: Segment, earlier: list[Segment], at: float) -> bool:
+    """Whether the attempt is slower than those before. Where its own noise hides that, more iterations tell: the error
+    of its level falls with the root of their number.
+    """
+    assert track.value is not None
+    known = [one.level for one in earlier]
     usual = median_high(known)
     spread = deviation(known, usual) if len(known) >= 3 else 0.0
-    limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale, UNITS * (track.unit or 0.0))
-    if track.value - usual > limit:
+    limit = max(math.log1p(BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
+    noise = 2 * track.scale * math.sqrt(levels.LEARN / min(track.seen, levels.WINDOW))
+    slower, hidden = track.value - usual > max(limit, noise), track.value - usual > limit
+    segment.undecided = hidden and not slower and track.seen < levels.WINDOW
+    if slower:
         memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch")
-        return True
-    return False
+    return slower
 
 
 def _begins_anew(state: RunState, step: Step) -> bool:
@@ -90,7 +111,7 @@ def _begins_anew(state: RunState, step: Step) -> bool:
     return state.after_finish or (first is not None and first <= step.interval)
 
 
-def renew_segment(memory: Memory, track: Level) -> None:
+def renew_segment(memory: Paces, track: Level) -> None:
     """The launch's best level is what later launches are compared with: a slow node's level is no standard."""
     if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
         segment = memory.segments[-1]
@@ -99,7 +120,7 @@ def renew_segment(memory: Memory, track: Level) -> None:
             segment.profile = memory.window.usual()  # timers are printed seldom
 
 
-def other_launches(memory: Memory) -> Profile | None:
+def other_launches(memory: Paces) -> Profile | None:
     """The profile of the last launch before this one that is like it and printed timers."""
     here = memory.segments[-1] if memory.segments else None
     return next((segment.profile for segment in reversed(memory.segments[:-1])
@@ -107,13 +128,14 @@ def other_launches(memory: Memory) -> Profile | None:
                  and segment.profile is not None), None)  # fmt: skip
 
 
-def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+def _take_steps(state: RunState, memory: Paces, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
     """Take the steps' pure times; True if the verdict may have changed."""
     launch = state.launch
     if memory.attempt != launch.number:
         if not any(step.counted for step in steps):
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = launch.number, 0, {}, ""
+        memory.timed_at = 0
         memory.sizes, memory.faster, memory.reference = None, None, None
         memory.window.restart()
         memory.outside.restart()
@@ -133,13 +155,15 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             took, outside = step.outside, memory.outside
             changed |= outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for)
         seconds, timed = _seconds(memory, step), step.timed
-        if seconds is not None and memory.steps > settings.warm_up:
+        if seconds is not None and memory.steps > WARM_UP:
             size = step.batch_size or usual[0], step.sequence_length or usual[1]
             if size != memory.sizes:
                 memory.sizes = size
                 changed |= _change_key(memory, f"{size[0]}/{size[1]}")
                 timed = None  # of a line of the size before
+            memory.stretch = max(1, memory.steps - memory.timed_at)
             changed |= _take(state, memory, step, math.log(seconds), timed, settings)
+            memory.timed_at = memory.steps
         elif timed is not None:
             memory.window.add(timed)
             changed |= _explain(state, memory, timed)
@@ -150,7 +174,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     return changed
 
 
-def _seconds(memory: Memory, step: Step) -> float | None:
+def _seconds(memory: Paces, step: Step) -> float | None:
     """The time of a step, once: DeepSpeed's engine prints it on the line behind the one that counts the step."""
     seconds = step.seconds
     if step.counted:
@@ -164,7 +188,7 @@ def _seconds(memory: Memory, step: Step) -> float | None:
     return seconds if seconds is not None and seconds > 0 else None
 
 
-def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
+def _explain(state: RunState, memory: Paces, timed: Timed | None) -> bool:
     """Name what took the added time, where the log's timers tell; True if something else is named than before."""
     window, shift = memory.window, memory.shift
     if shift is None:
@@ -182,7 +206,7 @@ def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
 
 
 def _take(
-    state: RunState, memory: Memory, step: Step, time: float, timed: Timed | None, settings: SlowdownSettings
+    state: RunState, memory: Paces, step: Step, time: float, timed: Timed | None, settings: SlowdownSettings
 ) -> bool:
     """Compare a step with the level of its batch size; `time` is a logarithm, `timed` the timers that came with it."""
     track = memory.tracks.get(memory.key)
@@ -192,24 +216,27 @@ def _take(
             del memory.tracks[next(iter(memory.tracks))]
     known, changed = track.value is not None, False
     # while a shift stands, each step may end it
-    suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
-    look = track.add(time, step.iteration, _FULL * settings.sum_limit, suspect, 4 * settings.threshold)
+    suspect = SUM_LIMIT if memory.shift is None and memory.faster is None else 0.0
+    look = track.add(time, step.iteration, _FULL * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
     _count_over(memory, step, time)  # by what was normal before this look
     if timed is not None:
         memory.window.add(timed)
     if track.value is None or not look:
         return False  # nearly all steps of a healthy run end here
     if not known:
-        changed = begin_segment(state, memory, track, step, settings)
+        changed = begin_segment(state, memory, track, step)
     else:
         if track.seen % levels.MARK_EVERY == 0:
             renew_segment(memory, track)
-        changed = watch(memory, track, step, state.launch.topology.sequence_grows, settings)
+        segment = memory.segments[-1] if memory.segments else None
+        if segment is not None and segment.undecided and segment.attempt == memory.attempt and memory.shift is None:
+            changed = _compare(memory, track, segment, _earlier(memory, segment), step.at)
+        changed |= watch(memory, track, step, state.launch.topology.sequence_grows, settings)
     memory.reference = track.value
     return _explain(state, memory, timed) or changed if changed or timed is not None else False
 
 
-def _count_over(memory: Memory, step: Step, time: float) -> None:
+def _count_over(memory: Paces, step: Step, time: float) -> None:
     """Into the distribution: a time over what was normal before it, over that of before a slowdown that stands."""
     normal = memory.reference if memory.shift is None else memory.shift.base
     if normal is not None:
@@ -220,11 +247,11 @@ def _count_over(memory: Memory, step: Step, time: float) -> None:
 
 def over_normal(state: RunState) -> tuple[list[int], float]:
     """Iterations by their time over the normal one, and the sum of these ratios."""
-    memory = state.memory_of.get(NAME)
-    return (memory.over, memory.over_sum) if isinstance(memory, Memory) else ([], 0.0)
+    memory = state.memory_of.get(Paces.name)
+    return (memory.over, memory.over_sum) if isinstance(memory, Paces) else ([], 0.0)
 
 
-def _change_key(memory: Memory, key: str) -> bool:
+def _change_key(memory: Paces, key: str) -> bool:
     """Another batch size: nothing said so far can be compared with what comes."""
     memory.key = key
     memory.reference = None
@@ -236,19 +263,23 @@ def _change_key(memory: Memory, key: str) -> bool:
     return ended
 
 
-def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettings) -> Verdict:
-    """Firing while a slower level stands; information when the run became faster."""
-    if memory.shift is not None:
-        if memory.shift.unsure:
-            return UNKNOWN
-        return slower(state, memory, memory.shift, settings)
-    if memory.outside.longer is not None:
-        return between_steps(state, memory.outside.longer, settings)
-    if memory.slow_saves is not None:
-        return slower_saves(state, memory.slow_saves)
-    if memory.faster is not None and not memory.faster.over:
-        return faster(state, memory.faster)
-    return CLEAR
+class Slowdown(Paces):
+    """The rule."""
 
+    def on_steps(self, state: RunState, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+        """Take the steps' pure times."""
+        return _take_steps(state, self, steps, settings)
 
-DETECTOR = Detector(SlowdownSettings, check, Memory, update, level=True)
+    def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
+        """Firing while a slower level stands; information when the run became faster."""
+        if self.shift is not None:
+            if self.shift.unsure:
+                return UNKNOWN
+            return slower(state, self, self.shift, settings)
+        if self.outside.longer is not None:
+            return between_steps(state, self.outside.longer, settings)
+        if self.slow_saves is not None:
+            return slower_saves(state, self.slow_saves)
+        if self.faster is not None and not self.faster.over:
+            return faster(state, self.faster)
+        return CLEAR

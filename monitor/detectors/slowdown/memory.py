@@ -6,50 +6,45 @@ from megatron_monitor.breakdown.outside import Outside
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.breakdown.saves import SlowSaves
 from megatron_monitor.breakdown.window import Window
+from megatron_monitor.detectors.base import Rule, RuleSettings
 from megatron_monitor.statistics.levels import Level
-from megatron_monitor.units import Ratio, Seconds
+from megatron_monitor.units import Ratio
 
-NAME = "slowdown"
 _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)
 """Times over the normal one that the distribution parts: one slow node of many is in the third digit."""
 
 
-class SlowdownSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
+# Sums of deviations (CUSUM), in scales: at 2 % noise under 1 false alarm in 10,000 iterations.
+SUM_LIMIT = 11.0
+WARM_UP = 3  # first iterations of an attempt that say nothing: compilation, caches; up to 35 % slow in the record
+DRIFT = 0.04  # creeping: the median of 50 iterations over the best one; less is lost in the noise of long runs
+# Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how much
+# (random-LTD): all of that growth cost 25 % in a real run.
+GROWING = 0.25
+BETWEEN_ATTEMPTS = 0.04  # against the attempts before: another allocation of nodes differs by more than iterations do
+# Seconds of an attempt's iterations in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20
+# runs became 2 to 7 % slower within its first two minutes, for good. A smaller shift in them than SETTLED is the level.
+SETTLING = 120.0
+SETTLED = 0.1  # what neither warm GPUs nor an evaluation just before explain: none of those runs slowed by 10 %
+# Seconds of slow iterations before what is critical is told; until then it is shown. On a shared node iterations of
+# 2.3 s took a quarter longer for 17 s: whoever is woken by that finds nothing.
+STANDING = 30.0
+
+
+class SlowdownSettings(RuleSettings, frozen=True, kw_only=True):
+    """What can be set."""
 
     threshold: Ratio = 0.02
     """Smaller shifts are not reported: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
-    sum_limit: float = 11.0
-    """h of the CUSUM, in scales: at 2 % noise under 1 false alarm in 10,000 iterations."""
-    warm_up: int = 3
-    """First iterations of a launch that say nothing: compilation, caches; up to 35 % slow in the record."""
-    drift: Ratio = 0.04
-    """Creeping: the median of 50 iterations over the best one. Less is lost in the noise of long runs."""
-    growing: Ratio = 0.25
-    """Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how
-    much (random-LTD): all of that growth cost 25 % in a real run.
-    """
-    between_launches: Ratio = 0.04
-    """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
-    settling: Seconds = 120.0
-    """Of a launch's iterations, in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20 runs
-    became 2 to 7 % slower within its first two minutes, for good. A smaller shift in them than `settled` is the level.
-    """
-    settled: Ratio = 0.1
-    """What neither warm GPUs nor an evaluation just before explain: none of those runs became slower by 10 %."""
     critical: Ratio = 0.25
     """From here on a quarter of the machine is wasted: somebody should look now."""
-    standing: Seconds = 30.0
-    """Of slow iterations before what is critical is told; until then it is shown. On a shared node iterations of 2.3 s
-    took a quarter longer for 17 s: whoever is woken by that finds nothing. Iterations of 10 s need no further ones.
-    """
 
     def stands_for(self, ratio: float) -> float:
         """Seconds of iterations that take `ratio` times as long before somebody is told: less must have cost as much.
         On MLPerf's clusters iterations of 0.5 s took 2 to 10 % longer for half a minute behind evaluations.
         """
-        return self.standing * max(1.0, self.critical / max(ratio - 1, 1e-6))
+        return STANDING * max(1.0, self.critical / max(ratio - 1, 1e-6))
 
 
 class Shift(Struct):
@@ -92,6 +87,8 @@ class Segment(Struct):
     """Where its time went, by the log's timers."""
     gpu_clock: str | None = None
     """MHz that the job locked its GPUs to."""
+    undecided: bool = False
+    """Its iterations vary so much that more of them must tell whether it is slower than those before."""
 
     @property
     def is_blocking(self) -> bool | None:
@@ -103,11 +100,19 @@ class Segment(Struct):
         return {self.is_blocking, other.is_blocking} == {True, False}
 
 
-class Memory(Struct):
-    """What is remembered of a run."""
+class Paces(Rule):
+    """What the rule remembers of a run."""
+
+    name = "slowdown"
+    settings = SlowdownSettings
+    is_level = True
 
     attempt: int = 0
     steps: int = 0
+    timed_at: int = 0
+    """`steps` when one last had a time,"""
+    stretch: int = 1
+    """and for how many steps that stands: a bar that is drawn by whole seconds tells the time of many."""
     tracks: dict[str, Level] = field(default_factory=dict)
     key: str = ""
     sizes: tuple[int | None, int | None] | None = None

@@ -2,7 +2,17 @@
 
 import math
 
-from megatron_monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings
+from megatron_monitor.detectors.slowdown.memory import (
+    DRIFT,
+    GROWING,
+    SETTLED,
+    SETTLING,
+    SUM_LIMIT,
+    Flap,
+    Paces,
+    Shift,
+    SlowdownSettings,
+)
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics import levels
 from megatron_monitor.statistics.levels import Level, level_of
@@ -28,15 +38,15 @@ _FASTER_SHOWN = 50  # iterations for which "faster" is shown
 _NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
 
 
-def watch(memory: Memory, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
+def watch(memory: Paces, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
     """Compare a step with the level: shifted up, down, back, or drifted."""
     shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
     stood = shift is None or shift.stood
     if shift is None and faster is None and not _suspect(track, settings):
-        return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
+        return False if grows else _watch_drift(memory, track, iteration, at)  # nearly all looks end here
     if shift is not None and not shift.unsure:
         shift.lines += 1
-        shift.stood = shift.stood or _stands(track, shift, step, settings)
+        shift.stood = shift.stood or _stands(memory, track, shift, step, settings)
         if not shift.lines % levels.DRIFT:
             level = median_high(track.values[-levels.DRIFT :])  # on the way back it stays what it was
             shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
@@ -51,32 +61,33 @@ def watch(memory: Memory, track: Level, step: Step, grows: bool, settings: Slowd
             changed = True
         elif not faster.over and iteration - faster.onset > _FASTER_SHOWN:
             faster.over = changed = True
-    threshold = settings.growing if grows else settings.threshold
-    size = shifted(track, needed(track.scale, threshold), threshold, settings.sum_limit)
+    threshold = GROWING if grows else settings.threshold
+    size = shifted(track, needed(track.scale, threshold), threshold, SUM_LIMIT)
     if not size or (size > 0 and _is_usual(memory, track, size)):
         return changed
-    if shift is None and faster is None and 0 < size < math.log1p(settings.settled) and _settles(track, step, settings):
+    if shift is None and faster is None and 0 < size < math.log1p(SETTLED) and _settles(track, step):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
         return changed
     _take_shift(memory, track, iteration, at, size, settings)
     if shift is None and memory.shift is not None:
-        memory.shift.stood = _stands(track, memory.shift, step, settings)
+        memory.shift.stood = _stands(memory, track, memory.shift, step, settings)
     return True
 
 
-def _stands(track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
+def _stands(memory: Paces, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
     """Whether iterations have been slow for long enough to wake somebody, and still are."""
-    if shift.lines * step.interval * math.exp(shift.level) < settings.stands_for(math.exp(shift.level - shift.base)):
+    seconds = shift.lines * memory.stretch * step.interval * math.exp(shift.level)
+    if seconds < settings.stands_for(math.exp(shift.level - shift.base)):
         return False
     return min(track.values[-_STILL:]) - shift.base > (shift.level - shift.base) / 2
 
 
-def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
+def _watch_drift(memory: Paces, track: Level, iteration: int, at: float) -> bool:
     """Compare the median of the last steps with the best one that the run has shown."""
     drift = track.drifted()
     if drift is None or track.best is None:
         return False
-    limit = max(math.log1p(settings.drift), 3 * track.scale, UNITS * (track.unit or 0.0))
+    limit = max(math.log1p(DRIFT), 3 * track.scale, UNITS * (track.unit or 0.0))
     if drift <= limit:
         return False
     if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
@@ -87,7 +98,7 @@ def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settin
     return True
 
 
-def _is_back(memory: Memory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
+def _is_back(memory: Paces, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
     """Whether the last steps lie at the level of before: nearer to it than what is reported, and than half the shift.
     A run whose level flaps must stay there longer each time.
     """
@@ -112,7 +123,7 @@ def needed(scale: float, threshold: float) -> int:
 
 def _suspect(track: Level, settings: SlowdownSettings) -> bool:
     """False where `shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
-    if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
+    if track.up >= SUM_LIMIT or track.down >= SUM_LIMIT:
         return True
     recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
     return len(recent) == 3 and min(recent) > far
@@ -145,7 +156,7 @@ def _alike(residuals: list[float], middle: float, scale: float) -> bool:
     return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
 
 
-def _is_usual(memory: Memory, track: Level, size: float) -> bool:
+def _is_usual(memory: Paces, track: Level, size: float) -> bool:
     """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
     has left such a level again soon, or it is one printed unit.
     """
@@ -162,9 +173,9 @@ def _is_usual(memory: Memory, track: Level, size: float) -> bool:
     return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
 
 
-def _settles(track: Level, step: Step, settings: SlowdownSettings) -> bool:
+def _settles(track: Level, step: Step) -> bool:
     """Whether the launch's iterations have not yet taken as long as its GPUs may need to settle."""
-    return track.value is not None and step.finished * math.exp(track.value) < settings.settling
+    return track.value is not None and step.finished * math.exp(track.value) < SETTLING
 
 
 def _since(track: Level, up: bool = True) -> int:
@@ -174,7 +185,7 @@ def _since(track: Level, up: bool = True) -> int:
 
 
 def _take_shift(
-    memory: Memory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
+    memory: Paces, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
 ) -> None:
     """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
     assert track.value is not None
@@ -216,7 +227,7 @@ def _resumed(track: Level, shift: Shift, count: int) -> Level:
     return level
 
 
-def _return(memory: Memory, track: Level, shift: Shift) -> None:
+def _return(memory: Paces, track: Level, shift: Shift) -> None:
     """Back at the old level."""
     memory.shift = None
     if shift.lines < _NORMAL:

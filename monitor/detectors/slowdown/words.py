@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from megatron_monitor.breakdown import outside, saves, words
-from megatron_monitor.detectors.base import Severity, Verdict, duration, percent
-from megatron_monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
+from megatron_monitor.detectors.base import Finding, Severity, duration, percent
+from megatron_monitor.detectors.slowdown.memory import Paces, Shift, SlowdownSettings
 from megatron_monitor.run.derived import batch_size
 from megatron_monitor.run.state import RunState
 
@@ -18,7 +18,7 @@ _REASONS = {
 _EXPLAINED = 0.6  # of a difference: what the clocks make at least to be its cause; memory and network keep their pace
 
 
-def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSettings) -> Verdict:
+def slower(state: RunState, memory: Paces, shift: Shift, settings: SlowdownSettings) -> Finding:
     """Iterations take longer."""
     base, level = math.exp(shift.base), math.exp(shift.level)
     ratio = level / base
@@ -65,13 +65,13 @@ def _evidence(shift: Shift) -> dict[str, Any]:
 def _lasting(
     found: Shift | outside.Longer, ratio: float, summary: str, evidence: dict[str, Any], settings: SlowdownSettings, *,
     stood: bool,
-) -> Verdict:  # fmt: skip
+) -> Finding:  # fmt: skip
     """Only shown until it has `stood` for long enough to wake somebody."""
     severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
-    return Verdict("firing", severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
+    return Finding("firing", severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
 
 
-def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
+def _clocks_of(memory: Paces, shift: Shift, evidence: dict[str, Any]) -> str:
     """What lower clocks than those of the launch before explain, where the log tells both."""
     clocks = [
         int(clock)
@@ -89,7 +89,7 @@ def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
     return f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {before} MHz before, {ratio:.3f} x"
 
 
-def _nodes_of(memory: Memory) -> str:
+def _nodes_of(memory: Paces) -> str:
     """How the node lists of the last two launches differ, where the log names nodes."""
     if len(memory.segments) < 2:
         return ""
@@ -104,19 +104,19 @@ def _nodes_of(memory: Memory) -> str:
     )
 
 
-def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Verdict:
+def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Finding:
     """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
     evidence = {**outside.evidence(found), "last_line": state.launch.last_line}
     return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
 
 
-def slower_saves(state: RunState, found: saves.SlowSaves) -> Verdict:
+def slower_saves(state: RunState, found: saves.SlowSaves) -> Finding:
     """Saves take longer."""
     evidence = {**saves.evidence(found), "last_line": state.launch.last_line}
-    return Verdict("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
+    return Finding("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
 
 
-def faster(state: RunState, shift: Shift) -> Verdict:
+def faster(state: RunState, shift: Shift) -> Finding:
     """Iterations take less: information."""
     less = 100 * (1 - math.exp(shift.level) / math.exp(shift.base))
     summary = (
@@ -124,15 +124,15 @@ def faster(state: RunState, shift: Shift) -> Verdict:
         "mistake"
     )
     evidence = {**_evidence(shift), "last_line": state.launch.last_line}
-    return Verdict("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
+    return Finding("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
 
 
 def before_hang(state: RunState) -> str:
     """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
-    memory = state.memory_of.get(NAME)
+    memory = state.memory_of.get(Paces.name)
     if state.launch.phase == "saving":
         return saves.creeping(state.past.silences.values("saving"))
-    if not isinstance(memory, Memory) or memory.shift is None:
+    if not isinstance(memory, Paces) or memory.shift is None:
         return ""
     shift, found = memory.shift, memory.window.found
     told = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
@@ -141,8 +141,8 @@ def before_hang(state: RunState) -> str:
 
 def level(state: RunState) -> tuple[int, float, float] | None:
     """Of a level that stands and is not that of before: its first iteration, seconds of one before and now."""
-    memory = state.memory_of.get(NAME)
-    shift = memory.shift if isinstance(memory, Memory) else None
+    memory = state.memory_of.get(Paces.name)
+    shift = memory.shift if isinstance(memory, Paces) else None
     return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
 
 
@@ -154,8 +154,8 @@ def standing(level: tuple[int, float, float]) -> str:
 
 def normal(state: RunState) -> float | None:
     """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
-    memory = state.memory_of.get(NAME)
-    if isinstance(memory, Memory):
+    memory = state.memory_of.get(Paces.name)
+    if isinstance(memory, Paces):
         known = memory.reference if memory.shift is None else memory.shift.base
         if known is not None:
             return math.exp(known)

@@ -40,6 +40,8 @@ class Step(Struct, gc=False, kw_only=True):
     nor counted is what DeepSpeed's engine prints beside the training loop's own line.
     """
     loss: float | None = None
+    losses: dict[str, float] | None = None
+    """Further losses of the loop's line, by the names under which they are printed."""
     grad_norm: float | None = None
     loss_scale: float | None = None
     """The last one reported."""
@@ -111,8 +113,9 @@ def is_amended(step: Step, launch: Launch, event: Event) -> bool:
 
 
 def _take_line(step: Step, event: IterationLogged) -> None:
-    step.reported = event.lm_loss is not None or event.dialect in BY_NAME  # else a line may be without a loss
-    step.loss, step.grad_norm = event.lm_loss, event.grad_norm
+    step.loss, step.losses, step.grad_norm = event.lm_loss, event.losses or None, event.grad_norm
+    # else a line may be without a loss
+    step.reported = event.lm_loss is not None or step.losses is not None or event.dialect in BY_NAME
     step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
 

@@ -13,7 +13,8 @@ import pytest
 from megatron_monitor import judgement
 from megatron_monitor.core import view
 from megatron_monitor.core.saved import Saved
-from megatron_monitor.detectors import DETECTORS
+from megatron_monitor.detectors import RULES
+from megatron_monitor.detectors.base import Rule
 from megatron_monitor.follow.messages import Restarted
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.notifiers.message import payload
@@ -82,7 +83,8 @@ def raising(real: Callable[..., Any], run: str = "bad") -> Callable[..., Any]:
     """The same, but it raises at that run."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        state = getattr(args[0], "state", args[0])
+        first = args[1] if isinstance(args[0], Rule) else args[0]
+        state = getattr(first, "state", first)
         if getattr(state, "name", run) == run:
             raise OverflowError("cannot convert float infinity to integer")
         return real(*args, **kwargs)
@@ -92,22 +94,21 @@ def raising(real: Callable[..., Any], run: str = "bad") -> Callable[..., Any]:
 
 CALLS = [
     (name, call)
-    for name, row in DETECTORS.items()
-    for call in ("check", "update", "on_event")
-    if getattr(row, call) is not None
+    for name, rule in RULES.items()
+    for call in ("evaluate", "on_steps", "on_event")
+    if getattr(rule, call) is not getattr(Rule, call)
 ]
 
 
 @pytest.mark.parametrize(("detector", "call"), CALLS, ids=lambda part: part)
 def test_a_detector_that_raises(monkeypatch: pytest.MonkeyPatch, detector: str, call: str) -> None:
     """Its run is put aside, told once and not saved; the neighbour goes on."""
-    row = DETECTORS[detector]
-    broken = msgspec.structs.replace(row, **{call: raising(getattr(row, call))})
-    monkeypatch.setitem(judgement.DETECTORS, detector, broken)
+    rule = RULES[detector]
+    monkeypatch.setattr(rule, call, raising(getattr(rule, call)))
     two = Two()
     for _ in range(3):
         two.step()
-    for kind in row.listens:
+    for kind in rule.listens:
         entry = LogEvent(9, "x", _event(kind), b"")
         two.core.folding.take(two.core.sources["/l/bad.log"], [entry], two.now, two.now)
     two.step()

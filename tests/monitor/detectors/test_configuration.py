@@ -2,14 +2,12 @@
 
 import pytest
 
-from megatron_monitor.audit import Finding, audit
-from megatron_monitor.detectors import configuration
-from megatron_monitor.detectors.base import recall
-from megatron_monitor.detectors.configuration import ConfigurationSettings, Memory
+from megatron_monitor.audit import Inconsistency, audit
+from megatron_monitor.detectors.configuration import Configuration, ConfigurationSettings
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 
-def found(run: Replaying) -> dict[str, Finding]:
+def found(run: Replaying) -> dict[str, Inconsistency]:
     """Key -> finding, of everything that the log has shown."""
     return {finding.key: finding for finding in audit(run.run.state)}
 
@@ -105,16 +103,6 @@ def test_legal_layouts(changes: dict[str, object]) -> None:
 # --- printed figures ------------------------------------------------------------------------------------------------
 
 
-def test_consumed_samples_that_do_not_add_up() -> None:
-    """Each iteration counts 1024 samples at a printed batch of 2048: told; one line out of order is not."""
-    run = started()
-    run.say(lines(range(1, 4)))
-    run.say(line(4, samples=4 * 2048 + 7) + lines(range(5, 20)))
-    assert "K10" not in found(run)
-    run.say("".join(line(at, samples=19 * 2048 + (at - 19) * 1024) for at in range(20, 30)))
-    assert loud(run)["K10"] == "warning"
-
-
 @pytest.mark.parametrize("argument", ["sft", "curriculum_learning", "sequence_packing"])
 def test_packed_samples_are_counted_otherwise(argument: str) -> None:
     """One packed sequence holds several samples; a curriculum's figures follow its lengths."""
@@ -133,29 +121,6 @@ def test_a_curriculum_that_the_line_tells() -> None:
         )
         run.say(text)
     assert loud(run) == {}
-
-
-def test_ramp_up_and_log_intervals_add_up() -> None:
-    """The batch grows between two lines of ten iterations: anything between both sizes is right."""
-    run = started(rampup_batch_size="['32', '32', '9765625']", log_interval=10)
-    samples, batch, text = 0, 32, ""
-    for iteration in range(10, 400, 10):
-        for step in range(10):
-            samples += batch
-            batch = min(2048, batch + 32 * (step == 4))
-        text += line(iteration, batch=batch, samples=samples)
-    run.say(text)
-    assert "K10" not in found(run)
-
-
-def test_more_than_the_hardware_can_do() -> None:
-    """A V100 at 104 TFLOPs is a bug in the calculation."""
-    run = started(text="GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-5c1e)\n")
-    run.say(lines(range(1, 8), tflops=149.02))
-    assert loud(run)["K17"] == "warning"
-    a100 = started(text="GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e)\n")
-    a100.say(lines(range(1, 8), tflops=149.02))
-    assert loud(a100) == {}
 
 
 # --- hints ----------------------------------------------------------------------------------------------------------
@@ -181,24 +146,11 @@ def test_memory_of_the_end_stages() -> None:
 # --- the incident ---------------------------------------------------------------------------------------------------
 
 
-def test_one_incident_that_opens_anew_for_news() -> None:
-    """It lists its findings; a new one as bad closes it and opens it again; one that is only a hint does not."""
-    run = started(**WRONG)
-    assert len(run.loud("configuration")) == 1
-    for iteration in range(1, 20):
-        run.say(line(iteration, batch=2016, samples=iteration * 512, tflops=20.0), 105.0)
-    assert [(item.status, item.severity) for item in run.loud("configuration")] == [
-        ("firing", "warning"), ("resolved", "warning"), ("firing", "warning"),
-    ]  # fmt: skip
-    checks = {item["check"] for item in run.run.book.open["configuration"].evidence["findings"]}
-    assert {"K21", "K10"} <= checks
-
-
 def test_ignored_checks() -> None:
     """A site may leave some out."""
     run = started(**WRONG)
-    state, memory = run.run.state, recall(run.run.state, "configuration", Memory)
-    assert configuration.check(state, memory, run.at, ConfigurationSettings()).status == "firing"
-    assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K21", "K27"))).status == "clear"
+    state, rule = run.run.state, Configuration.of(run.run.state)
+    assert rule.evaluate(state, run.at, ConfigurationSettings()).state == "firing"
+    assert rule.evaluate(state, run.at, ConfigurationSettings(ignore=("K21", "K27"))).state == "clear"
     assert list(ConfigurationSettings(ignore=("K27",)).problems()) == []
     assert "known: K08 TFLOPs formula" in next(iter(ConfigurationSettings(ignore=("K99",)).problems()))[1]

@@ -41,8 +41,8 @@ def trained(seconds: float = 10.0, count: int = 20, every: int = 1, total: int =
 def verdict(state: RunState, silence: float, settings: HangSettings = SETTINGS) -> tuple[str, str]:
     """(status, severity) after so many seconds without progress."""
     assert state.progress_at is not None
-    answer = hang.check(state, None, state.progress_at + silence, settings)
-    return answer.status, answer.severity if answer.status == "firing" else ""
+    answer = hang.Hang().evaluate(state, state.progress_at + silence, settings)
+    return answer.state, answer.severity if answer.state == "firing" else ""
 
 
 def test_a_time_that_is_none_allows_no_endless_silence() -> None:

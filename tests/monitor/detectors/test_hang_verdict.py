@@ -6,22 +6,52 @@ import pytest
 from msgspec.structs import replace
 
 from megatron_monitor.detectors import hang
-from megatron_monitor.detectors.base import CLEAR, Verdict
-from megatron_monitor.detectors.hang import HangSettings
+from megatron_monitor.detectors.base import Finding
+from megatron_monitor.detectors.hang import Budget, HangSettings, budget
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing
 from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Evidence
-from megatron_monitor.run.records import Job, Latest
-from megatron_monitor.run.state import RunState
-from tests.monitor.detectors.test_budget import TEN, TWENTY, run, told
+from megatron_monitor.run.phases import Parts
+from megatron_monitor.run.records import AttemptEnd, Job, Latest
+from megatron_monitor.run.silence import Intervals
+from megatron_monitor.run.state import Launch, RunState
 
+TEN = (10.0, 10.0, 10.0)
+TWENTY = (20.0, 20.0, 20.0)
 SETTINGS = HangSettings()
 
 
-def verdict(state: RunState, silence: float = 60.0) -> Verdict:
+def run(
+    phase: str = "training", *, window: tuple[float, ...] = (), ratios: tuple[float, ...] = (),
+    held: float | None = None, learned: list[float] | dict[str, list[float]] | None = None,
+    forgiven: dict[str, float] | None = None, past: dict[str, Any] | None = None, topology: Topology | None = None,
+    at: float | None = 1000.0, **launch: Any,
+) -> RunState:  # fmt: skip
+    """A run in that phase: seconds of its iterations, its gaps over what was expected, and what silences taught."""
+    state = RunState("run", proven=True, progress_at=at, live=True, iterations_total=9)
+    state.launch = Launch(phase=phase, topology=topology or Topology(), **launch)  # type: ignore[arg-type]
+    for seconds in window:
+        state.launch.pace.add(seconds, None)
+    state.launch.gap_ratios.values.extend(ratios)
+    for kind, values in (learned if isinstance(learned, dict) else {phase: learned or []}).items():
+        state.past.silences.good[kind] = Intervals(values)
+    for kind, seconds in (forgiven or {}).items():
+        state.past.silences.forgive(kind, seconds, 900.0)
+    state.past.silences.held = held
+    for name, value in (past or {}).items():
+        setattr(state.past, name, value)
+    return state
+
+
+def told(*lines_of: str, lines: int = 0, **printed: float) -> Parts:
+    """Parts of a step of which lines told, and what steps printed of them."""
+    return Parts(list(lines_of), lines=lines, printed={part: Intervals([took]) for part, took in printed.items()})
+
+
+def verdict(state: RunState, silence: float = 60.0) -> Finding:
     """After so many seconds without progress; the run's last was at 1000."""
-    return hang.check(state, None, 1000.0 + silence, SETTINGS)
+    return hang.Hang().evaluate(state, 1000.0 + silence, SETTINGS)
 
 
 def trained(**known: Any) -> RunState:
@@ -34,11 +64,11 @@ def trained(**known: Any) -> RunState:
 
 def test_late_then_hung() -> None:
     """Late is shown, hung is told; nothing before."""
-    assert verdict(trained(), 39.9) == CLEAR
+    assert verdict(trained(), 39.9) == Finding("clear", next_check=1040.0)
     late, hung = verdict(trained(), 40.0), verdict(trained(), 60.0)
-    assert (late.status, late.severity, late.quiet, late.since) == ("firing", "warning", True, 1000.0)
+    assert (late.state, late.severity, late.quiet, late.since) == ("firing", "warning", True, 1000.0)
     assert late.summary == "late in training: no progress for 40.0 s, budget 60.0 s (3 x 20 s expected)"
-    assert late.evidence == {
+    assert late.facts == {
         "phase": "training", "silence_seconds": 40.0, "budget_seconds": 60.0, "budget_reason": "3 x 20 s expected",
         "last_progress_at": 1000.0, "last_line": "", "expected_gap_seconds": 20.0,
     }  # fmt: skip
@@ -70,31 +100,31 @@ STOPPED = [Job("1", state) for state in ("SUSPENDED", "STOPPED")]
 )
 def test_whose_silence_means_anything(state: RunState, status: str) -> None:
     """A run's that is followed, and goes on; of one that is done only if a process was seen to end."""
-    assert verdict(state, 1e6).status == status
+    assert verdict(state, 1e6).state == status
     at = hang.deadline(state, SETTINGS)
     assert not (hang.watched(state) and state.progress_at is None)
     assert (at is None) == (status == "clear")
-    assert hang.deadlines(state, SETTINGS) == ((1001.0,) if state.launch.ending is CUT else () if at is None else (
-        1000.0 + hang.budget(state, SETTINGS).late_after, at,
-    ))  # fmt: skip
+    if status != "unknown":
+        due = 1000.0 + hang.budget(state, SETTINGS).late_after if status == "firing" else None
+        due = 1001.0 if state.launch.ending is CUT and state.live else due
+        assert [verdict(state, silence).next_check for silence in (0.0, 1e6)] == [due, None]
 
 
 def test_while_it_is_not_observed_it_is_unknown() -> None:
     """Unless it was late before; what was not observed is no silence."""
     stopped = [trained(coverage=Coverage(until=1000.0 + until, missed=5.0)) for until in (44.9, 45.0, 65.0)]
-    assert [verdict(one, 1e6).status for one in stopped] == ["unknown", "firing", "firing"]
+    assert [verdict(one, 1e6).state for one in stopped] == ["unknown", "firing", "firing"]
     found = verdict(trained(coverage=Coverage(missed=5.0)), 65.0)
-    assert (found.severity, found.since, found.evidence["silence_seconds"]) == ("critical", 1000.0, 60.0)
-    assert found.evidence["unobserved_seconds"] == 5.0
-    assert hang.deadlines(stopped[0], SETTINGS) == (1045.0, 1065.0)
+    assert (found.severity, found.since, found.facts["silence_seconds"]) == ("critical", 1000.0, 60.0)
+    assert found.facts["unobserved_seconds"] == 5.0
 
 
 def test_what_is_known_stands_beside_it() -> None:
     """The iteration, the job; nothing is expected where a default counts."""
     found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
-    assert (found.onset, found.evidence["slurm_job"]) == (7, "1")
+    assert (found.onset, found.facts["slurm_job"]) == (7, "1")
     assert found.summary.startswith("late in training after iteration 7: ")
-    assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).evidence
+    assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).facts
     parts = run("rollout", parts=told("rollout", reward=1.0), window=TEN)
     assert " in rollout (no line tells reward apart): " in verdict(parts, 1e6).summary
     assert " in rollout: " in verdict(run("rollout", parts=told(reward=1.0), window=TEN), 1e6).summary
@@ -109,8 +139,8 @@ def test_cut_at_exit(done: float | None, seconds: float) -> None:
     found = verdict(state, 0.0)
     assert (found.severity, found.onset, found.since) == ("critical", 9, done or 1000.0)
     assert f"was done, and {seconds:.0f} s later" in found.summary
-    assert found.evidence == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
-    assert verdict(trained(ending=CUT)).evidence["last_line"] == ""
+    assert found.facts == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
+    assert verdict(trained(ending=CUT)).facts["last_line"] == ""
 
 
 def test_what_the_log_says_of_the_cause() -> None:
@@ -124,15 +154,15 @@ def test_what_the_log_says_of_the_cause() -> None:
     assert found.summary.endswith(
         f"; before it python_exception on rank 5: {'m' * 120}; it may have crashed without ending the job"
     )
-    assert found.evidence["missing"] in found.summary
-    assert found.evidence["watchdog_nodes"] == [f"n{rank}" for rank in range(9)]
-    assert (found.evidence["failure"], found.evidence["failure_line"]) == ("python_exception", "the line")
+    assert found.facts["missing"] in found.summary
+    assert found.facts["watchdog_nodes"] == [f"n{rank}" for rank in range(9)]
+    assert (found.facts["failure"], found.facts["failure_line"]) == ("python_exception", "the line")
     cause = replace(exception, failure="nccl", rank=None)
     found = verdict(
         trained(evidence=[replace(dogs[0], node=None)], ending=replace(RUNNING, cause=cause, hint=exception))
     )
     assert "; the watchdog of 1 ranks gave up; before it nccl: m" in found.summary
-    assert "watchdog_ranks" not in verdict(trained(), 40.0).evidence
+    assert "watchdog_ranks" not in verdict(trained(), 40.0).facts
 
 
 @pytest.mark.parametrize(
@@ -150,7 +180,7 @@ def test_what_the_log_says_of_the_cause() -> None:
 def test_advice_on_blocking_launches(blocking: str | None, world: int | None, words: str) -> None:
     """Where they have helped, and are not asked for."""
     environment = {"CUDA_LAUNCH_BLOCKING": blocking} if blocking else {}
-    found = verdict(trained(environment=environment, topology=Topology(world_size=world))).evidence
+    found = verdict(trained(environment=environment, topology=Topology(world_size=world))).facts
     assert ("CUDA_LAUNCH_BLOCKING" in found["advice"], words in found["advice"]) == (bool(words), True)
     assert found.get("cuda_launch_blocking") == blocking
 
@@ -161,5 +191,31 @@ def test_advice_on_blocking_launches(blocking: str | None, world: int | None, wo
 )
 def test_advice_by_phase(phase: str, words: str) -> None:
     """What each hangs in."""
-    advice = verdict(trained(phase=phase), 1e6).evidence["advice"]
+    advice = verdict(trained(phase=phase), 1e6).facts["advice"]
     assert [one for one in ("ray summary", "data loader") if one in advice] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "late"),
+    [
+        (Budget(100.0, None, ""), 50.0),
+        (Budget(100.0, 25.0, ""), 50.0),
+        (Budget(100.0, 30.0, ""), 60.0),
+        (Budget(100.0, 80.0, ""), 100.0),
+        (Budget(100.0, None, "", 20.0), 20.0),
+        (Budget(100.0, None, "", 70.0), 50.0),
+        (Budget(100.0, 15.0, "", 20.0), 30.0),
+        (Budget(0.5, None, ""), 0.25),
+    ],
+)
+def test_half_of_it_is_late(found: Budget, late: float) -> None:
+    """But not before twice what is expected, nor behind its end."""
+    assert found.late_after == late
+
+
+@pytest.mark.parametrize(("iterations", "seconds"), [(0, 7200.0), (1, 600.0)])
+def test_only_a_launch_that_made_a_step_shows_how_long_a_set_up_takes(iterations: int, seconds: float) -> None:
+    """Launches that died after 20 s teach nothing of the ten minutes that one needs which does not."""
+    state = run("starting", number=1, learned=[20.0])
+    state.ends = [AttemptEnd(0, "unknown", "", 20.0, 0.0, iterations, iterations or None, None, planned=False)]
+    assert budget(state, HangSettings()).seconds == seconds

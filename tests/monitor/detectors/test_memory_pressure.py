@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from megatron_monitor.detectors import memory_pressure
-from megatron_monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
+from megatron_monitor.detectors.base import RuleSettings
+from megatron_monitor.detectors.memory_pressure import MemoryPressure
 from megatron_monitor.parsers.events import MemoryReported
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
@@ -65,16 +65,16 @@ def driven(used: Callable[[float], float], seconds: float, hours: float) -> floa
     state = RunState(name="run")
     state.launch.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
     state.launch.iterations = 1
-    settings, memory = MemoryPressureSettings(), Memory()
+    settings, rule = RuleSettings(), MemoryPressure()
     for iteration in range(1, int(hours * 3600 / seconds)):
         elapsed = iteration * seconds / 3600
         state.launch.latest.iteration, state.launch.latest.seconds_per_iteration = iteration, seconds
         state.launch.memory.allocated = state.launch.memory.max_allocated = int(used(elapsed) * 2**20)
-        memory_pressure.on_event(state, memory, MemoryReported(allocated_bytes=state.launch.memory.allocated), settings)
+        rule.on_event(state, MemoryReported(allocated_bytes=state.launch.memory.allocated), settings)
         step = Step(iteration=iteration, at=0.0, counted=True, printed_seconds=seconds)
-        memory_pressure.update(state, memory, [step], settings)
-        verdict = memory_pressure.check(state, memory, 0.0, settings)
-        if verdict.status == "firing" and not verdict.quiet:
+        rule.on_steps(state, [step], settings)
+        found = rule.evaluate(state, 0.0, settings)
+        if found.state == "firing" and not found.quiet:
             return elapsed
     return None
 
@@ -178,4 +178,7 @@ def test_the_series_is_bounded_and_its_slope_is_robust() -> None:
     assert len(series.times) <= 256
     assert series.slope() == pytest.approx(3.0, rel=0.01)
     assert series.count == 100_000
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(Memory(device=series))), Memory).device == series
+    assert (
+        msgspec.convert(msgspec.json.decode(msgspec.json.encode(MemoryPressure(device=series))), MemoryPressure).device
+        == series
+    )

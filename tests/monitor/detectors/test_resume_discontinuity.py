@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor.detectors.resume_discontinuity import Line, Memory, Past
+from megatron_monitor.detectors.resume_discontinuity import Line, Past, ResumeDiscontinuity
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "resume_discontinuity"
@@ -226,7 +226,9 @@ def test_the_past_is_thin_and_true() -> None:
     assert expected is not None
     assert expected[0] == pytest.approx(5.4321, rel=1e-6)
     assert (past.at("samples", 99_999) or (0, 0))[0] == pytest.approx(512 * 99_999)
-    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(Memory(past=past))), Memory)
+    again = msgspec.convert(
+        msgspec.json.decode(msgspec.json.encode(ResumeDiscontinuity(past=past))), ResumeDiscontinuity
+    )
     assert again.past == past
 
 

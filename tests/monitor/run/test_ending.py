@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from typing import get_args
 
 import pytest
 
-from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.parsers.events import Failure, LogEvent
 from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.ending import KINDS, NODE_FAULTS
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import Launch, RunState
 
@@ -271,3 +273,9 @@ def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, 
 
 
 # --- how much is kept -----------------------------------------------------------------------------------------------
+
+
+def test_each_failure_that_a_parser_may_name_is_judged() -> None:
+    """And it is known who is to be left out of the next attempt."""
+    assert set(KINDS) == set(get_args(Failure))
+    assert {"ecc", "host_oom", "node_failure", "cuda_error", "bus_error", "nccl", "segfault"} == NODE_FAULTS

@@ -1,0 +1,442 @@
+"""Loss spike, and what becomes of it: spike, recovering, rising, not recovered; or a bump after a restart.
+
+Loss and grad norm are judged as logarithms against the level of the last lines of the same training, whose fall is
+taken along (early in a training the loss falls by more in a hundred lines than a spike is high). A line is abnormal
+that exceeds a floor, many spreads, and what the run has shown before by far: loss noise has heavy tails that no number
+of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its own window.
+Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one that does not
+come back is notified.
+"""
+
+import math
+from collections.abc import Sequence
+from operator import sub
+from typing import Any
+
+from msgspec import Struct, field
+
+from megatron_monitor.detectors.base import (
+    Finding,
+    Rule,
+    RuleSettings,
+    Severity,
+    advice,
+    percent,
+    rollback,
+    stated,
+    unless_standing,
+)
+from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
+from megatron_monitor.statistics.median import median_high as median
+from megatron_monitor.statistics.median import spread
+
+LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
+"""Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
+
+# What is normal now: level, spread, and the bars above which a line is abnormal.
+
+MINIMUM = 64  # lines before anything is judged
+BARS_EVERY = 16  # lines between two looks at level, spread and bars
+LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
+CLOSED_BY = 3  # normal lines in a row that end a spike
+_ROOT_2 = math.sqrt(2)
+_WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
+_STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
+_LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
+_DECAY = 0.992  # of the largest healthy excess, at each look: remembered for some 2,000 lines
+_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the loss before, and grad norm beside it, that support a jump
+_HOLDS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
+_RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
+_CLIMB = 20  # lines: three such stretches that rise one over the other are a loss that climbs. Spikes that came back by
+# themselves climbed for 20 to 40 lines, to three times the loss in one of 20 runs of MLPerf v5.1
+_STANDING = 1000  # lines after which a level below a spike's is the new normal
+_STEADY_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
+
+
+# A smaller jump of the loss is no spike, however quiet the run was: spikes on record begin at 10 to 18 %.
+_LOSS_FLOOR = 0.08
+# Least jump in one line without a sign in the grad norm or in the line before: a single odd batch reads 30 % high in
+# runs of 2 % noise, and the next line is normal.
+_LOSS_ALONE = 0.5
+# Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss.
+_NORM_FLOOR = 12.0
+# The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times.
+_NORM_FLOOR_TWICE = 4.0
+# Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, tails are heavier.
+_SPREADS = 10.0
+_RECORD_FACTOR = 2.0  # Times the largest excess that this run has shown in health: the tail is learned, not assumed.
+_TWICE = 0.6  # Of these bars for two lines in a row of which the second is hardly lower, or for three lines in a row.
+_RECOVERED = 0.02  # Within this of the normal before (or three spreads) the loss has come back.
+# Iterations that a spike may take to come back before people are notified: spikes on record took 30 to 500.
+_PATIENCE = 200
+_CRITICAL = 0.5  # Not recovered and this much above normal: everything computed since is lost work.
+_RESUME_LINES = 10  # Lines after a restart in which an excess is a bump of the resume, not a spike.
+# Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost.
+_RESUME_BUMP = 0.05
+
+
+class Trace(Struct):
+    """Losses or grad norms, as logarithms in the order in which they came: at which iteration, and what is normal."""
+
+    spread: float
+    values: list[float] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    level: float | None = None
+    """What the next line should read; None until enough is known."""
+    record: float = 0.0
+    """The largest excess in health."""
+    bar: float = math.inf
+    """An excess that is abnormal in a single line,"""
+    lower: float = math.inf
+    """and in two lines in a row."""
+
+    def excess(self, value: float | None) -> float:
+        """How far a line lies above what it should read; 0 where that is unknown."""
+        return 0.0 if value is None or self.level is None else value - self.level
+
+    def add(self, value: float, stamp: int) -> None:
+        """A line in health."""
+        self.record = max(self.record, self.excess(value))
+        self.values.append(value)
+        self.stamps.append(stamp)
+
+    def before(self, stamp: int) -> None:
+        """Forget what came at `stamp` or later: a restart went back behind it."""
+        self.values = [value for value, at in zip(self.values, self.stamps, strict=True) if at < stamp]
+        self.stamps = [at for at in self.stamps if at < stamp]
+
+    def learn(self, floors: tuple[float, float], least: float, constant: bool) -> None:
+        """Level, spread and bars from the lines that are known now: no bar below its floor, no spread below `least`.
+        `constant`: a figure that is always the same is not computed, and no evidence.
+        """
+        self.record *= _DECAY
+        self.bar = self.lower = math.inf
+        del self.values[:-_WINDOW], self.stamps[:-_WINDOW]
+        own = spread(map(sub, self.values[_LAG:], self.values)) / _ROOT_2
+        self.level = _level(self.values) if own or constant else None
+        if self.level is not None:
+            self.spread = max(own, least)
+            learned = max(_SPREADS * self.spread, _RECORD_FACTOR * self.record)
+            self.bar, self.lower = max(floors[0], learned), max(floors[1], _TWICE * learned)
+
+
+class Spike(Struct):
+    """An open spike; logarithms against the frozen normal."""
+
+    onset: int
+    since: float
+    kind: str = "spike"
+    stage: str = "spike"
+    by: str = "loss"
+    loss_base: float | None = None
+    norm_base: float | None = None
+    loss_band: float = 0.0
+    norm_band: float = 0.0
+    loss: float | None = None
+    norm: float | None = None
+    loss_peak: float = 0.0
+    norm_peak: float = 0.0
+    lines: int = 0
+    normal_lines: int = 0
+    recent: list[float] = field(default_factory=list)
+    samples_before: int | None = None
+    checkpoint: int | None = None
+
+
+def mark_level(levels: list[tuple[int, float]], iteration: int, level: float) -> None:
+    """Write down the level at this iteration."""
+    levels.append((iteration, level))
+    if len(levels) > _LEVELS:
+        del levels[::2]  # the past gets coarser, it is never forgotten
+
+
+def is_news(rule: Any, step: Step) -> bool:
+    """Whether the step has a loss that no other node has printed already: `rule.seen` holds the last one."""
+    if not step.reported or step.loss is None or (step.iteration, step.loss) == rule.seen:
+        return False
+    rule.seen = (step.iteration, step.loss)
+    return True
+
+
+def _level(values: list[float]) -> float | None:
+    """What the next value should be; None where too little is known."""
+    if len(values) < MINIMUM:
+        return None
+    half = _STRETCH // 2
+    before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
+    # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
+    # down does not), a rise is not expected to.
+    if level < before:
+        level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
+    return level
+
+
+# --- the life of a spike: how it begins, whether it comes back, what a new launch makes of it -----------------------
+
+
+def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[float | None, float | None]:
+    """(excess of the loss, of the grad norm) of a line of an open spike."""
+    spike.lines += 1
+    spike.loss, spike.norm = loss, norm
+    loss_excess = loss - spike.loss_base if loss is not None and spike.loss_base is not None else None
+    norm_excess = norm - spike.norm_base if norm is not None and spike.norm_base is not None else None
+    spike.loss_peak = max(spike.loss_peak, loss_excess or 0.0)
+    spike.norm_peak = max(spike.norm_peak, norm_excess or 0.0)
+    if loss_excess is not None:
+        spike.recent.append(loss_excess)
+        del spike.recent[: -3 * _CLIMB]
+    return loss_excess, norm_excess
+
+
+def _stage(spike: Spike, loss_excess: float, norm_excess: float, floor: float, risen: float) -> str:
+    """What an open spike does; `risen`: against the stretch before; a high plateau does not rise."""
+    if len(spike.recent) >= 3 * _CLIMB:
+        first, second, third = (median(spike.recent[-back:][:_CLIMB]) for back in (3 * _CLIMB, 2 * _CLIMB, _CLIMB))
+        if third > floor and third > second + risen and second > first + risen:
+            return "rising"
+    if loss_excess < 0.7 * spike.loss_peak or (spike.by != "loss" and norm_excess < spike.norm_peak):
+        return "recovering"
+    return "rising" if spike.stage == "rising" else "spike"
+
+
+_CAUSES = {"spike": "spike", "resume_bump": "restart"}
+_STAYS = {"not recovered": "not back", "rising": "still rising"}
+
+
+class LossSpike(Rule):
+    """What is normal now, and the spike that is open. Logarithms."""
+
+    name = "loss_spike"
+    inhibited_by = ("nan_loss", "divergence")  # words for the same loss
+
+    attempt: int = 0
+    loss: Trace = field(default_factory=lambda: Trace(LOSS_SPREAD))
+    norm: Trace = field(default_factory=lambda: Trace(NORM_SPREAD))
+    high: tuple[float, float, int] | None = None
+    """Excesses of the line before (loss, grad norm) if one of them was above its lower bar, and so many such lines."""
+    last_excess: float = 0.0
+    lines: int = 0
+    samples: int | None = None
+    seen: tuple[int, float] | None = None
+    levels: list[tuple[int, float]] = field(default_factory=list)
+    resume_left: int = 0
+    resume_level: float | None = None
+    resume_excess: list[float] = field(default_factory=list)
+    spike: Spike | None = None
+
+    def is_abnormal(self, loss: float, norm: float) -> bool:
+        """Whether this line is part of a spike. Remembers it for the next one."""
+        if norm > self.norm.bar:
+            return True
+        high_loss = loss if loss > self.loss.lower else 0.0
+        high_norm = norm if norm > self.norm.lower else 0.0
+        loss_before, norm_before, lines = self.high or (0.0, 0.0, 0)
+        self.high = (high_loss, high_norm, lines + 1) if high_loss or high_norm else None
+        if self.high is None:
+            return False
+        if (high_loss or loss_before) and (high_norm or norm_before):
+            return True
+        if loss > self.loss.bar:
+            raised = norm > max(_RAISED_NORM, 4 * self.norm.spread) or self.last_excess > _RAISED * self.loss.spread
+            if raised or loss > max(math.log1p(_LOSS_ALONE), 2 * self.loss.bar):
+                return True
+        stays = (loss_before and high_loss >= _HOLDS * loss_before) or (norm_before and high_norm >= norm_before)
+        return bool(stays) or lines + 1 >= CLOSED_BY
+
+    def set_bars(self) -> None:
+        """What is normal, from the lines that are known now."""
+        floor = math.log1p(_LOSS_FLOOR)
+        self.loss.learn((floor, _TWICE * floor), LOSS_SPREAD, constant=True)
+        floors = math.log(_NORM_FLOOR), math.log(_NORM_FLOOR_TWICE)
+        self.norm.learn(floors, NORM_SPREAD, constant=False)
+
+    def begin(
+        self, step: Step, checkpoint: int | None, kind: str, loss: float | None, norm: float | None,
+    ) -> None:  # fmt: skip
+        """A spike, or a bump after a restart, with this line (logarithms of loss and grad norm)."""
+        base = self.resume_level if kind == "resume_bump" else self.loss.level
+        by_loss = loss is not None and base is not None and loss - base > math.log1p(_RECOVERED)
+        self.spike = spike = Spike(
+            onset=step.iteration,
+            since=step.at,
+            kind=kind,
+            by="loss" if by_loss else "grad norm",
+            loss_base=base,
+            norm_base=self.norm.level,
+            loss_band=max(math.log1p(_RECOVERED), 3 * self.loss.spread),
+            norm_band=max(math.log(3.0), 4 * self.norm.spread),
+            samples_before=self.samples,
+            checkpoint=checkpoint,
+        )
+        self.resume_left, self.high = 0, None
+        _measure(spike, loss, norm)
+
+    def follow(self, spike: Spike, iteration: int, loss: float | None, norm: float | None) -> bool:
+        """One more line of an open spike. Whether its stage changed."""
+        loss_excess, norm_excess = _measure(spike, loss, norm)
+        if loss_excess is None:
+            spike.normal_lines = 0
+            return False  # the loss is gone: another detector's finding
+        low = loss_excess <= spike.loss_band
+        calm = norm_excess is None or norm_excess <= spike.norm_band or spike.lines >= _STEADY_NORM
+        spike.normal_lines = spike.normal_lines + 1 if low and calm else 0
+        if spike.normal_lines >= CLOSED_BY:
+            if norm_excess is not None and norm_excess > spike.norm_band:
+                self.norm.before(0)
+                self.set_bars()
+            self.spike = None
+            return True
+        before, recent, floor = spike.stage, spike.recent, math.log1p(_LOSS_FLOOR)
+        if before == "not recovered" and (spike.lines < _STANDING or min(recent) >= floor):
+            return False
+        late = iteration - spike.onset >= _PATIENCE
+        if late and (level := median(recent[-_RECENT:])) > spike.loss_band:
+            spike.stage = "not recovered"
+            if spike.lines >= _STANDING and level < floor:
+                # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
+                self.spike = None
+                self.loss.before(0)
+                self.norm.before(0)
+                self.set_bars()
+                return True
+        elif spike.stage != "not recovered":
+            spike.stage = _stage(spike, loss_excess, norm_excess or 0.0, floor, math.log1p(_RECOVERED))
+        return spike.stage != before
+
+    def resume(self, attempt: int, iteration: int) -> bool:
+        """A new launch: what it will compute again is forgotten, an open spike is over. Whether one was open."""
+        was_open = self.spike is not None
+        self.attempt = attempt
+        self.spike = None
+        self.loss.before(iteration)
+        self.norm.before(iteration)
+        self.levels = [level for level in self.levels if level[0] < iteration]
+        self.resume_left, self.resume_excess = 0, []
+        self.resume_level = None
+        if len(self.loss.values) >= MINIMUM // 4:
+            self.resume_level = median(self.loss.values[-LEVEL_EVERY:])
+        elif self.levels:
+            self.resume_level = self.levels[-1][1]
+        if self.resume_level is not None:
+            self.resume_left = _RESUME_LINES
+        self.set_bars()
+        return was_open
+
+    def is_bump(self, loss: float | None) -> bool:
+        """Whether the first lines after a restart stand above where the loss was before it."""
+        self.resume_left -= 1
+        if loss is None or self.resume_level is None:
+            return False
+        over = self.resume_excess
+        over.append(loss - self.resume_level)
+        bar = max(math.log1p(_RESUME_BUMP), 4 * self.loss.spread, self.loss.record)
+        return len(over) >= CLOSED_BY and median(over) > bar
+
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
+        launch = state.launch
+        lines, number, changed = launch.whole_lines, launch.number, False
+        log, infinite = math.log, math.inf
+        for step in steps:
+            if not (step.counted if lines else is_news(self, step)):
+                continue
+            printed, norm = step.loss, step.grad_norm
+            if self.attempt != number:
+                changed |= self.resume(number, step.iteration)
+            loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
+            # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
+            norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
+            if self.spike is not None or self.resume_left:  # these lines may be off: nothing is learned from them
+                changed |= self._off(state, step, loss, norm)
+                continue
+            loss_excess, norm_excess = self.loss.excess(loss), self.norm.excess(norm)
+            high = loss_excess > self.loss.lower or norm_excess > self.norm.lower or self.high is not None
+            if high and self.is_abnormal(loss_excess, norm_excess):  # nothing is learned from such a line
+                self.begin(step, state.past.checkpoints.last_iteration, "spike", loss, norm)
+                changed = True
+                continue
+            self.last_excess = loss_excess
+            if loss is not None:
+                self.loss.add(loss, step.iteration)
+            if norm is not None:
+                self.norm.add(norm, step.iteration)
+            self.samples = step.samples
+            self.lines += 1
+            if not self.lines % BARS_EVERY:
+                self.set_bars()
+                if not self.lines % LEVEL_EVERY and len(self.loss.values) >= LEVEL_EVERY:
+                    mark_level(self.levels, step.iteration, median(self.loss.values[-LEVEL_EVERY:]))
+        return changed
+
+    def _off(self, state: RunState, step: Step, loss: float | None, norm: float | None) -> bool:
+        """A line of an open spike, or one of the first after a restart. Whether anything changed."""
+        if self.spike is not None:
+            return self.follow(self.spike, step.iteration, loss, norm)
+        bump = self.is_bump(loss)
+        if bump:
+            self.begin(step, state.past.checkpoints.last_iteration, "resume_bump", loss, norm)
+        return bump
+
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
+        spike = self.spike
+        if verdict := unless_standing(state, self.attempt, found=spike is not None):
+            return verdict
+        assert spike is not None
+        facts = rollback(state.launch, spike.onset, spike.samples_before, spike.checkpoint)
+        level = median(spike.recent) if spike.recent else 0.0
+        severity: Severity = "info"
+        if spike.stage in _STAYS:
+            severity = "critical" if spike.stage == "not recovered" and level > math.log1p(_CRITICAL) else "warning"
+        evidence = {
+            "class": spike.kind,
+            "stage": spike.stage,
+            "first_seen_in": spike.by,
+            "lines": spike.lines,
+            **_figures(spike),
+            **facts,
+        }
+        summary = _summary(spike, facts, _PATIENCE)
+        return Finding("firing", severity, summary, evidence, onset=spike.onset, since=spike.since)
+
+
+def _figures(spike: Spike) -> dict[str, float]:
+    """Each figure that is known, as evidence."""
+    loss, norm = spike.loss_base, spike.norm_base
+    logarithms = {
+        "lm_loss": spike.loss,
+        "normal_lm_loss": loss,
+        "peak_lm_loss": None if loss is None else loss + spike.loss_peak,
+        "grad_norm": spike.norm,
+        "normal_grad_norm": norm,
+        "peak_grad_norm": None if norm is None else norm + spike.norm_peak,
+    }
+    return {name: float(f"{math.exp(value):.6g}") for name, value in stated(logarithms).items()}
+
+
+def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
+    """One sentence: what, since when, the number against its normal, what to do."""
+    parts = []
+    if spike.loss is not None and spike.loss_base is not None:
+        parts.append(
+            f"lm loss {math.exp(spike.loss):.4g}, normal {math.exp(spike.loss_base):.4g} "
+            f"({percent(spike.loss - spike.loss_base)})"
+        )
+    if spike.norm is not None and spike.norm_base is not None and spike.norm_peak > spike.norm_band:
+        parts.append(f"grad norm {math.exp(spike.norm):.4g}, normal {math.exp(spike.norm_base):.4g}")
+    values = "; ".join(parts)
+    if stays := _STAYS.get(spike.stage):
+        return f"loss {stays} since the {_CAUSES[spike.kind]} of iteration {spike.onset}: {values}; {advice(facts)}"
+    if spike.kind == "resume_bump":
+        return (
+            f"loss bump after the restart at iteration {spike.onset}: {values}; if it stays, check that optimizer "
+            "state, learning rate and data order were restored"
+        )
+    return (
+        f"{spike.by} spike since iteration {spike.onset}: {values}; most come back by themselves, look again at "
+        f"iteration {spike.onset + patience}"
+    )
+
+
+_WORSE = ("nan_loss", "divergence")  # words for the same loss
