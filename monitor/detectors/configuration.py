@@ -1,8 +1,8 @@
 """Configuration: the run's arguments and lines contradict each other, or waste what it has (monitor/audit.py).
 
-One incident a run that lists every finding, the worst first; it opens anew when a worse one appears. Findings that are
-only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines come:
-an audit takes half a millisecond, a step in between two microseconds.
+One incident a run that lists every finding, the worst first; it is told again when a worse one appears. Findings that
+are only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines
+come: an audit takes half a millisecond, a step in between two microseconds.
 """
 
 import zlib
@@ -107,7 +107,7 @@ class Configuration(Rule):
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         summary, evidence = f"{findings[0].check}: {findings[0].message}{more}", {"findings": [*map(_shown, findings)]}
         onset, quiet = launch.first_iteration, worst == "info"
-        return Finding("firing", worst, summary, evidence, onset=onset, since=self.since[findings[0].key], quiet=quiet)
+        return Finding("firing", worst, summary, evidence, onset=onset, since=min(self.since.values()), quiet=quiet)
 
 
 def _shown(finding: Inconsistency) -> dict[str, Any]:
