@@ -12,7 +12,7 @@ The cause is what says most of it: `KINDS` has how much each kind says. Of those
 those of one moment came in any order, and the one that stands first in `KINDS` leads to the others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -29,10 +29,6 @@ State = Literal["running", "exiting", "crashed", "finished"]
 
 MOMENT = 5.0  # seconds in which the lines of ranks, launchers and daemons about one end come in any order
 _EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
-_STRENGTHS = {"exit": 0.0, "bare victim": 1.0, "exit code": 1.5, "victim": 2.0, "hint": 2.4, "raised": 2.5}
-"""How much is said by a process's end; by one that was ended, or lost another; by a code that stands for an exception;
-by a line that need not be of this end, and by an exception that may have been caught."""
-_OWN = _STRENGTHS["raised"]  # from here on it is a cause
 
 
 class Kind(Struct, frozen=True):
@@ -74,8 +70,6 @@ _FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
 PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
 BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
 NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
-_ENDED_BY_OTHERS = frozenset({"time_limit", "preempted", "requeued", "segfault"})
-"""What may stand behind a process that was killed, although its line comes much later."""
 
 
 class Evidence(Struct, frozen=True):
@@ -289,24 +283,26 @@ def _holds(row: Evidence) -> bool:
     return row.passed_at is None or row.sort in ("finished", "orderly") or _is_proof(row)
 
 
+_OWN = 2.5  # from here on it is a cause
+_SAYS: tuple[tuple[Callable[[Evidence, Kind], bool], float], ...] = (
+    (lambda row, _: row.sort == "exit", 0.0),  # a process has ended
+    (lambda row, kind: row.consequence and kind.bare, 1.0),  # ... because another had
+    (lambda row, _: row.consequence, 2.0),  # it lost another one
+    (lambda row, _: row.sort == "traceback" and (row.helper or not row.fatal), _OWN),  # that may have been caught
+    (lambda row, _: row.sort != "traceback" and not row.fatal, 2.4),  # a line that need not be of this end
+    (lambda row, kind: row.pattern and kind.strength < 4.4, 4.4),  # a site's own words
+    (lambda row, _: row.failure == "python_exception" and row.raised, 4.4),  # torchrun names the first of its ranks,
+    (lambda row, _: row.failure == "python_exception" and row.exit_code is not None, 1.5),  # or only its code
+    (lambda row, _: row.failure == "unknown" and row.by is not None and row.exit_code is not None, 1.0),
+    (lambda row, _: row.failure == "unknown" and row.by is not None, 2.0),
+)
+"""What a row says of why a launch ended, the first line that holds; else what its kind says (`KINDS`)."""
+
+
 def strength(row: Evidence) -> float:
     """How much it says of why a launch ended."""
-    kind = KINDS[row.failure]
-    if row.sort == "exit":
-        return _STRENGTHS["exit"]
-    if row.consequence:
-        return _STRENGTHS["bare victim" if kind.bare else "victim"]
-    if row.sort == "traceback":
-        return kind.strength if row.fatal and not row.helper else _STRENGTHS["raised"]
-    if not row.fatal:
-        return _STRENGTHS["hint"]
-    if row.pattern:
-        return max(kind.strength, 4.4)
-    if row.exit_code is not None and row.failure == "python_exception":
-        return 4.4 if row.raised else _STRENGTHS["exit code"]  # torchrun names the first of its ranks
-    if row.failure == "unknown" and row.by is not None:
-        return _STRENGTHS["bare victim"] if row.exit_code is not None else _STRENGTHS["victim"]
-    return kind.strength
+    kind = KINDS[row.failure] if row.sort != "exit" else KINDS["unknown"]
+    return next((says for holds, says in _SAYS if holds(row, kind)), kind.strength)
 
 
 def _is_own(row: Evidence) -> bool:
@@ -314,13 +310,13 @@ def _is_own(row: Evidence) -> bool:
     return strength(row) >= _OWN and not row.helper
 
 
-def _leads(row: Evidence) -> tuple[bool, int, bool, bool]:
-    """Which of one moment leads to the others: what a site's words say, then by the table; a job that somebody
-    cancelled was ended before its processes were, as one that is preempted is, a step may be cancelled because one of
-    them had ended; a failure's own line says more than the exception that it is.
+def _leads(row: Evidence) -> tuple[int, bool, bool]:
+    """Which of one moment leads to the others: by the table. A job that somebody cancelled was ended before its
+    processes were, as one that is preempted is; a step may be cancelled because one of them had ended. A failure's own
+    line says more than the exception that it is.
     """
     cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
-    return row.pattern, _FIRST["preempted" if cancelled else row.failure], row.rank is not None, row.sort != "traceback"
+    return _FIRST["preempted" if cancelled else row.failure], row.rank is not None, row.sort != "traceback"
 
 
 def _cause(rows: Iterable[Evidence]) -> Evidence | None:
@@ -331,10 +327,7 @@ def _cause(rows: Iterable[Evidence]) -> Evidence | None:
     most = max(strength(row) for row in known)
     equal = [row for row in known if strength(row) == most]
     moment = [row for row in equal if row.at <= equal[0].at + MOMENT]
-    cause = max(moment, key=_leads)
-    if KINDS[cause.failure].bare:
-        cause = next((row for row in equal if row.failure in _ENDED_BY_OTHERS), cause)
-    return _completed(cause, equal, known)
+    return _completed(max(moment, key=_leads), equal, known)
 
 
 def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evidence]) -> Evidence:
