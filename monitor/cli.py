@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -10,28 +9,40 @@ import click
 
 from megatron_monitor import __version__
 
-_OWN = {
-    "check-config": "Print every error of a configuration with its path.",
-    "explain": "Show which rule reads a line, or why none does.",
-    "export": "Write dashboards, rules, manifests and the configuration into a folder.",
-    "flight-recorder": "Tell from dumps which rank the others wait for, and where.",
-    "formats": "List the line formats that are built in, or print one's file.",
-    "parse": "Print the events of logs as they stand.",
-    "replay": "Judge finished logs on their own clock.",
-    "run": "Follow logs, judge the runs, serve metrics and the page.",
+_ALL = {
+    "Watch": (
+        ("run", "", "Follow logs, judge the runs, serve metrics and the page."),
+        ("top", "reports", "Show all runs in the terminal, the worst first."),
+        ("nodes", "node_statistics", "Show each node's record over all runs, and whom to exclude."),
+        ("advise", "hands", "Ask what to do with a run: wait, restart, stop or none."),
+    ),
+    "Analyze": (
+        ("replay", "", "Judge finished logs on their own clock."),
+        ("report", "reports", "Make the benchmark table: one row a run."),
+        ("compare", "reports", "Compare the runs of two logs: what differs, how surely."),
+        ("parse", "", "Print the events of logs as they stand."),
+        ("explain", "", "Show which rule reads a line, or why none does."),
+        ("flight-recorder", "", "Tell from dumps which rank the others wait for, and where."),
+    ),
+    "Set up": (
+        ("demo", "simulate", "Start here: a simulated run with a fault, and its page."),
+        ("simulate", "simulate", "Write a synthetic training log, at once or live."),
+        ("check-config", "", "Print every error of a configuration with its path."),
+        ("formats", "", "List the line formats that are built in, or print one's file."),
+        ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
+        ("forward", "forward", "Follow logs and push their lines to a monitor elsewhere."),
+        ("backfill", "backfill", "Write the history of finished logs for Prometheus."),
+    ),
 }
-"""Each is a module and a function of its name. What `--help` says of it stands here: to load all takes 0.6 s."""
+"""Group -> commands: a module and a function of this name, the optional part that it needs (monitor/extensions.py), and
+what `--help` says of it: to load all takes 0.6 s."""
 
-
-def _commands() -> dict[str, str]:
-    """Those, and those of the optional parts that are installed (`commands.toml`)."""
-    found = dict(_OWN)
-    for file in Path(__file__).parent.glob("*/commands.toml"):
-        found |= tomllib.loads(file.read_text("utf-8"))
-    return dict(sorted(found.items()))
-
-
-COMMANDS = _commands()
+COMMANDS = {
+    group: {name: about for name, part, about in several if (Path(__file__).parent / part).is_dir()}
+    for group, several in _ALL.items()
+}
+"""Those whose parts are installed."""
+_NAMES = [name for several in COMMANDS.values() for name in several]
 
 GARBAGE = (20_000, 20, 50)
 """gc.set_threshold: a run's state is a hundred thousand objects that stay, a block of a log ten thousand that go by
@@ -44,12 +55,13 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command called `cmd_name`, or None."""
-        return command(cmd_name) if cmd_name in COMMANDS else None
+        return command(cmd_name) if cmd_name in _NAMES else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """What each does, without loading it."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for group, several in COMMANDS.items():
+            with formatter.section(group):
+                formatter.write_dl(list(several.items()))
 
 
 def command(name: str) -> click.Command:
@@ -70,7 +82,7 @@ def _keep_examples(command: click.Command) -> None:
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(COMMANDS),  # by these names click answers a misspelt one
+    commands=dict.fromkeys(_NAMES),  # by these names click answers a misspelt one
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="megatron-monitor")

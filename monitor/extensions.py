@@ -1,8 +1,7 @@
 """Finds the optional parts that are installed. Nothing of the observer imports one of them by name.
 
-A package of `megatron_monitor` is an optional part if it holds one of these files:
-- `commands.toml`: names of its commands (modules of monitor/commands) with the line that `--help` shows.
-- `extension.py`: `for_core(core, runtime)` gives an Extension of a core, `for_daemon(daemon)` a Service of the daemon.
+A package that holds `extension.py` is one: `for_core(core, runtime)` gives an Extension of a core,
+`for_daemon(daemon)` a Service of the daemon. Commands name the part that they need (monitor/cli.py).
 """
 
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ def metrics_table() -> str:
 def commands_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ["| command | does |", "| --- | --- |"]
-    helps = {name: command(name).help or "" for name in sorted(COMMANDS)}
+    helps = {name: command(name).help or "" for several in COMMANDS.values() for name in several}
     rows += [f"| `megatron-monitor {name}` | {text.split('.')[0].strip()} |" for name, text in helps.items()]
     return "\n".join(rows)
 
