@@ -49,7 +49,7 @@ def look_up_all(clock: Clock, questions: Sequence[JobQuestion]) -> list[JobAnswe
 
 def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> list[JobAnswered]:
     name = "sacct" if account else "scontrol"
-    path, jobs = shutil.which(name), [one.job for one in questions]
+    path, jobs = shutil.which(name), list(dict.fromkeys(one.job for one in questions))
     if path is None:
         return [JobAnswered(one, problem=f"there is no {name} here") for one in questions]
     given = ""

@@ -42,7 +42,7 @@ class ReplyError(ValueError):
 
 def jobs_shown(text: str) -> dict[str, Job | ReplyError]:
     """The jobs of `scontrol show job -o`, by their ids and by those of array tasks (`8_3`); an error where a job is not
-    understood, or stands there twice.
+    understood, or two are shown as one.
     """
     found: dict[str, Job | ReplyError] = {}
     for line in text.split("\n"):
@@ -51,7 +51,8 @@ def jobs_shown(text: str) -> dict[str, Job | ReplyError]:
         fields = _fields(line)
         told = _read(_job_shown, fields)
         for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
-            found[asked] = told if asked not in found else ReplyError(f"scontrol shows job {asked} twice")
+            if found.setdefault(asked, told) != told:  # a task is shown with its array, and when it is asked about
+                found[asked] = ReplyError(f"scontrol shows two jobs {asked}")
     return found
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.slurm import JobQuestion, client
-from megatron_monitor.slurm.client import look_up
+from megatron_monitor.slurm.client import look_up, look_up_all
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
-from tests.monitor.slurm.site import clients_in
+from tests.monitor.slurm.site import clients_in, shown
 from tests.programs import slack
 
 CLOCK = SystemClock()
@@ -56,6 +56,16 @@ def test_a_job_that_slurm_has_forgotten_is_gone(tmp_path: Path) -> None:
     """It answers: that is no failure of Slurm."""
     script(tmp_path, "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert look_up(CLOCK, ASKED).gone
+
+
+def test_two_runs_of_one_job_ask_once(tmp_path: Path) -> None:
+    """And of an array and one of its tasks, which is shown twice; each has its answer."""
+    (tmp_path / "jobs").write_text(shown(9, ArrayJobId=8, ArrayTaskId=3))
+    script(tmp_path, "scontrol", f"tee -a {tmp_path}/asked | while read _; do cat {tmp_path}/jobs; done")
+    questions = [JobQuestion("a", "8_3"), JobQuestion("b", "8_3"), JobQuestion("c", "9")]
+    answers = look_up_all(CLOCK, questions)
+    assert [one.job.id if one.job else one.problem for one in answers] == ["9", "9", "9"]
+    assert (tmp_path / "asked").read_text() == "show job 8_3\nshow job 9\n"
 
 
 def test_without_clients_nothing_is_asked() -> None:

@@ -55,7 +55,7 @@ def test_a_name_that_looks_like_fields_decides_nothing() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "no jobs in the system\n", "<html>502 Bad Gateway</html>", "JobId=1234\n", shown(77), shown(state="WONDERING"),
-     shown(UserId="1000"), shown(UserId="ada"), shown() + shown(), "slurm_load_jobs error: Zero Bytes"],
+     shown(UserId="1000"), shown(UserId="ada"), shown() + shown(state="FAILED"), "slurm_load_jobs error: Zero Bytes"],
 )  # fmt: skip
 def test_nonsense_is_refused(text: str) -> None:
     """Half of an answer is none."""
