@@ -16,7 +16,7 @@ from megatron_monitor.core.sources import watches
 from megatron_monitor.follow.follower import Follower, MountStatus
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import Position
-from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.settings import OLD_SECONDS, QUEUE_SIZE, FollowSettings
 from megatron_monitor.pushed import Heard
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
@@ -66,9 +66,9 @@ class LiveCore:
         """Raises ConfigError."""
         self.clock = clock or SystemClock()
         self.core = Core(config)
-        self.core.dormant_seconds = FollowSettings().old_seconds
+        self.core.dormant_seconds = OLD_SECONDS
         self._instants = Instants(self.core, self.clock)
-        self._inbox = Inbox(FollowSettings().queue_size)
+        self._inbox = Inbox(QUEUE_SIZE)
         self._follower: Follower | None = None
         self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
         self._judged_until = -math.inf
@@ -91,7 +91,7 @@ class LiveCore:
 
     def reconfigure(self, config: Config) -> None:
         """Read on by another configuration, after `stop`; what is known stays."""
-        self._inbox = Inbox(FollowSettings().queue_size)  # a reader left behind keeps the old one
+        self._inbox = Inbox(QUEUE_SIZE)  # a reader left behind keeps the old one
         self._follow(self.core.reconfigure(config, self.now()))
 
     def wake(self) -> None:

@@ -5,12 +5,12 @@
    blocks that thread alone. `read_once` runs the same readers in the caller's thread.
 2. *Discovery*: every 10 s, or a second after an unknown path was seen to change, a reader walks its directories
    (`discovery.Walk`) and makes a `source.Source` of each path that may be a log.
-3. *Open*: a source claims its file (`context`), so that a file with two names is read once; behind each look it has the
-   claim on what it reads and no other. It resumes at the offset of the state file only if the file's first bytes and
-   those before the offset are what was read (`content.verify`); otherwise it begins at 0. The loop makes such proofs
-   with a `marker.Marker` from the messages it has handled. A file that is held by nobody closes itself (`os_layer`).
-4. *Read*: `schedule` says when a file is looked at: every 0.5 s while it grows, every 10 s once it is silent. A look is
-   one `stat`; if size or times changed, one `pread` both compares the bytes before the offset and reads on.
+3. *Open*: a source claims its file (`context.Registry`), so that a file with two names is read once. It resumes at the
+   offset of the state file only if the file's first bytes and those before the offset are what was read
+   (`content.verify`); otherwise it begins at 0. The loop makes such proofs with a `marker.Marker` from the messages it
+   has handled. A file that is held by nobody closes itself (`os_layer`).
+4. *Read* (`tail`): a file is looked at every 0.5 s while it grows, every 10 s once it is silent. A look is one `stat`;
+   if size or times changed, one `pread` both compares the bytes before the offset and reads on.
    On local mounts watchdog's observer ends the reader's wait early when something changes in the directories where a
    file changed in the last hour (`waker`): a line is read 40 ms after it was written.
 5. *Rotate*: the path names another file. The old one is read to its end, for a second longer, then the new one begins.

@@ -8,11 +8,9 @@ Trailing NULs are not read: blocks that a file system or a writer reserved are o
 text behind them are passed on; long runs and holes are skipped. One `pread` both checks the tail and reads on.
 """
 
-import re
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from megatron_monitor.follow.messages import Fingerprint
 from megatron_monitor.follow.os_layer import OpenFile
@@ -21,10 +19,7 @@ HEAD_BYTES = 1024
 TAIL_BYTES = 256
 ENOUGH_BYTES = 64
 """Another inode is taken for the same content only if the proof covers so much: less agrees by chance."""
-_FOLDED_BYTES = 512  # a proof is some 300
-_PAGE_BYTES = 4096
 _HOLE_BLOCKS = 8  # blocks of real zeros looked through per pass; holes cost one call whatever their size
-_NOT_NUL = re.compile(rb"[^\0]")
 
 
 def digest(data: bytes) -> str:
@@ -75,21 +70,19 @@ def is_strong(mark: Fingerprint) -> bool:
 
 
 class Content(Struct, gc=False):
-    """One file as far as it was read: `offset` is the next byte to read. Times are monotonic seconds."""
+    """One file as far as it was read: `offset` is the next byte to read."""
 
     device: int
     inode: int
     offset: int = 0
     head: bytes = b""
+    """The first bytes, up to HEAD_BYTES; none once `head_hash` is kept instead."""
     tail: bytes = b""
-    compared_at: float = float("-inf")
-    """When the bytes before the offset were last compared with what was read."""
+    head_hash: str = ""
     hole_since: float | None = None
-    """Since when a run of NULs is waited for that another host may still fill."""
+    """Since when a run of NULs is waited for that another host may still fill. Monotonic seconds."""
     scanned: int = 0
     """How far real zeros were looked through: where the next pass goes on."""
-    mark: Fingerprint | None = None
-    """Of an old file, in place of its head and tail, until it is read on."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -98,28 +91,21 @@ class Content(Struct, gc=False):
 
     def take(self, offset: int, data: bytes) -> None:
         """`data` was read at `offset`, which lies behind the old offset if a hole was skipped."""
-        self.head = grown_head(self.head, offset, data)
+        if not self.head_hash:
+            self.head = grown_head(self.head, offset, data)
         # a block that holds the tail itself is not copied for it
         self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
         self.offset = offset + len(data)
 
-    def fold(self) -> None:
-        """Keep no more than a proof: head and tail of a hundred thousand old files are 130 MB."""
-        if len(self.head) + len(self.tail) >= _FOLDED_BYTES:
-            self.mark, self.head, self.tail = self.fingerprint(), b"", b""
-
-    def unfold(self, head: bytes, tail: bytes) -> None:
-        """The file was proved: these are its head and tail."""
-        self.mark, self.head, self.tail = None, head, tail
-
     def fingerprint(self) -> Fingerprint:
         """The proof of this content, to recognise it later."""
-        if self.mark is not None:
-            return replace(self.mark, device=self.device, inode=self.inode)
-        return Fingerprint(
-            self.device, self.inode,
-            len(self.head), digest(self.head), self.offset, len(self.tail), digest(self.tail),
-        )  # fmt: skip
+        size, head = (HEAD_BYTES, self.head_hash) if self.head_hash else (len(self.head), digest(self.head))
+        return Fingerprint(self.device, self.inode, size, head, self.offset, len(self.tail), digest(self.tail))
+
+    def hash_head(self) -> None:
+        """Keep of a head that is whole its hash alone: 1 KiB of each of a hundred thousand files would be 100 MB."""
+        if len(self.head) == HEAD_BYTES:
+            self.head, self.head_hash = b"", digest(self.head)
 
 
 class Block(NamedTuple):
@@ -131,7 +117,7 @@ class Block(NamedTuple):
     changed: bool = False
     """The bytes before the offset are not those that were read: data is empty."""
     hole: bool = False
-    """A run of NULs that ends at a page boundary is waited for."""
+    """A run of NULs with text behind it is waited for."""
 
 
 def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> Block:
@@ -143,11 +129,11 @@ def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: 
     if cut or not block.startswith(tail):
         return Block(offset, b"", True, changed=True)
     fresh = block[len(tail) :] if tail else block
-    end = text_end(fresh)
-    short = len(fresh) < count
-    if end:
-        stop = first_unfilled(fresh, end, offset) if wait_for_holes else end
-        return Block(offset, fresh[:stop], short or stop < end, hole=stop < end)
+    text, short = fresh.rstrip(b"\0"), len(fresh) < count
+    if text:
+        filled = text.partition(b"\0")[0] if wait_for_holes else text
+        hole = len(filled) < len(text)
+        return Block(offset, filled, short or hole, hole=hole)
     if short:
         return Block(offset, b"", True)
     position = max(scanned, offset + count)  # a whole block was NULs: the next text, wherever it is
@@ -158,34 +144,11 @@ def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: 
         block = file.pread(count, found)
         text = block.lstrip(b"\0")
         if text:
-            place = found + len(block) - len(text)
-            if wait_for_holes and place % _PAGE_BYTES == 0:
+            if wait_for_holes:
                 return Block(offset, b"", True, hole=True)
-            return Block(place, text[: text_end(text)], len(block) < count)
+            return Block(found + len(block) - len(text), text.rstrip(b"\0"), len(block) < count)
         if len(block) < count:
             return Block(offset, b"", True)
         position = found + len(block)
     content.scanned = position
     return Block(offset, b"", False)
-
-
-def text_end(data: bytes) -> int:
-    """Length without trailing NULs."""
-    return len(data.rstrip(b"\0"))
-
-
-def first_unfilled(data: bytes, end: int, offset: int) -> int:
-    """Where the first run of NULs begins that ends at a page boundary of the file; `end` if there is none.
-
-    A network client writes whole pages back in any order, so a page that has not arrived ends where a page ends. A
-    writer's own hole (copytruncate without append) ends anywhere.
-    """
-    start = data.find(b"\0", 0, end)
-    while start >= 0:
-        text = _NOT_NUL.search(data, start)
-        if text is None:
-            return end
-        if (offset + text.start()) % _PAGE_BYTES == 0:
-            return start
-        start = data.find(b"\0", text.start(), end)
-    return end

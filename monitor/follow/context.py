@@ -17,7 +17,6 @@ _MOST = 65_536  # inodes of files that were left: bounds the memory
 _CANDIDATES = 64  # proofs that are tried at one file
 Identity: TypeAlias = tuple[int, int]
 """Device and inode."""
-_GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
 
 class Duplicate(Exception):  # noqa: N818 - a finding
@@ -160,8 +159,6 @@ class Context(Struct):
     """Calls that ask for attributes, since the last walk."""
     errors: Counter[str] = field(default_factory=Counter)
     """I/O errors by name, since the last walk."""
-    _claimed: list[Identity] = field(default_factory=list)  # in the look that is under way
-    _phases: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
 
     def tell(self, message: Message) -> None:
@@ -175,38 +172,21 @@ class Context(Struct):
             self.told = []
         return told
 
-    def phase(self) -> float:
-        """0 to 1: the next file's, far from those of the files before."""
-        self._phases += 1
-        return self._phases * _GOLDEN % 1.0
-
     def stat(self, path: str) -> os.stat_result:
         """Counted: the budget is in calls like this one."""
         self.stats += 1
         return self.os_layer.stat(path)
 
-    def directory_device(self, path: str, known: int | None = None) -> int:
-        """st_dev of the directory that holds the file itself, links followed. `known`: of the file, which mostly is the
-        same; then asked for once a pass and directory, a hundred thousand files lie in few.
+    def directory_device(self, path: str, known: int) -> int:
+        """st_dev of the directory that holds the file itself, links followed. It mostly is that of the file, `known`;
+        then it is asked for once a pass and directory: a hundred thousand files lie in few.
         """
         directory = path.rpartition("/")[0] or "/"
-        if known is not None and directory not in self._devices:
+        if directory not in self._devices:
             self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev
-        if known is not None and (known == self._devices[directory] or not self.os_layer.is_link(path)):
+        if known == self._devices[directory] or not self.os_layer.is_link(path):
             return self._devices[directory]
         return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
-
-    def directory_removed(self, directory: str, device: int) -> bool:
-        """A directory is not there. On a local disk it was removed, or renamed, where the nearest one above that is
-        there lies on the log's device; a mount that is away shows another. A server may forget a name for a while.
-        """
-        while self.is_local(device) and directory != os.path.dirname(directory):
-            directory = os.path.dirname(directory)
-            try:
-                return self.stat(directory).st_dev == device
-            except FileNotFoundError:
-                pass
-        return False
 
     def next_pass(self, sources: int) -> None:
         """What was asked before is old; every one of so many files can be looked at once within the budget."""
@@ -221,28 +201,6 @@ class Context(Struct):
         if (status.st_dev, status.st_ino) != identity:
             raise Changed
         return file
-
-    def claim(self, identity: Identity, source: SourceId) -> bool:
-        """May the source read this file? It is nobody else's until `settle`, and as long as the source reads it."""
-        self._claimed.append(identity)
-        return self.registry.claim(identity, source)
-
-    def open_claimed(self, path: str, identity: Identity, source: SourceId) -> OpenFile:
-        """As `open_as`, of a file that becomes the source's own. Raises Duplicate if it is another's."""
-        if not self.claim(identity, source):
-            raise Duplicate
-        return self.open_as(path, identity)
-
-    def settle(self, source: SourceId, before: Identity | None, reads: Identity | None) -> Identity | None:
-        """A look is over. Of what the source has claimed in it, and `before`, it keeps the claim on what it reads."""
-        kept = None
-        for identity in (*((before,) if before is not None else ()), *self._claimed):
-            if identity == reads:
-                kept = kept or identity  # the registry's own
-            else:
-                self.registry.release(identity, source)
-        self._claimed.clear()
-        return kept
 
     def count_error(self, error: OSError) -> None:
         """For the metrics, by name: ESTALE and its like; the number if it has no name here."""

@@ -7,13 +7,12 @@ asks for no attributes but those of directories and links, and stops after each 
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
 from megatron_monitor.follow.mounts import Mount, Mounts
-from megatron_monitor.follow.os_layer import Entry, OsLayer, Stamp, stamp
+from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import (
     LINK,
     Pattern,
@@ -24,7 +23,6 @@ from megatron_monitor.follow.patterns import (
     may_be_log,
     may_hold_logs,
 )
-from megatron_monitor.system.clock import Clock
 
 
 class Job(NamedTuple):
@@ -81,16 +79,6 @@ def owner(jobs: Mapping[Mount, Sequence[Job]], path: str) -> Mount | None:
     return max(finders, key=lambda one: one[0])[1] if finders else None
 
 
-def may_find(jobs: Iterable[Job], path: str) -> bool:
-    """Would a walk find a file of this name, or go on below a link of this name? By the text alone."""
-    directory, _, name = path.rpartition("/")
-    for job in jobs:
-        as_link = job.pattern.leads(f"{directory}/{LINK}{name}")
-        if path == job.root or ((as_link or job.logs(directory)(name)) and not excluded(job.exclude, path, name)):
-            return True
-    return False
-
-
 class Found(NamedTuple):
     """A path to follow. `literal`: it was given as it stands, so it is followed whatever it is called or holds."""
 
@@ -98,48 +86,8 @@ class Found(NamedTuple):
     literal: bool = False
 
 
-Step: TypeAlias = Found | int
-"""A number: so many more entries were looked at."""
-_AT_ONCE = 8  # entries of a directory
-
-
-class _Listing(NamedTuple):
-    """What of a directory is looked at on each walk: its plain files are followed since they were first found."""
-
-    odd: list[Entry]
-    """Directories and links."""
-    stamp: Stamp
-    listed_at: float
-
-
-class Listings:
-    """What directories held when they were last listed: one whose time stamp still stands is not listed again.
-
-    For local file systems only: stamps and clock agree there, and a change of names moves the directory's stamp.
-    """
-
-    def __init__(self, clock: Clock, recheck_seconds: float, most_seconds: float) -> None:
-        """A stamp younger than `recheck_seconds` may hide a change; a listing is good for `most_seconds`."""
-        self.clock = clock
-        self._recheck_seconds = recheck_seconds
-        self._most_seconds = most_seconds
-        self._known: dict[tuple[Job, str], _Listing] = {}
-
-    def unchanged(self, key: tuple[Job, str], status: os.stat_result) -> list[Entry] | None:
-        """What is to be looked at, if the listing still holds."""
-        known = self._known.pop(key, None)
-        if known is None or known.stamp != stamp(status):
-            return None
-        if self.clock.monotonic() - known.listed_at > self._most_seconds:
-            return None
-        self._known[key] = known
-        return known.odd
-
-    def keep(self, key: tuple[Job, str], status: os.stat_result, began: tuple[float, float], odd: list[Entry]) -> None:
-        """Listed after `status` was asked for, at `began`: monotonic and Unix seconds."""
-        now, wall = began
-        if wall - status.st_mtime > self._recheck_seconds:
-            self._known[key] = _Listing(odd, stamp(status), now)
+Step: TypeAlias = Found | None
+"""None: one more entry was looked at."""
 
 
 class Walk(Struct):
@@ -150,8 +98,6 @@ class Walk(Struct):
     mount_points: frozenset[str]
     known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
     """Is the path followed already? Then a link need not be looked at."""
-    listings: Listings | None = None
-    """Of the walks before."""
     stats: int = 0
     errors: list[OSError] = field(default_factory=list)
     """Directories that could not be read: nothing is known of what they hold."""
@@ -184,18 +130,9 @@ class Walk(Struct):
         directory = marked.replace(LINK, "")
         entries: list[Entry] = []
         try:
-            if self.listings is not None:
-                began = self.listings.clock.monotonic(), self.listings.clock.wall()
-                status = self._stat(directory or "/")
-                unchanged = self.listings.unchanged((job, marked), status)
-                if unchanged is not None:
-                    yield 1
-                    self._look_at_odd(job, marked, unchanged)
-                    return
-            listed = self.os_layer.scandir(directory or "/")
-            while some := list(islice(listed, _AT_ONCE)):
-                entries += some
-                yield len(some)
+            for entry in self.os_layer.scandir(directory or "/"):
+                entries.append(entry)
+                yield None
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
                 self.errors.append(error)
@@ -213,8 +150,6 @@ class Walk(Struct):
             elif kind != "other":
                 odd.append(entry)
         self._look_at_odd(job, marked, odd)
-        if self.listings is not None:
-            self.listings.keep((job, marked), status, began, odd)
 
     def _look_at_odd(self, job: Job, marked: str, odd: Sequence[Entry]) -> None:
         """Directories to enter, in their order; links to files, kept for the end."""
@@ -246,7 +181,7 @@ def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterato
     jobs = plan(watches, mounts, os_layer.realpath)
     seen = set[str]()
     for found in Walk(os_layer, [job for some in jobs.values() for job in some], frozenset()).run():
-        if isinstance(found, Found) and found.path not in seen:
+        if found is not None and found.path not in seen:
             seen.add(found.path)
             yield found
 

@@ -5,7 +5,7 @@ The caller's thread never waits for a log's file system: not here, not in `start
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId
@@ -13,11 +13,12 @@ from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.follow.readers import Mode, MountReader, Readers
-from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
 from megatron_monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
 from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import Clock, SystemClock
 
+T = TypeVar("T")
 _BATCH = 32  # messages of a pass that are put at once
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
@@ -25,6 +26,7 @@ _EVENT_PASS_SECONDS = 0.4  # the same where events name what changes: to be woke
 _PASS_PER_FILE = 0.03  # the same, for each file that had grown: of fifty every line comes within two seconds
 _LONGEST_PASS = 1.5  # and never longer
 _LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
+_RESOLVE_SECONDS = 2.0  # for which a pattern's path may take to resolve at the start; then its text decides the mount
 _SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
@@ -78,11 +80,11 @@ class Follower:
         """Begin; returns at once."""
         self._mount_thread.start()
 
-    def stop(self, timeout: float | None = None) -> bool:
+    def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """End every thread within `timeout` seconds. False if one is left behind in a call that does not return."""
         self._stopping.set()
         self.wake()
-        deadline = self._clock.monotonic() + (self._settings.stop_seconds if timeout is None else timeout)
+        deadline = self._clock.monotonic() + timeout
         threads: list[threading.Thread] = [self._mount_thread, *self._threads.values()]
         for thread in threads:
             if thread.is_alive():
@@ -126,28 +128,23 @@ class Follower:
         """A FIFO is looked for once: one that comes later in a file's place is no log."""
         for path in [watch.pattern for watch in self._patterns if watch.pattern not in self._looked_at]:
             self._looked_at.add(path)
-            found: list[bool] = []
-            self._ask(path, lambda path=path, found=found: found.append(is_stream(path, self._os)))  # type: ignore[misc]
-            if found == [True]:
+            if self._ask(lambda path=path: is_stream(path, self._os), False):  # type: ignore[misc]
                 stream = self._streams[path] = StreamThread(path, self._messages, self._clock, self._stopping)
                 stream.start()
 
     def _resolve(self, path: str) -> str:
-        """The path with links resolved, once a path; as it is if that takes too long: a hung mount costs one thread."""
+        """The path with links resolved, asked once; as it is if that takes too long."""
         if path not in self._resolved:
-            self._resolved[path] = path
-
-            def resolve() -> None:
-                self._resolved[path] = self._os.realpath(path)
-
-            self._ask(path, resolve)
+            self._resolved[path] = self._ask(lambda: self._os.realpath(path), path)
         return self._resolved[path]
 
-    def _ask(self, path: str, question: Callable[[], None]) -> None:
-        """On a thread of its own, for so long as one waits for a mount."""
-        thread = threading.Thread(target=question, name=f"resolve {path}", daemon=True)
+    def _ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """What a file system answers in time: a mount that hangs costs a thread."""
+        answers: list[T] = []
+        thread = threading.Thread(target=lambda: answers.append(question()), name="follow asks", daemon=True)
         thread.start()
-        thread.join(self._settings.resolve_seconds)
+        thread.join(_RESOLVE_SECONDS)
+        return answers[0] if answers else otherwise
 
 
 class ReaderThread(threading.Thread):

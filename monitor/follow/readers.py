@@ -5,7 +5,6 @@ watches anything: `read_once` reads everything to its end in the caller's thread
 """
 
 import errno
-import functools
 import heapq
 import logging
 import os
@@ -13,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Literal
 
 from megatron_monitor.follow.context import Context, OpenFiles, Registry
-from megatron_monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
+from megatron_monitor.follow.discovery import Found, Job, Step, Walk, owner, plan
 from megatron_monitor.follow.messages import (
     Message,
     Position,
@@ -27,14 +26,19 @@ from megatron_monitor.follow.messages import (
 from megatron_monitor.follow.mounts import Mount, Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import Watch
-from megatron_monitor.follow.schedule import Schedule
-from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.settings import LAPSE, OLD_SECONDS, FollowSettings
 from megatron_monitor.follow.source import Source
 from megatron_monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 
-_REMEMBERED_PATHS = 4096  # whether a walk may find them: asking the patterns again takes some 20 us
+_OLD_SLICE = 0.25  # seconds for which old files are read before the others are looked at again
+_LATE = 0.5  # seconds without a look where one was due, after which the runs of the mount are judged no further
+_CATCH_UP = 10.0  # seconds after a lapse for which a file with more to read keeps its mount unheard, and no longer
+_DISCOVERY_SOONEST = 1.0  # seconds between two walks when a path that is not known has changed
+_WALK_SHARE = 50.0  # a walk takes a fiftieth of the time at most
+_FORGET_GONE = 86_400.0  # seconds after which a deleted file that a pattern found is forgotten: dated names add up
+_MOST_STRANGERS = 4096
 Mode = Literal["inotify", "poll"]
 
 
@@ -47,12 +51,13 @@ class MountReader:
         self.sources: dict[SourceId, Source] = {}
         self.hurried = False
         """The last pass left something to be done at once: a walk, or more to read."""
-        self._shared = shared
-        self._settings = settings = shared.settings
-        self._schedule = Schedule[Source]()
-        self._old: list[tuple[float, SourceId]] = []  # files that wait: (their age, name), a heap
         self.waiting = 0
         """Files that have not been opened yet. Any thread may ask."""
+        self._shared = shared
+        self._settings = settings = shared.settings
+        self._due: list[tuple[float, int, Source]] = []  # a heap; void once the source is due at another time
+        self._places = 0
+        self._old: list[tuple[float, SourceId]] = []  # files that wait: (their age, name), a heap
         self._context = Context(
             shared.os_layer,
             settings,
@@ -62,12 +67,12 @@ class MountReader:
             mount.point,
         )
         self._jobs: tuple[Job, ...] = ()
-        self._listings: Listings | None = None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
-        self._left = 0  # of a slice of the walk; less than nothing: the one before took more
-        self._walk_due = self._walked_at = float("-inf")
+        self._strangers: set[str] = set()  # paths that changed and are not followed: each hastens one walk
+        self._walk_due = float("-inf")
+        self._walked_at = self._walk_seconds = 0.0
         self._looked: float | None = None  # when it last did something, or meant to
         self._began = 0.0
         self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
@@ -75,10 +80,7 @@ class MountReader:
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
-        known = self._jobs
-        self._jobs = tuple(dict.fromkeys((*known, *jobs)))
-        if self._jobs != known:
-            self._may_find = functools.lru_cache(_REMEMBERED_PATHS)(functools.partial(may_find, self._jobs))
+        self._jobs = tuple(dict.fromkeys((*self._jobs, *jobs)))
 
     def follow(self, path: str, *, literal: bool = False) -> Source:
         """Look at this path from now on."""
@@ -87,8 +89,7 @@ class MountReader:
         if source is None:
             resume = self._shared.resume.pop(key, None)
             source = self.sources[key] = Source(path, key, self._context, literal=literal, resume=resume)
-            source.due_at = self._began
-            self._schedule.put(source)
+            self._put(source, self._began)
             self.waiting += 1
         source.literal = source.literal or literal
         return source
@@ -99,10 +100,11 @@ class MountReader:
         self._began = begun = clock.monotonic()
         for path in changed:
             source = self.sources.get(source_id(path))
-            if source is not None:
-                self._schedule.hasten(source, begun)
-            elif self._may_find(path):  # not what lies beside the logs and is written as often as they are
-                self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
+            if source is not None and source.due_at > begun:
+                self._put(source, begun)
+            elif source is None and path not in self._strangers:
+                self._strangers.add(path)
+                self._walk_due = min(self._walk_due, self._walked_at + self._least_interval)
         if all_files:
             self._walk_due = begun
             self._hasten_all(begun)
@@ -110,17 +112,39 @@ class MountReader:
         yield from self._unheard(clock)
         self._context.next_pass(len(self.sources))
         self.hurried = self._walk is not None
-        for source in self._schedule.take(clock.monotonic()):
+        for source in self._take_due(clock.monotonic()):
             self._awaited = source.due_at
             if source.met or not self._put_off(source, clock):
                 yield from self._turn(source, clock)
         self._awaited = float("inf")
-        until = clock.monotonic() + self._settings.old_slice
+        until = clock.monotonic() + _OLD_SLICE
         while self._old and self._walk is None and clock.monotonic() < until:
             waited = self.sources.get(heapq.heappop(self._old)[1])
             if waited is not None and waited.due_at == float("inf") and not waited.failed:  # else it was hastened
                 yield from self._turn(waited, clock)
         self.hurried = self.hurried or bool(self._old)
+
+    def _put(self, source: Source, due_at: float) -> None:
+        """Those due at the same time come in the order in which they were put."""
+        source.due_at = due_at
+        if due_at < float("inf"):
+            self._places += 1
+            heapq.heappush(self._due, (due_at, self._places, source))
+
+    def _take_due(self, now: float) -> list[Source]:
+        """The longest due first. What is put meanwhile has to wait for the next call."""
+        taken = []
+        while self._due and self._due[0][0] <= now:
+            at, _, source = heapq.heappop(self._due)
+            if source.due_at == at:
+                taken.append(source)
+        return taken
+
+    def _hasten_all(self, now: float) -> None:
+        self._due.clear()
+        for source in self.sources.values():
+            if source.due_at < float("inf"):
+                self._put(source, now)
 
     def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
@@ -130,7 +154,7 @@ class MountReader:
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
-        self._schedule.put(source)
+        self._put(source, source.due_at)
 
     def _put_off(self, source: Source, clock: Clock) -> bool:
         """Those that moved last are read first: is this one old, as far as can be seen?"""
@@ -139,20 +163,17 @@ class MountReader:
             age = clock.wall() - self._context.stat(source.path).st_mtime
         except OSError:
             return False
-        if age <= self._settings.old_seconds:
+        if age <= OLD_SECONDS:
             return False
         source.due_at = float("inf")
         heapq.heappush(self._old, (age, source.source))
         return True
 
-    def _hasten_all(self, now: float) -> None:
-        self._schedule.hasten_all((one for one in self.sources.values() if one.due_at < float("inf")), now)
-
     def _unheard(self, clock: Clock) -> Iterable[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
         now, looked = clock.monotonic(), self._looked
         self._looked = now
-        if looked is None or now - looked <= self._settings.lapse:
+        if looked is None or now - looked <= LAPSE:
             return ()
         self._lapse = self._lapse[0] if self._lapse is not None else looked, now
         self._hasten_all(now)
@@ -162,7 +183,7 @@ class MountReader:
         """A pass has ended, all that it gave was taken, and the next one is to begin after `pause` seconds."""
         if self._lapse is not None:
             over = self._lapse[1]
-            more = self.hurried and now - over < self._settings.catch_up_seconds
+            more = self.hurried and now - over < _CATCH_UP
             if self._began > over and not more:
                 self._lapse = None
         self._looked = now + pause
@@ -172,7 +193,7 @@ class MountReader:
         lapse, looked = self._lapse, self._looked
         if lapse is not None:
             return now - lapse[0]
-        return now - looked if looked is not None and now - looked > self._settings.late else 0.0
+        return now - looked if looked is not None and now - looked > _LATE else 0.0
 
     def late_seconds(self, now: float) -> float:
         """For how long a file has waited for the look that it was to have: what was written to it since is not known.
@@ -198,7 +219,9 @@ class MountReader:
         """Seconds until something is due."""
         if self._walk is not None:
             return 0.0
-        return max(0.0, min(self._schedule.next_at(), self._walk_due) - now)
+        while self._due and self._due[0][0] != self._due[0][2].due_at:
+            heapq.heappop(self._due)
+        return max(0.0, min(self._due[0][0] if self._due else float("inf"), self._walk_due) - now)
 
     def read_once(self, clock: Clock) -> Iterator[Message]:
         """Everything that is there now, every file in turn, to the end that each has when it is reached."""
@@ -220,7 +243,7 @@ class MountReader:
         """Where a change would be seen first, and when a file changed there last; now, where new logs are awaited."""
         found = {os.path.dirname(job.root) if job.literal else job.root: now for job in self._jobs}
         for source in self.sources.values():
-            at = source.backoff.changed_at
+            at = source.changed_at
             if at > found.get(source.directory, float("-inf")) and not source.away:
                 found[source.directory] = at
         return found
@@ -229,46 +252,45 @@ class MountReader:
         """Hold no file open."""
         self._context.files.drop_all()
 
+    @property
+    def _least_interval(self) -> float:
+        """Seconds between two walks: those over a large tree come more rarely."""
+        return max(_DISCOVERY_SOONEST, _WALK_SHARE * self._walk_seconds)
+
     def _discover(self, clock: Clock) -> Iterator[Message]:
+        """A slice of the walk that is under way, or due."""
+        began = clock.monotonic()
         if self._walk is None:
-            if clock.monotonic() < self._walk_due:
+            if began < self._walk_due:
                 return
-            if self.mount.local and self._listings is None:
-                self._listings = Listings(clock, self._settings.recheck_seconds, self._settings.relist_interval)
-            self._walk = Walk(
-                self._context.os_layer,
-                self._jobs,
-                self._shared.points,
-                lambda path: source_id(path) in self.sources,
-                self._listings,
-            )
+            known = lambda path: source_id(path) in self.sources  # noqa: E731
+            self._walk = Walk(self._context.os_layer, self._jobs, self._shared.points, known)
             self._steps = self._walk.run()
             self._found = set()
-            self._walk_due = float("inf")
-        self._left = min(0, self._left) + self._settings.entries_per_slice
-        while self._left > 0:
-            try:
+            self._walk_due, self._walk_seconds = float("inf"), 0.0
+        try:
+            for _ in range(self._settings.entries_per_slice):
                 found = next(self._steps)
-            except StopIteration:
-                yield self._scanned(self._walk, clock)
-                return
-            except Exception:  # noqa: BLE001 - the boundary of the search
-                _log.exception("mount=%r: the search for logs failed; it begins anew", self.mount.point)
-                yield self._scanned(self._walk, clock)
-                return
-            if isinstance(found, int):
-                self._left -= found
-                continue
-            self._left -= 1
-            source = self.follow(found.path, literal=found.literal)
-            if source.away:
-                self._found.add(source.source)
+                if found is not None:
+                    source = self.follow(found.path, literal=found.literal)
+                    if source.away:
+                        self._found.add(source.source)
+            self._walk_seconds += clock.monotonic() - began
+            return
+        except StopIteration:
+            pass
+        except Exception:  # noqa: BLE001 - the boundary of the search
+            _log.exception("mount=%r: the search for logs failed; it begins anew", self.mount.point)
+        self._walk_seconds += clock.monotonic() - began
+        yield self._scanned(self._walk, clock)
 
     def _scanned(self, walk: Walk, clock: Clock) -> Message:
         now = clock.monotonic()
         self._walk, self._walked_at = None, now
         asked = self._walk_due < float("inf")  # for what may have come after its directory was listed
-        self._walk_due = now + (self._settings.discovery_soonest if asked else self._settings.discovery_interval)
+        if len(self._strangers) > _MOST_STRANGERS:
+            self._strangers.clear()
+        self._walk_due = now + max(self._least_interval, 0.0 if asked else self._settings.discovery_interval)
         for error in walk.errors:
             self._context.count_error(error)
         forgotten = self._forget(now)
@@ -288,7 +310,7 @@ class MountReader:
         forgotten = []
         for key, source in self.sources.items():
             gone = source.gone_since if source.gone_since is not None else source.missing_since
-            long_ago = gone is not None and now - gone > self._settings.forget_gone
+            long_ago = gone is not None and now - gone > _FORGET_GONE
             if long_ago and not source.literal and key not in self._found:
                 forgotten.append(key)
         for key in forgotten:
@@ -361,7 +383,7 @@ def read_once(
     A path that was given literally and cannot be read comes as Unreadable, an absent one too (ENOENT).
     """
     system = os_layer or OsLayer()
-    readers = Readers(resume or {}, (settings or FollowSettings()).once(), system)
+    readers = Readers(resume or {}, (settings or FollowSettings()).for_one_reading(), system)
     table = mounts()
     if found is None:
         held = readers.sync_readers(patterns, table, system.realpath)

@@ -1,125 +1,85 @@
-"""The file that a source reads now: how far it was read, what is new in it, and whether it still is what was read.
-
-The same file whose bytes before the offset are what was read: go on. Those bytes changed, on a fresh open: it was cut;
-on a network mount two opens `confirm_seconds` apart must agree.
-"""
+"""The file that a source reads now: what is new in it, how far it was read, and when it is looked at next."""
 
 import os
-from typing import NamedTuple
+import zlib
 
 from msgspec import Struct
 
-from megatron_monitor.follow.content import Block, Content, read_block, verify
+from megatron_monitor.follow.content import Block, Content, read_block
 from megatron_monitor.follow.context import Context
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
-from megatron_monitor.follow.os_layer import OpenFile, Stamp, stamp
-from megatron_monitor.follow.schedule import Backoff
+from megatron_monitor.follow.os_layer import OpenFile, Stamp
 
-_FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
-
-
-class Cut(NamedTuple):
-    """The file no longer holds what was read of it. `held`: it was held open meanwhile."""
-
-    proof: str
-    held: bool
+_LEAST_READ = 1 << 16  # bytes asked for beyond what a file is known to hold: to make room for `read_bytes` takes 13 us
+_CONFIRM = 3.0  # between two opens that show a truncation on a network mount: an NFS client keeps attributes for 3 s
+_HOLE = 2.0  # that NULs before text may take to be filled on a network mount: clients write pages back in any order
+_FRESH = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
+_SILENT = 60.0  # a file that grew so lately is looked at in time whatever the budget of looks
+_RECHECK = 2.0  # for which the bytes before the offset are compared again: a tick of old servers' stamps hides changes
+_RECHECK_LOCAL = 0.02  # the same after a local time stamp with parts of seconds: these tick every 10 ms or more often
+_IDLE_DIVISOR = 20.0  # a file silent for t seconds is looked at every t / 20: a late look costs 5 % of the silence
+_SPREAD = 0.1  # share of a pause by which the looks at files that fell silent together differ
 
 
 class Tail(Struct, eq=False):
     """Reads on. Times: `now` is monotonic, `at` Unix seconds."""
 
-    source: SourceId
     path: str
+    source: SourceId
+    """The path's id."""
     context: Context
-    backoff: Backoff
-    content: Content | None = None
-    announced: bool = False
-    """The loop was told that it is open: at once, or with the first bytes behind what another name delivered."""
-    caught_up: bool = False
+    due_at: float = 0.0
+    """When it is to be looked at."""
     more: bool = False
     """There is more to read at once."""
     soon: bool = False
     """To be looked at again soon: something about it is not settled."""
-    rest_stamp: Stamp | None = None
-    """Its stamp at its end, if nothing can have happened since that the stamp does not show."""
+    changed_at: float = float("-inf")
+    """When the file was last seen to change; at first, as long ago as its time stamp says; before that never."""
+    recheck_until: float = 0.0
+    """Until a look at or after this its bytes are compared although its size and times stay the same."""
+    grown: bool = False
+    """It was seen to change after it had been read to its end: somebody writes it."""
+    content: Content | None = None
+    announced: bool = False
+    """The loop was told that it is open: at once, or with the first bytes behind what another name delivered."""
+    caught_up: bool = False
+    stamp: Stamp | None = None
+    """Of the file when it was last read to its end."""
+    settled: bool = False
+    """Nothing can have happened to the file since that the stamp does not show."""
     suspected_at: float | None = None
     """Since when it seems to be cut."""
-    read_stamp: Stamp | None = None
-    """Its stamp when it was last read to its end."""
 
-    @property
-    def file(self) -> OpenFile | None:
-        """None if it was given up for others, or never opened."""
-        return self.context.files.get(self)
+    def _pause(self, now: float, quiet_since: float) -> float:
+        """Seconds to the next look at a file, or a name, at which nothing has happened since then."""
+        settings = self.context.settings
+        if self.soon or now < self.recheck_until:
+            return settings.poll_interval
+        quiet = now - quiet_since
+        pause = min(max(quiet / _IDLE_DIVISOR, settings.poll_interval), settings.idle_interval)
+        return pause if self.grown and quiet <= _SILENT else self._within_budget(pause)
 
-    def put(self, file: OpenFile) -> None:
-        """Read on from this one."""
-        self.context.files.put(self, file)
+    def _within_budget(self, pause: float) -> float:
+        """A pause that keeps within the budget of looks, out of step with the other files."""
+        phase = zlib.crc32(self.source.encode()) / 2**32
+        return max(pause * (1.0 - _SPREAD * phase), self.context.spread_seconds * (1.0 + _SPREAD * phase))
 
-    def close(self) -> None:
-        """Hold the file open no more."""
-        self.context.files.drop(self)
+    def _within(self, seconds: float) -> float:
+        """So long, but one reading to the end waits for nothing."""
+        return 0.0 if self.context.settings.once else seconds
 
-    def begin(
-        self, content: Content, file: OpenFile, status: os.stat_result, position: Position | None, proof: str
-    ) -> None:
-        """The first file under the path. What another name has delivered is announced only when there is more."""
-        self.put(file)
-        self.content, self.suspected_at = content, None
-        self.announced = position is not None or not content.offset
-        self.caught_up = not self.announced
-        if self.announced:
-            self.context.tell(self._opened(content, status, position, proof))
-
-    def turn_to(self, content: Content) -> None:
-        """Other content from now on, from its offset."""
-        self.content = content
-        self.caught_up = content.offset > 0
-        self.read_stamp = None
-        self.more = True
-
-    def read_on(self, seen: os.stat_result, now: float, at: float) -> Cut | None:
-        """The path still names this file: read what is new. Gives the proof if it was cut."""
-        content = self.content
-        assert content is not None
-        changed = stamp(seen) != self.read_stamp
-        if not changed and self._at_rest():
-            self._remember_stamp(seen, at)
-            return None
-        block = None
-        if (file := self.file) is not None:
-            block = self.read(file, seen, now, at)
-        if block is None or block.changed:
-            cut = self._reopen(now, held=block is not None)
-            if cut is not None or self.suspected_at is not None:
-                return cut
-            assert self.file is not None
-            block = self.read(self.file, seen, now, at)
-        if block.changed:
-            self.soon = True
-            return None
-        if changed and self.read_stamp is not None and not block.data:
-            self._changed(seen, now, at)
-        self._remember_stamp(seen, at)
-        return None
-
-    def read(self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
+    def _read(self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
         """The next bytes, from whichever file; tell what came. With its last file a source has caught up."""
         content, settings = self.content, self.context.settings
         assert content is not None
-        if content.mark is not None:
-            proved = verify(file, content.mark)
-            if proved.problem:
-                return Block(content.offset, b"", True, changed=True)
-            content.unfold(proved.head, proved.tail)
-        waited = content.hole_since is not None and now - content.hole_since >= settings.hole_seconds
-        wait_for_holes = not waited and settings.hole_seconds > 0 and not self.context.is_local(content.device)
-        expected = status.st_size - content.offset + settings.least_read
-        count = min(settings.read_bytes, max(settings.least_read, expected))
+        waited = content.hole_since is not None and now - content.hole_since >= _HOLE
+        wait_for_holes = not (waited or settings.once or self.context.is_local(content.device))
+        expected = status.st_size - content.offset + _LEAST_READ
+        count = min(settings.read_bytes, max(_LEAST_READ, expected))
         block = read_block(file, content, count, wait_for_holes=wait_for_holes)
         if block.changed:
             return block
-        content.compared_at = now
         content.hole_since = (content.hole_since if content.hole_since is not None else now) if block.hole else None
         self.soon = self.soon or block.hole
         self.more = not block.at_end
@@ -136,59 +96,27 @@ class Tail(Struct, eq=False):
             self.announced = True
             self.context.tell(self._opened(content, status))
         content.take(block.offset, block.data)
-        if self.caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
-            self._changed(status, now, at)
+        if self.caught_up or at - status.st_mtime < _FRESH:  # to read an old log is no sign of life in it
+            self._note_change(status, now, at)
         behind = max(0, status.st_size - content.offset)
         self.context.tell(Data(self.source, block.offset, block.data, status.st_mtime, at, behind))
 
-    def confirmed(self, device: int, now: float) -> bool:
+    def _note_change(self, status: os.stat_result, now: float, at: float) -> None:
+        recheck = _RECHECK
+        if status.st_mtime % 1.0 and self.context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
+            ticked_by = max(status.st_mtime, status.st_ctime) + _RECHECK_LOCAL
+            recheck = min(max(0.0, ticked_by - at), recheck)
+        self.changed_at, self.recheck_until = now, now + recheck
+        self.grown = self.grown or self.caught_up
+
+    def _confirmed(self, device: int, now: float) -> bool:
         """Is what looks like a truncation proved by now? On a network mount the first look is not believed."""
         if self.context.is_local(device):
             return True
         if self.suspected_at is None:
             self.suspected_at = now
         self.soon = True
-        return now - self.suspected_at >= self.context.settings.confirm_seconds
-
-    def _reopen(self, now: float, *, held: bool) -> Cut | None:
-        """A fresh open: only that can prove that the bytes before the offset are not what was read, or are missing.
-
-        None with `suspected_at` set: it seems so, but is not proved yet.
-        """
-        content = self.content
-        assert content is not None
-        file = self.context.open_as(self.path, content.identity)
-        problem = verify(file, content.fingerprint()).problem
-        if problem and not self.confirmed(content.device, now):
-            return None
-        self.put(file)
-        self.suspected_at = None
-        # without a problem attributes or pages of this client were old, or the file had been given up
-        return Cut(problem, held) if problem else None
-
-    def _remember_stamp(self, seen: os.stat_result, at: float) -> None:
-        self.read_stamp = None if self.more else stamp(seen)
-        self.rest_stamp = self.read_stamp if self._at_rest() else None
-        old = self.rest_stamp is not None and at - seen.st_mtime > self.context.settings.old_seconds
-        if old and self.content is not None and self.content.mark is None:
-            self.content.fold()
-
-    def _at_rest(self) -> bool:
-        """Nothing more can have happened to the file that its size and times do not show."""
-        content = self.content
-        return (
-            content is not None
-            and content.compared_at >= self.backoff.recheck_until
-            and self.suspected_at is None
-            and content.hole_since is None
-        )
-
-    def _changed(self, status: os.stat_result, now: float, at: float) -> None:
-        recheck = self.context.settings.recheck_seconds
-        if status.st_mtime % 1.0 and self.context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
-            stamp_ticks_until = max(status.st_mtime, status.st_ctime) + self.context.settings.recheck_local
-            recheck = min(max(0.0, stamp_ticks_until - at), recheck)
-        self.backoff.changed(now, recheck_seconds=recheck, grown=self.caught_up)
+        return now - self.suspected_at >= self._within(_CONFIRM)
 
     def _opened(
         self, content: Content, status: os.stat_result, position: Position | None = None, proof: str = ""

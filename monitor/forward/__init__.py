@@ -35,7 +35,7 @@ from megatron_monitor.follow.messages import (
     Scanned,
 )
 from megatron_monitor.follow.patterns import Watch
-from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.settings import QUEUE_SIZE, STOP_SECONDS
 from megatron_monitor.identity import named
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
@@ -160,7 +160,7 @@ class Forwarder:
             _log.warning("state %s; the files are sent from their beginnings", problem)
         self._tails: dict[str, _Tail] = {}
         self._forgotten: set[str] = set()  # files that are followed no more
-        self._inbox = Inbox(FollowSettings().queue_size)
+        self._inbox = Inbox(QUEUE_SIZE)
         self._follower = Follower(watches, self._progress.positions, self._inbox, clock=clock)
         self._beat_at = float("-inf")
         self._ready = 0  # bytes of lines that are to be sent
@@ -182,7 +182,7 @@ class Forwarder:
                 if not self._follower.alive:
                     raise RuntimeError("a reader thread has ended: its traceback stands above")
         finally:
-            self._follower.stop(FollowSettings().stop_seconds)
+            self._follower.stop(STOP_SECONDS)
             self._store.release()
 
     def _turn(self, *, last: bool = False) -> None:

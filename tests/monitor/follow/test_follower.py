@@ -8,6 +8,7 @@ import pytest
 from watchdog.events import FileModifiedEvent
 from watchdog.observers.api import BaseObserver
 
+from megatron_monitor.follow import follower as follower_module
 from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.marker import Marker
@@ -175,16 +176,15 @@ class Hanging(OsLayer):
             self.released.wait(SECONDS * 3)
 
 
-def test_hung_mount_blocks_its_own_thread_only(start, append, tmp_path):
+def test_hung_mount_blocks_its_own_thread_only(start, append, tmp_path, monkeypatch):
     """Other mounts are read, status is answered and stopping returns while one mount hangs for ever."""
     for name in ("good", "bad"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.log").write_text(f"{name}\n")
+    monkeypatch.setattr(follower_module, "_RESOLVE_SECONDS", 0.01)
     system = Hanging(tmp_path / "bad")
     table = Mounts([Mount("/", "ext4"), Mount(f"{tmp_path}/bad", "nfs"), Mount(f"{tmp_path}/good", "nfs")])
-    follower, messages = start(
-        tmp_path / "**/*.log", os_layer=system, mounts=lambda: table, resolve_seconds=0.01, poll_interval=0.02
-    )
+    follower, messages = start(tmp_path / "**/*.log", os_layer=system, mounts=lambda: table, poll_interval=0.02)
     assert until(messages, Data).data == b"good\n"
     assert system.entered.wait(SECONDS)
     append(tmp_path / "good" / "a.log", b"more\n")

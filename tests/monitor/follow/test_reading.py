@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest, first_unfilled, text_end
+from megatron_monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest
 from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 from megatron_monitor.follow.patterns import looks_binary
@@ -93,15 +93,6 @@ def test_a_hole_that_stays_is_passed(make_rig, kinds, tmp_path):
     assert kinds(rig.settle(1)) == ["Opened", "Data"]
     assert kinds(rig.settle(2)) == ["Data", "CaughtUp"]
     assert rig.text(log) == page + bytes(4096) + page
-
-
-def test_first_unfilled():
-    """Only a run of NULs that ends where a page of the file ends may be filled later."""
-    assert first_unfilled(b"ab\0\0cd", 6, 4092) == 2
-    assert first_unfilled(b"ab\0\0cd", 6, 4093) == 6
-    assert first_unfilled(b"a\0b\0\0\0cd", 8, 4090) == 3
-    assert text_end(b"ab\0c\0\0") == 4
-    assert text_end(bytes(9)) == 0
 
 
 @given(st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=30), st.data())

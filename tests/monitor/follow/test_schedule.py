@@ -1,54 +1,10 @@
 """What a pass touches: the files that are due, each once, in that order; and how a file's pauses grow."""
 
+import errno
+
 import pytest
 
 from megatron_monitor.follow.follower import ReaderThread
-from megatron_monitor.follow.schedule import Backoff, Schedule
-from megatron_monitor.follow.settings import FollowSettings
-
-
-class Due:
-    """As much of a source as a schedule knows."""
-
-    def __init__(self, at):
-        self.due_at = at
-
-
-@pytest.fixture
-def schedule():
-    """Empty."""
-    return Schedule()
-
-
-def put(schedule, *times):
-    """Sources that are due then."""
-    sources = [Due(at) for at in times]
-    for source in sources:
-        schedule.put(source)
-    return sources
-
-
-def test_in_order(schedule):
-    """The longest due comes first, then in the order of putting; what is not due stays."""
-    late, first, second, early = put(schedule, 9.0, 2.0, 2.0, 1.0)
-    assert schedule.next_at() == 1.0
-    assert list(schedule.take(2.0)) == [early, first, second]
-    assert schedule.next_at() == 9.0
-    assert list(schedule.take(8.9)) == []
-    assert list(schedule.take(9.0)) == [late]
-    assert schedule.next_at() == float("inf")
-
-
-def test_hastened(schedule):
-    """A hint brings a file forward; its old place is void, and it never comes twice."""
-    source, other = put(schedule, 10.0, 5.0)
-    schedule.hasten(source, 1.0)
-    schedule.hasten(source, 1.0)
-    assert list(schedule.take(1.0)) == [source]
-    source.due_at = 20.0
-    schedule.put(source)
-    assert list(schedule.take(15.0)) == [other]
-    assert schedule.next_at() == 20.0
 
 
 def test_passes_are_paced(make_rig, append, tmp_path):
@@ -77,17 +33,27 @@ def test_passes_are_paced(make_rig, append, tmp_path):
 
 
 @pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
-def test_pause_grows_with_silence(quiet, pause):
+def test_pause_grows_with_silence(begun, log, quiet, pause):
     """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
-    backoff = Backoff(FollowSettings())
-    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=False, spread_seconds=0.0) == pytest.approx(pause)
-    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=True, spread_seconds=99.0) == 0.5
+    rig = begun(3)
+    (source,) = rig.reader.sources.values()
+    source.changed_at = rig.clock.monotonic() - quiet
+    source.recheck_until = 0.0
+    source.poll(rig.clock.monotonic(), rig.clock.wall())
+    assert pause * 0.9 <= source.due_at - rig.clock.monotonic() <= pause
 
 
-def test_failures_double_the_pause():
+def test_failures_double_the_pause(begun, log):
     """Tries at what cannot be read become rare, and stay bounded however long it lasts."""
-    backoff = Backoff(FollowSettings())
-    assert [backoff.after_failure(n) for n in (1, 2, 3, 7, 10**9)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+    rig = begun(3)
+    rig.os.fail(errno.EIO, "stat")
+    (source,) = rig.reader.sources.values()
+    pauses = []
+    for _ in range(100):
+        source.poll(rig.clock.monotonic(), rig.clock.wall())
+        pauses.append(source.due_at - rig.clock.monotonic())
+    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert set(pauses[7:]) == {30.0}
 
 
 def test_idle_files_stay_within_the_budget(make_rig, tmp_path):
