@@ -189,8 +189,9 @@ BYTES: dict[int, Callable[[Lab], tuple[bytes, ...]]] = {
     20: lambda lab: (
         lab.units(4).replace(b" | ", b" \x1b[0m|\x1b[33m ").replace(b"\n", b"\x1b[0m\n\x1b[32m\x1b[1m") + b"\n",
     ),
-    88: lambda lab: tuple(
-        os.urandom(n * 977 % 5000).translate(None, b"\r\n") + b"\n" + lab.units(2) for n in range(60)
+    88: lambda lab: (
+        lab.units(4),  # a file that begins with noise is no log
+        *(os.urandom(n * 977 % 5000).translate(None, b"\r\n") + b"\n" + lab.units(2) for n in range(60)),
     ),
 }
 """What is written in which pieces."""
