@@ -42,7 +42,7 @@ class ReceiverSettings(Struct, frozen=True, kw_only=True):
     max_runs: Count = 200
     """A fifth of the monitor's `max_runs`: a tenant that names a run a line pushes nobody else's out."""
     max_bytes_per_second: Bytes = 10_000_000
-    """Of bodies, as they come: 64 pods that print 5,000 lines a second are a tenth of it."""
+    """Of bodies, unpacked: 64 pods that print 5,000 lines a second are a tenth of it."""
     spool_size: Bytes = 20 << 30
     """Bytes of all spool files (`spool` in state_dir): the oldest halves go first, then it is full (503)."""
 

@@ -43,6 +43,7 @@ class Carriers:
         self._beating: set[str] = set()
         self._delays: dict[str, deque[float]] = {}
         self._saved_at = 0.0
+        self._unsaved = False  # an agent is new
 
     def load(self) -> None:
         """Those that were known. What cannot be read is none."""
@@ -67,22 +68,26 @@ class Carriers:
         """It was heard at `now`, and told what had been until then by its own clock (Unix seconds)."""
         with self._lock:
             self._look(now)
-            if len(self._heard) < _MOST or carrier in self._heard:
-                if heartbeat:
-                    delays = self._delays.setdefault(carrier, deque(maxlen=_DELAYS))
-                    delays.append(now - until)
-                    last = list(delays)[-_AGREE:]
-                    if len(last) > 1 and max(last) - min(last) < self._every / 2.0:
-                        self._behind[carrier] = min(last)
-                    elif carrier in self._behind and now - until < self._behind[carrier]:
-                        self._behind[carrier] = now - until  # nothing comes before it was sent
-                until += self._behind.get(carrier, min(self._delays.get(carrier, (0.0,))))
-                self._heard[carrier] = max(self._heard.get(carrier, 0.0), min(until, now))
-                new = heartbeat and carrier not in self._beating
-                if heartbeat:
-                    self._beating.add(carrier)
-                if new or (heartbeat and not 0.0 <= now - self._saved_at < _SAVED):
-                    self._save(now)
+            if len(self._heard) >= _MOST and carrier not in self._heard:
+                return
+            if heartbeat:
+                delays = self._delays.setdefault(carrier, deque(maxlen=_DELAYS))
+                delays.append(now - until)
+                last = list(delays)[-_AGREE:]
+                if len(last) > 1 and max(last) - min(last) < self._every / 2.0:
+                    self._behind[carrier] = min(last)
+                elif carrier in self._behind and now - until < self._behind[carrier]:
+                    self._behind[carrier] = now - until  # nothing comes before it was sent
+                self._unsaved = self._unsaved or carrier not in self._beating
+                self._beating.add(carrier)
+            until += self._behind.get(carrier, min(self._delays.get(carrier, (0.0,))))
+            self._heard[carrier] = max(self._heard.get(carrier, 0.0), min(until, now))
+
+    def save(self, now: float) -> None:
+        """Keep what was noted, every few seconds; an agent that is new at once."""
+        with self._lock:
+            if self._unsaved or not 0.0 <= now - self._saved_at < _SAVED:
+                self._save(now)
 
     def heard(self, now: float) -> Heard:
         """At this moment, Unix seconds."""
@@ -107,7 +112,7 @@ class Carriers:
 
     def _save(self, now: float) -> None:
         """Not synced: who was heard is told anew within seconds of a power cut."""
-        self._saved_at = now
+        self._saved_at, self._unsaved = now, False
         for name in [name for name, at in self._heard.items() if now - at > _FORGOTTEN]:
             self._beating.discard(name)
             for table in (self._heard, self._behind, self._delays):

@@ -146,8 +146,9 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _part(text: str) -> str:
-    """A directory's name that a search for logs enters."""
+    """A directory's name that a search for logs enters, and that is no file's."""
     text = f"_{text[1:]}" if text.startswith(".") else text
+    text = f"{text}_" if text.endswith((".log", ".log.1")) else text
     if len(text.encode("utf-8", "replace")) > _MOST:
         text = f"{text[:40]}~{hashlib.blake2s(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
     return text if may_hold_logs(text) else f"{text}_"

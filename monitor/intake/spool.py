@@ -44,7 +44,7 @@ class Spool:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._size = 0  # bytes of all files, as far as is known
-        self._look_at = self._sweep_at = 0.0  # Unix seconds
+        self._look_at = self._clean_at = 0.0  # Unix seconds
 
     def open(self, wall: float) -> None:
         """Take the directory; cut what a death in the middle of a write has left, remove what has been still for a
@@ -55,8 +55,9 @@ class Spool:
             self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.rglob(f"*{ENDING}"):
-                _cut(path)
-            self._sweep(wall)
+                if path.is_file():
+                    _cut(path)
+            self._clean(wall)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another megatron-monitor") from error
         except OSError as error:
@@ -77,8 +78,10 @@ class Spool:
         Raises OSError: none of them may be called taken, though some are written.
         """
         with self._lock:
+            if self._size > self._total or now >= self._clean_at:
+                self._clean(now)
             if self._size > self._total:
-                self._make_room()
+                raise OSError(errno.ENOSPC, "receiver.spool_size is used up")
             file = self._files.get(stream.name)
             if file is None:
                 file = self._files[stream.name] = _File(self.directory / f"{stream.name}{ENDING}")
@@ -98,18 +101,7 @@ class Spool:
                 self._size += grown
         if fresh:
             self._on_new()
-        if now >= self._sweep_at:
-            self._sweep(now)
         return new, known
-
-    def _sweep(self, now: float) -> None:
-        """Remove what nobody has written to for a week."""
-        self._sweep_at = now + _KEPT / 28
-        for written, size, path in self._measure():
-            known = str(path.relative_to(self.directory)).removesuffix(ENDING) in self._files
-            if now - written > _KEPT and not known and path.name.endswith((ENDING, f"{ENDING}.1")):
-                path.unlink(missing_ok=True)
-                self._size -= size
 
     def _let_go(self, now: float) -> None:
         """Of the files that nobody writes to now."""
@@ -121,29 +113,24 @@ class Spool:
             if now - used_at > _IDLE or len(self._files) > _OPEN:
                 self._files.pop(name).close()
 
-    def _measure(self) -> list[tuple[float, int, Path]]:
+    def _clean(self, now: float) -> None:
+        """Remove what nobody has written to for a week; while there is more than may be, halves that were left, then
+        files that nobody writes to, the oldest first.
+        """
+        self._clean_at = now + _KEPT / 28
         found = []
         for path in self.directory.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
                 if path.is_file():
-                    found.append((status.st_mtime, status.st_size, path))
-        self._size = sum(size for _, size, _ in found)
-        return sorted(found)
-
-    def _make_room(self) -> None:
-        """Halves that were left first, then files of old that nobody writes to. OSError if that is not enough."""
-        found = self._measure()
+                    found.append((not path.name.endswith(f"{ENDING}.1"), status.st_mtime, status.st_size, path))
+        self._size = sum(size for _, _, size, _ in found)
         open_now = {str(self.directory / f"{name}{ENDING}") for name in self._files}
-        old = [one for one in found if one[2].name.endswith(f"{ENDING}.1")]
-        old += [one for one in found if one[2].name.endswith(ENDING) and str(one[2]) not in open_now]
-        for _, size, path in old:
-            if self._size <= self._total:
-                return
-            path.unlink(missing_ok=True)
-            self._size -= size
-        if self._size > self._total:
-            raise OSError(errno.ENOSPC, "intake.spool.total is used up")
+        for is_whole, written, size, path in sorted(found):
+            is_free = not is_whole or (path.name.endswith(ENDING) and str(path) not in open_now)
+            if is_free and (now - written > _KEPT or self._size > self._total):
+                path.unlink(missing_ok=True)
+                self._size -= size
 
 
 class _File:
@@ -222,7 +209,7 @@ def _ending(path: str | Path) -> Sequence[bytes]:
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
-            return stream.read().splitlines(keepends=True)[-_KEYS:]
+            return [line + b"\n" for line in stream.read().split(b"\n")[-_KEYS - 1 : -1]]
     except FileNotFoundError:
         return ()
 

@@ -4,9 +4,15 @@ WireError: the bytes can never be read. TooLargeError: they are, or become, more
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from cramjam import DecompressionError, snappy
+
+_MOST_FIELDS = 400_000  # of a body: each takes a microsecond, and 60 bytes once it is read
+
+Fields: TypeAlias = Mapping[int, tuple[str, Any]]
+"""Number -> (name, what it is): `bytes`, `int`, the Fields of a message, or in a list those of one that may repeat."""
 
 
 class WireError(Exception):
@@ -14,7 +20,7 @@ class WireError(Exception):
 
 
 class TooLargeError(Exception):
-    """More than the limit once it is unpacked."""
+    """More than is taken once it is unpacked."""
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
@@ -31,7 +37,7 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
     except zlib.error as error:
         raise WireError(str(error)) from error
     if len(data) > most:
-        raise TooLargeError
+        raise TooLargeError(f"more than {most} bytes")
     if not inflate.eof:
         raise WireError("the body is cut")
     return data
@@ -39,16 +45,16 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
 
 def unsnapped(body: bytes, most: int) -> bytes:
     """A snappy block (google/snappy, format_description.txt), which begins with how large it will be."""
-    size, begin = varint(body, 0)
+    size, begin = _varint(body, 0)
     if size > most:
-        raise TooLargeError
+        raise TooLargeError(f"more than {most} bytes")
     try:
         return bytes(snappy.decompress_raw(body)) if begin < len(body) else b""
     except DecompressionError as error:
         raise WireError(str(error)) from error
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int) -> tuple[int, int]:
     """(number, where it ends)."""
     value = shift = 0
     while at < len(data) and shift < 70:
@@ -61,32 +67,42 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise WireError("a number is cut")
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: a number, or bytes (protobuf.dev, Encoding)."""
+def decoded(data: bytes, known: Fields) -> dict[str, Any]:
+    """A message (protobuf.dev, Encoding) as the object of its JSON mapping; texts are bytes. Fields that are not known,
+    or of another wire type, are passed over.
+    """
+    return _decoded(data, known, [_MOST_FIELDS])
+
+
+def _decoded(data: bytes, known: Fields, left: list[int]) -> dict[str, Any]:
+    """`left`: how many fields more are read."""
+    found: dict[str, Any] = {}
     at, end = 0, len(data)
     while at < end:
-        tag = data[at]
-        at += 1
-        if tag >= 128:
-            tag, at = varint(data, at - 1)
+        left[0] -= 1
+        if left[0] < 0:
+            raise TooLargeError(f"more than {_MOST_FIELDS} fields")
+        tag, at = _varint(data, at)
         kind = tag & 7
-        if kind == 2:
-            if at >= end:
+        value: int | bytes
+        if kind == 0:
+            value, at = _varint(data, at)
+        elif kind in (1, 2, 5):
+            size, at = _varint(data, at) if kind == 2 else (8 if kind == 1 else 4, at)
+            if at + size > end:
                 raise WireError("a field is cut")
-            length = data[at]
-            at += 1
-            if length >= 128:
-                length, at = varint(data, at - 1)
-        elif kind == 0:
-            value, at = varint(data, at)
-            yield tag >> 3, value
-            continue
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
+            piece = data[at : at + size]
+            value = piece if kind == 2 else int.from_bytes(piece, "little")
+            at += size
         else:
             raise WireError(f"a field of wire type {kind}")
-        if at + length > end:
-            raise WireError("a field is cut")
-        piece = data[at : at + length]
-        at += length
-        yield tag >> 3, piece if kind == 2 else int.from_bytes(piece, "little")
+        name, form = known.get(tag >> 3, ("", None))
+        if isinstance(form, type):
+            if isinstance(value, form):
+                found[name] = value
+        elif form is not None and isinstance(value, bytes):
+            if isinstance(form, list):
+                found.setdefault(name, []).append(_decoded(value, form[0], left))
+            else:
+                found[name] = _decoded(value, form, left)
+    return found

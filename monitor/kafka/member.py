@@ -9,6 +9,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,6 +48,7 @@ _GROUP = {
     "queued.max.messages.kbytes": "16384",
     "isolation.level": "read_committed",
 }
+_HEADERS = methodcaller("headers")  # called by its name in warm code, a name that is no UTF-8 crashes Python 3.11
 _HELP = {
     KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
     KafkaError._RESOLVE: "no address is known of {brokers}",
@@ -196,11 +198,12 @@ class Member(Service):
                 self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
                 self._counts["kafka_records_total", "lost"] += low - shard.next
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
-        given: Any = message.headers() or ()
-        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in given}
-        if not shard.take(offset, message.key(), message.value(), headers, at):
-            self._consumer.pause([TopicPartition(self._topic, shard.partition)])
-            _log.error("kafka: %s", shard.refused)
+        try:
+            given = _HEADERS(message) or ()
+            headers = {name: (value or b"").decode("utf-8", "replace") for name, value in given}
+        except Exception:  # noqa: BLE001 - names that are no UTF-8: no sender's record ends a member
+            headers = {}
+        shard.take(offset, message.key(), message.value(), headers, at)
 
     def _ended(self, shard: Shard, message: Message) -> None:
         """All that lies in the partition was handed on."""
@@ -267,18 +270,14 @@ class Member(Service):
     @property
     def ready(self) -> bool:  # type: ignore[override]
         """Is all read that is ours?"""
-        return (
-            self._joined
-            and not self._reopen
-            and all(shard.caught_up or shard.refused for shard in self._shards.values())
-        )
+        return self._joined and not self._reopen and all(shard.caught_up for shard in self._shards.values())
 
     @property
     def notice(self) -> str:  # type: ignore[override]
         """What people should know; empty where all is well."""
         now = self._clock.monotonic()
         self._told = {sentence: until for sentence, until in self._told.items() if until > now}
-        refused = [shard.refused for shard in self._shards.values() if shard.refused]
+        refused = [why for shard in self._shards.values() for why in shard.refused.values()]
         unnamed = next((shard.unnamed for shard in self._shards.values() if shard.unnamed), "")
         names = Counter(name for shard in self.shards for name in shard.core.runs)
         refused += [
@@ -311,11 +310,9 @@ class Member(Service):
             for outcome, many in shard.counts.items():
                 self._counts["kafka_records_total", outcome] += many
             shard.counts.clear()
-        states = [
-            "refused" if shard.refused else "judging" if shard.open else "opening" for shard in self._shards.values()
-        ]
-        for state in ("judging", "opening", "refused"):
-            counts.set("kafka_partitions", states.count(state), state)
+        judging = len(self.shards)
+        counts.set("kafka_partitions", judging, "judging")
+        counts.set("kafka_partitions", len(self._shards) - judging, "opening")
         counts.set("kafka_members", len([one for one in self.members if one]))
         counts.clear("kafka_lag")
         for (name, *labels), value in self._counts.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.intake.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
+from megatron_monitor.intake.messages import Push, Stream, loki_json, otlp_json, otlp_protobuf
 from megatron_monitor.intake.wire import WireError
 from megatron_monitor.parsers.json_text import read_json
 
@@ -19,15 +19,18 @@ _TIMES = ("timestamp", "@timestamp", "time", "date")
 
 
 def push_of(value: bytes, headers: Mapping[str, str], at: int) -> Push:
-    """`at`: when the record was written, Unix nanoseconds; lines that say nothing else are dated so."""
-    push = _read(value, at)
+    """`at`: when the record was written, Unix nanoseconds; lines that say nothing else, or more than five
+    minutes later, are dated so.
+    """
+    told, push = _read(value), Push()
+    for one in told.streams:
+        push.stream({**headers, **one.labels}).entries += one.entries
     for stream in push.streams:
-        stream.labels = bounded({**headers, **stream.labels})
-        stream.entries = [(stamp or at, text) for stamp, text in stream.entries]
+        stream.date(at)
     return push
 
 
-def _read(value: bytes, at: int) -> Push:
+def _read(value: bytes) -> Push:
     if value.startswith(b"{"):
         try:
             fields = read_json(value)
@@ -39,7 +42,7 @@ def _read(value: bytes, at: int) -> Push:
             return loki_json(value)
         for name in _TEXTS:
             if isinstance(text := fields.pop(name, None), str):
-                entry = (_stamp(fields) or at, text.rstrip("\r\n").encode("utf-8", "replace"))
+                entry = (_stamp(fields), text.rstrip("\r\n").encode("utf-8", "replace"))
                 return Push([Stream(_flat(fields), [entry])])
     if value.startswith(b"\n"):  # the first field of a message, or an empty line
         try:
@@ -49,7 +52,7 @@ def _read(value: bytes, at: int) -> Push:
             pass
     if b"\0" in value:
         raise WireError("neither text nor OTLP: let the agent write text, JSON or otlp_proto")
-    return Push([Stream({}, [(at, value.rstrip(b"\r\n"))])])
+    return Push([Stream({}, [(0, value.rstrip(b"\r\n"))])])
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -73,7 +76,7 @@ def _stamp(fields: dict[str, Any]) -> int:
         if isinstance(value, str):
             try:
                 moment = datetime.fromisoformat(value)
-            except ValueError:
+                return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6) * 1000
+            except (ValueError, OverflowError):
                 continue
-            return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6) * 1000
     return 0

@@ -19,9 +19,10 @@ from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Place, Saved, of_parts
 from megatron_monitor.desk import Desk, Links
-from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard, Unreadable
 from megatron_monitor.intake.carriers import Carriers
 from megatron_monitor.intake.labels import Address, address, followed
+from megatron_monitor.intake.messages import AHEAD
 from megatron_monitor.intake.spool import lines_of
 from megatron_monitor.intake.wire import TooLargeError, WireError
 from megatron_monitor.kafka.records import push_of
@@ -43,7 +44,7 @@ _STEP = 1.0  # seconds of records that are handled at once while the partition i
 _GAP = 15.0  # seconds without any record, behind, in which the brokers may have been away: agents beat each 5 s
 _FORGOTTEN = 7 * 86400.0  # seconds without a line after which a stream is let go, as in the spool
 _SWEEP = 3600.0
-_NAMED = 20  # records of a partition that are refused and named in the log
+_NAMED = 20  # records of a partition that are left out and named in the log
 
 
 class Shard:
@@ -85,8 +86,8 @@ class Shard:
         """When all had been read that lay there, monotonic seconds."""
         self.caught_up = False
         """It was read to its end once."""
-        self.refused = ""
-        """Why it is not read any further; a person has to do something."""
+        self.refused: dict[str, str] = {}
+        """Run -> why its records are left out; a person has to do something."""
         self.unnamed = ""
         """Labels of lines that name no run."""
         self.counts: Counter[str] = Counter()
@@ -173,52 +174,71 @@ class Shard:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None, headers: dict[str, str], at: int) -> bool:
-        """The next record, written at Unix nanosecond `at`. False: it is refused, and so is all behind it."""
-        if offset < self.next or self.refused:
-            return not self.refused
-        several = self.record.partitions > 1
-        if not key and several and not (self._keys or self._fed):
-            self.refused = (
-                f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset {offset}):"
-                " key them by run, so that one partition has all lines of a run (docs/kafka.md)"
-            )
-            return False
-        came = self._clock.wall()
+    def take(self, offset: int, key: bytes | None, value: bytes | None, headers: dict[str, str], at: int) -> None:
+        """The next record, written at Unix nanosecond `at`."""
+        if offset < self.next:
+            return
+        came, key = self._clock.wall(), key or b""
+        if not 0 < at <= came * 1e9 + AHEAD:
+            at = int(came * 1e9)
         if not self.caught_up:
             came = min(came, max(at / 1e9, self._at + self.core.wall_offset))
             self._pass(came - self.core.wall_offset)
         self.next = offset + 1
-        if value is None or (not key and several):
-            self._left_out("unkeyed" if value else "empty", offset, "it has no key" if value else "it is empty")
+        if value is None:
+            self._left_out("empty", offset, "it is empty")
+        elif not key and self.record.partitions > 1:
+            self._left_out("unkeyed", offset, "it has no key")
+            if not (self._keys or self._fed):
+                self.refused[""] = (
+                    f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset"
+                    f" {offset}): key them by run, so that one partition has all lines of a run (docs/kafka.md)"
+                )
         else:
             try:
-                self._take(offset, key or b"", value, headers, at, came)
+                self._take(offset, key, value, headers, at, came)
             except (WireError, TooLargeError) as error:
                 self._left_out("undecodable", offset, str(error))
+            except Exception as error:  # noqa: BLE001 - one record ends no member
+                self._left_out("undecodable", offset, f"the monitor's own code failed at it: {error!r}")
         self._place.offset = max(self._place.offset, self.next)
-        return not self.refused
 
     def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, came: float) -> None:
-        named, told = False, key.decode("utf-8", "replace")
+        outcome, told = "unnamed", key.decode("utf-8", "replace")
         told = told if told.isprintable() else ""  # a digest names no run
         for stream in push_of(value, headers, at).streams:
             written, carrier, beats = self._address(tuple(stream.labels.items()), told)
-            if written is not None:
-                named = True
+            if written is not None and self._is_keyed_by(written.run, key, offset):
+                outcome = "taken"
                 self._line_up(offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode())
-                if self._keys.setdefault(written.run, key) != key and self.record.partitions > 1 and not self.refused:
-                    self.refused = (
-                        f"records of the run {written.run} have several keys, {self._keys[written.run]!r} and {key!r} "
-                        f"(offset {offset}): key them by run, and by nothing else (docs/kafka.md)"
-                    )
-            named = named or beats
+            elif written is not None:
+                outcome = "refused"
+            elif beats:
+                outcome = "taken"
             if carrier and stream.entries:
                 until = max(entry for entry, _ in stream.entries) / 1e9
                 self._carriers.note(carrier, min(until, came), came, heartbeat=beats)
-            if not named:
+            if outcome == "unnamed":
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
-        self.counts["taken" if named else "unnamed"] += 1
+        self.counts[outcome] += 1
+
+    def _is_keyed_by(self, run: str, key: bytes, offset: int) -> bool:
+        """Have all records of the run this key? Else others may lie in other partitions: nobody can tell how the run
+        goes, and it is unobserved until the partition is opened anew.
+        """
+        first = self._keys.setdefault(run, key)
+        if first != key and self.record.partitions > 1 and run not in self.refused:
+            self.refused[run] = why = (
+                f"records of the run {run} have several keys, {first!r} and {key!r} (partition {self.partition}, offset"
+                f" {offset}): key them by run, and by nothing else (docs/kafka.md)"
+            )
+            _log.error("kafka: %s", why)
+            wall = self._at + self.core.wall_offset
+            for name in {*self._fed, *self._lines}:
+                if name.rpartition("/")[0] == f"{self._directory}/{run}":
+                    self._lines.pop(name, None)
+                    self.core.handle(Unreadable(name, None, why, wall), self._at)
+        return run not in self.refused
 
     def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
         return address(dict(labels), "", self._config.runs, key)
@@ -249,7 +269,7 @@ class Shard:
         """Hand on what came, judge, save, send."""
         clock = self._clock.monotonic()
         is_read = self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until
-        if (is_read or self.refused) and not self.caught_up:
+        if is_read and not self.caught_up:
             self._pass(self.now())
             self.caught_up = True
         if self.caught_up:

@@ -124,13 +124,13 @@ def test_one_member_is_killed_and_the_other_goes_on(
     assert len(ids) == len(set(ids))
 
 
-def test_a_topic_without_keys_is_refused(
+def test_a_topic_without_keys_is_told(
     address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], tmp_path: Path
 ) -> None:
     """With a sentence on the page; the member stays up."""
     produce(address, "unkeyed", [(None, line(step).encode()) for step in range(20)])
     page, _ = member(address, "unkeyed", tmp_path / "told")
-    wait(lambda: series(page, "megatron_monitor_kafka_partitions").get("refused", 0.0) > 0, 40.0, "refused")
+    wait(lambda: series(page, "megatron_monitor_kafka_records_total").get("unkeyed", 0.0) > 0, 40.0, "left out")
     assert "have no keys" in get(f"http://{page}/")
 
 

@@ -41,7 +41,7 @@ class Running:
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         config = load(f"receiver:\n  listen: 127.0.0.1:1\n  {settings}")
-        self.directory, self.clock = directory, ManualClock()
+        self.directory, self.clock = directory, ManualClock(wall=NS / 1e9 + 60.0)
         self.door = Door(followed(config, str(directory)), "127.0.0.1", 0, str(directory), self.clock)
         self.door.server.start()
 
@@ -131,6 +131,7 @@ def test_partial_success(running: Callable[..., Running]) -> None:
         (LOKI, loki("a"), {"Content-Type": "text/plain"}, 415),
         (LOKI, loki("a"), JSON | {"Content-Encoding": "br"}, 400),
         (LOKI, loki("a"), JSON | {"X-Scope-OrgID": "../x"}, 400),
+        (LOKI, loki("a"), JSON | {"Origin": "https://somewhere"}, 403),
         (LOKI, gzip.compress(b" " * (module.LARGEST + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
         (LOKI, b" " * (module.LARGEST + 1), JSON, 413),
         ("/loki/api/v1/query", b"{}", JSON, 404),
@@ -202,6 +203,37 @@ def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
     assert counted["intake_lines_total unnamed"] == 3.0
     assert (counted["carriers heard"], counted["carriers without_heartbeat"]) == (2.0, 1.0)
     assert one.lines() == []
+
+
+def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
+    """Is as old as its arrival, and counted; an agent whose heartbeats say how far its clock is ahead is believed."""
+    one = running()
+    ahead = round((one.clock.wall() + 3600.0) * 1e9)
+
+    def push(at: int, text: str, **labels: str) -> None:
+        values = [[str(at), text]]
+        assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
+
+    push(ahead, "x", run="gpt")
+    assert one.counted()["intake_lines_total ahead"] == 1.0
+    for _ in range(3):
+        push(ahead, "alive", carrier="n7", heartbeat="x")
+        ahead += 5 * 10**9
+        one.clock.advance(5.0)
+    push(ahead, "y", run="gpt", carrier="n7")
+    assert "intake_lines_total ahead" not in one.counted()
+    stamps = [line[:16] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
+    assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
+
+
+def test_many_new_agents_at_once(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of agents is saved once for a push."""
+    one, saves = running(), list[float]()
+    monkeypatch.setattr(one.door.carriers, "_save", saves.append)
+    beats = [{"stream": {"carrier": f"n{n}", "heartbeat": "x"}, "values": [[str(NS), "x"]]} for n in range(2000)]
+    assert one.status(LOKI, json.dumps({"streams": beats}).encode()) == 204
+    assert len(saves) == 1
+    assert one.counted()["carriers heard"] == 2000.0
 
 
 def test_who_may_push(running: Callable[..., Running]) -> None:

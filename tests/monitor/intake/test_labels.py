@@ -51,7 +51,7 @@ def test_runs_of_the_configuration() -> None:
     [
         ("ml/gpt", "ml/gpt"),
         ("gpt-err", "gpt-err"),
-        ("../../etc/x.log", "_./_./etc/x.log"),
+        ("../../etc/x.log", "_./_./etc/x.log_"),
         ("a//.b", "a/_b"),
         ("node_modules/x", "node_modules_/x"),
         ("ü" * 300, None),

@@ -1,10 +1,11 @@
 """A partition, record by record: what becomes whose line, what is refused, and what the next owner reads again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from megatron_monitor.snapshot import MonitorCounts, RunSnapshot, Sample, Snapshot, merged
+from tests.kafka_broker import loki
 from tests.kafka_partition import Partition, Record
 from tests.lines import line
 from tests.programs import wait
@@ -62,26 +63,57 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
     assert sorted(run.state.iterations_total for run in partition.shard.core.runs.values()) == [8, 15]
 
 
-@pytest.mark.parametrize(
-    ("write", "said"),
-    [
-        (lambda one: one.write("tr11", line(1), key=None), "have no keys"),
-        (
-            lambda one: (one.write("tr11", line(1), key=b"pod-0"), one.write("tr11", line(2), key=b"pod-1", task="1")),
-            "have several keys, b'pod-0' and b'pod-1'",
-        ),
-    ],
-    ids=["no key", "keyed by pod"],
-)
-def test_a_topic_that_is_not_keyed_by_run_is_refused(
-    partition: Partition, write: Callable[[Partition], object], said: str
-) -> None:
-    """With a sentence; nothing behind is handled, and nothing of it is lost."""
-    write(partition)
+def test_records_without_keys_are_left_out(partition: Partition) -> None:
+    """With a sentence where none has one; those that have are handled."""
+    partition.write("tr11", line(1), key=None)
     partition.write("tr12", line(1))
     partition.turns(6)
-    assert said in partition.shard.refused
-    assert partition.iterations("tr12") is None
+    assert "have no keys" in partition.shard.refused[""]
+    assert (partition.iterations("tr11"), partition.iterations("tr12")) == (None, 1)
+
+
+def test_a_wrong_key_makes_its_run_unobserved_and_no_other(partition: Partition) -> None:
+    """Nobody can tell whether a run is silent whose records lie in several partitions; the others are judged on."""
+    for step in range(1, 21):
+        for run in ("tr11", "tr12", "tr13"):
+            partition.write(run, line(step, seconds=0.5))
+        partition.turn()
+    partition.write("tr11", line(21, seconds=0.5), key=b"pod-1", task="1")
+    for step in range(21, 221):
+        partition.write("tr11", line(step, seconds=0.5))
+        partition.write("tr12", line(step, seconds=0.5))
+        partition.turn()
+    runs = partition.shard.core.runs
+    assert "have several keys, b'tr11' and b'pod-1'" in partition.shard.refused["tr11"]
+    assert "hang" not in runs["tr11"].book.open
+    assert partition.iterations("tr11") == 20
+    assert partition.iterations("tr12") >= 215
+    assert "hang" in runs["tr13"].book.open
+    assert partition.shard.counts["refused"] == 201
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"message": "x", "time": "9999-12-31T23:59:59-23:00"}',
+        b'{"message": "x", "timestamp": 9999999999}',
+        loki({"run": "tr11"}, [(2**62 * 10**6, "x")]),
+        b'{"streams": ' + b"[" * 100_000,
+        b"\n" + b"\x0a\x00" * 1_000_000,
+    ],
+    ids=["the last year", "two centuries", "milliseconds", "nested", "many fields"],
+)
+def test_no_record_ends_a_member_nor_moves_its_clock(partition: Partition, value: bytes) -> None:
+    """Whatever it holds, and whenever it says that it was written."""
+    partition.write("tr11", line(1))
+    for at in (0, 2**62 * 10**6, -1):
+        partition.records.append((b"tr11", value, at))
+    for step in range(2, 6):
+        partition.write("tr11", line(step))
+        partition.turn()
+    partition.turns(8)
+    assert partition.iterations("tr11") == 5
+    partition.shard.close(save=True)
 
 
 def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> None:
@@ -94,13 +126,13 @@ def test_what_cannot_be_read_is_left_out_and_counted(partition: Partition) -> No
         partition.write("tr11", line(step))
     partition.turns(10)
     assert partition.shard.counts == {"taken": 5, "unkeyed": 1, "undecodable": 1, "empty": 1, "unnamed": 1}
-    assert (partition.iterations("tr11"), partition.shard.refused) == (5, "")
+    assert (partition.iterations("tr11"), partition.shard.refused) == (5, {})
     assert partition.shard.unnamed == "no labels"
     partition.shard.close(save=True)
     partition.take_over()
     partition.write("tr11", line(7), key=None)  # the next member knows that the topic has keys
     partition.turns(4)
-    assert partition.shard.refused == ""
+    assert partition.shard.refused == {}
 
 
 def test_plain_lines_are_of_the_run_that_their_key_names(partition: Partition) -> None:
