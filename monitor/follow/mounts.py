@@ -1,4 +1,4 @@
-"""Which file system holds a path, and whether this system names what is written there (inotify, on macOS FSEvents).
+"""Which file system holds a path, and whether this system names what is written there (inotify).
 
 They see this host's writes alone, so on network and parallel file systems they look alive and stay silent. An unknown
 type counts as one of those. Only the kernel's table is read: that never hangs.
@@ -6,20 +6,17 @@ type counts as one of those. Only the kernel's table is read: that never hangs.
 
 import os
 import re
-import sys
 from collections.abc import Iterable
 
 from msgspec import Struct
 
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs", "bcachefs"})
-LOCAL |= {"apfs", "hfs"}
 PSEUDO = frozenset(
     {"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"}
     | {"fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs"}
-    | {"tracefs", "devfs"}
+    | {"tracefs"}
 )
 """Never walked into. autofs is here as the trigger: what it mounts appears under its own type."""
-_BSD_LINE = re.compile(r".*? on (/.*) \((\w+)[,)]")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -88,17 +85,9 @@ def parse_mountinfo(text: str) -> Mounts:
     return Mounts(found)
 
 
-def parse_mount(text: str) -> Mounts:
-    """What `mount` prints on macOS: `/dev/disk3s5 on /System/Volumes/Data (apfs, local, journaled, nobrowse)`."""
-    return Mounts(Mount(found[1], found[2]) for found in map(_BSD_LINE.match, text.splitlines()) if found)
-
-
 def read_mounts() -> Mounts:
     """The table of this process. Where there is none every path is unknown, and polled."""
     try:
-        if sys.platform == "darwin":
-            with os.popen("/sbin/mount") as table:  # noqa: S605 - it asks the kernel for what it knows, and no server
-                return parse_mount(table.read())
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
             return parse_mountinfo(table.read())
     except OSError:

@@ -6,10 +6,9 @@ Comes in: a Transition. Goes out: a title and a plain text. Apprise answers with
 import importlib
 from typing import Any
 
-from megatron_monitor import scalars
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import words
-from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_file, payload
 from megatron_monitor.scalars import FilePath
 
 _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
@@ -18,15 +17,8 @@ _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
 class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
     """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
 
-    url_file: FilePath | None = None
+    url_file: FilePath
     """The file that holds Apprise's addresses, one a line: they are secrets."""
-    url_env: scalars.Variable | None = None
-    """The environment variable that holds them, separated by spaces."""
-
-    def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
-        if (self.url_file is None) == (self.url_env is None):
-            yield "", "expected exactly one of url_file, url_env"
 
     def send(self, message: Transition) -> None:
         """Notify every address once. Raises DeliveryError."""
@@ -36,15 +28,10 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
             missing = "the package apprise is missing: pip install megatron-monitor[apprise]"
             raise DeliveryError(missing, permanent=True) from error
         service = library.Apprise()
-        for address in self._addresses():
-            if not service.add(address):
+        for address in (line.strip() for line in from_file(self.url_file)):
+            if address and not address.startswith("#") and not service.add(address):
                 raise DeliveryError("Apprise does not know the form of an address", permanent=True)
         kind = "success" if message.status == "resolved" else _KINDS[message.severity]
         text = words.body(message, payload(message)["evidence"])
         if not service.notify(title=words.title(message), body=text, notify_type=kind):
             raise DeliveryError("not every address accepted the message", permanent=False)
-
-    def _addresses(self) -> list[str]:
-        if self.url_env is not None:
-            return from_environment(self.url_env).split()
-        return [line.strip() for line in from_file(str(self.url_file)) if line.strip() and not line.startswith("#")]

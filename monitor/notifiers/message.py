@@ -6,7 +6,6 @@ DeliveryError otherwise; `permanent` decides between trying again and giving up.
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,14 +61,6 @@ class Notifier(Struct, frozen=True, kw_only=True):
     def send(self, message: Transition) -> None:
         """Deliver one message, in bounded time. Raises DeliveryError."""
         raise NotImplementedError
-
-
-def from_environment(variable: str) -> str:
-    """The value of an environment variable that a key names. Raises DeliveryError."""
-    text = os.environ.get(variable, "")
-    if not text.strip():
-        raise DeliveryError(f"the environment variable {variable} is not set", permanent=True)
-    return text
 
 
 def from_file(path: str) -> list[str]:

@@ -4,13 +4,11 @@ Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery. Secrets 
 that they may be renewed while the daemon runs.
 Law: raises nothing but DeliveryError. No redirect is followed (a receiver that moved is a matter for the
 configuration, and a POST that is redirected may lose its body); the address and secret headers stand in no message.
-The timeout holds for each step: to connect, to send, and to read the head of the answer, however it drips.
+The timeout holds for each step: to connect, to send, to read a part of the answer.
 """
 
 import http.client
-import io
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -21,9 +19,8 @@ import msgspec
 
 from megatron_monitor import __version__, scalars
 from megatron_monitor.incidents import Transition
-from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
+from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_file, message_id, payload
 from megatron_monitor.scalars import FilePath, header_value_of, url_of
-from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
@@ -88,13 +85,11 @@ class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook
     url: scalars.Url | None = None
     url_file: FilePath | None = None
     """The file that holds the address, read at each delivery: for addresses that are secrets."""
-    url_env: scalars.Variable | None = None
-    """The environment variable that holds the address."""
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
-        if sum(where is not None for where in (self.url, self.url_file, self.url_env)) != 1:
-            yield "", "expected exactly one of url, url_file, url_env"
+        if (self.url is None) == (self.url_file is None):
+            yield "", "expected exactly one of url, url_file"
         yield from Posting.problems(self)
 
     def send(self, message: Transition) -> None:
@@ -105,52 +100,18 @@ class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook
         if self.url is not None:
             return self.url
         try:
-            return url_of(from_environment(self.url_env) if self.url_env is not None else _secret(str(self.url_file)))
+            return url_of(_secret(str(self.url_file)))
         except ValueError as error:
-            raise DeliveryError(f"in {self.url_env or self.url_file}: {error}", permanent=True) from error
-
-
-class _Timed(io.RawIOBase):
-    """What a socket's stream gives within the socket's timeout in all."""
-
-    def __init__(self, sock: socket.socket, stream: Any) -> None:
-        self._sock, self._stream, self._now = sock, stream, SystemClock().monotonic
-        self._until = self._now() + (sock.gettimeout() or 0.0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._until - self._now()
-        if left <= 0.0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._stream.raw.readinto(buffer)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-
-class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    def do_open(self, http_class: Any, req: urllib.request.Request, **more: Any) -> http.client.HTTPResponse:
-        def answer(sock: socket.socket, *known: Any, **others: Any) -> http.client.HTTPResponse:
-            found = http.client.HTTPResponse(sock, *known, **others)
-            found.fp = io.BufferedReader(_Timed(sock, found.fp))
-            return found
-
-        def connection(*known: Any, **others: Any) -> Any:
-            made = http_class(*known, **others)
-            made.response_class = answer
-            return made
-
-        return super().do_open(connection, req, **more)
+            raise DeliveryError(f"in {self.url_file}: {error}", permanent=True) from error
 
 
 def _opener() -> urllib.request.OpenerDirector:
     """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
     opener = urllib.request.OpenerDirector()
-    for handler in (urllib.request.ProxyHandler(), _Handler(), urllib.request.UnknownHandler()):
+    for handler in (
+        urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
+        urllib.request.UnknownHandler(),
+    ):  # fmt: skip
         opener.add_handler(handler)
     return opener
 

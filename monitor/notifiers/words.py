@@ -28,7 +28,8 @@ _FACTS: Final = {
     "cost_gpu_hours": "cost so far", "checkpoint_iteration": "last checkpoint", "samples": "samples to skip",
     "advice": "do", "command": "command",
 }  # fmt: skip
-_MENTION: Final = re.compile(r"(<(?=[!@#])|(?<!\w)@(?=(?:channel|here|everyone|all)\b))")
+_MENTION_OR_LINK: Final = re.compile(r"(<(?=\S)|\](?=\()|(?<!\w)@(?=(?:channel|here|everyone|all)\b))")
+_ADDRESS: Final = re.compile(r"\b(https?):(?=//)", re.IGNORECASE)
 
 
 def title(message: Transition) -> str:
@@ -42,6 +43,7 @@ def title(message: Transition) -> str:
         text += f" since {_clock(message.since)}"
         brief = cause_of(message).brief
         text += f", {brief}" if brief else ""
+    text = _harmless(text)
     return text if len(text) <= _TITLE else text[: _TITLE - 3] + "..."
 
 
@@ -72,7 +74,7 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
     known = facts(message)
     if "cost_gpu_hours" in known:
         known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
-    lines = [message.summary, ""]
+    lines = [_without_addresses(message.summary), ""]
     if message.since is not None:
         day = datetime.fromtimestamp(message.since, UTC)
         stands = duration(max(0.0, message.time - message.since))
@@ -80,19 +82,27 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
     fires = message.status == "firing"
     told: dict[str, Any] = {"phase": message.phase}
     told |= {words: known.get(name) for name, words in _FACTS.items()}
-    told |= {"last line": known.get("line", "")[:_LINE], "page": known.get("page_url")}
+    told |= {"last line": _without_addresses(known.get("line", "")[:_LINE]), "page": known.get("page_url")}
     told |= {"runbook": known.get("runbook_url"), "iteration": message.iteration}
     if fires and message.onset_iteration != message.iteration:
         told["since iteration"] = message.onset_iteration
     lines += [f"{words}: {value}" for words, value in told.items() if value not in (None, "")]
     if fires:  # the evidence of what ends was told when it began
-        lines += [f"{name.replace('_', ' ')}: {value}" for name, value in evidence.items() if name not in _SHOWN]
+        rest = {name: value for name, value in evidence.items() if name not in _SHOWN}
+        lines += [_without_addresses(f"{name.replace('_', ' ')}: {value}") for name, value in rest.items()]
     return "\n".join(map(_harmless, lines))
 
 
 def _harmless(text: str) -> str:
-    """A log's line calls nobody: what chats take for a mention (`<!channel>`, `@here`) is none with a space in it."""
-    return "".join(char if char.isprintable() else " " for char in _MENTION.sub(r"\1 ", text))
+    """A log's line calls nobody, and its words lead nowhere: what chats take for a mention (`<!channel>`, `@here`) or
+    for a link behind a text (`<http://...|x>`, `[x](...)`) is none with a space in it. Nor does it move a cursor.
+    """
+    return "".join(char if char.isprintable() else " " for char in _MENTION_OR_LINK.sub(r"\1 ", text))
+
+
+def _without_addresses(text: str) -> str:
+    """What a log says, in which chats find no link."""
+    return _ADDRESS.sub(r"\1: ", text)
 
 
 def _cost(message: Transition) -> float | None:

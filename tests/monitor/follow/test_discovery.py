@@ -1,12 +1,11 @@
 """Patterns and directories: which files are followed, under which name, and what is left out."""
 
 import os
-import socket
 
 import pytest
 
 from megatron_monitor.follow.discovery import Walk, plan
-from megatron_monitor.follow.messages import Opened, Scanned, source_id
+from megatron_monitor.follow.messages import Opened, Scanned
 from megatron_monitor.follow.mounts import Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import Pattern, Watch, absolute
@@ -103,59 +102,6 @@ def test_binary_content_is_left_alone(make_rig, tmp_path):
     assert sources(literal) == ["shard"]
 
 
-def test_what_is_no_file_is_left_alone(make_rig, tmp_path):
-    """Directories, FIFOs and sockets that match are neither opened nor forgotten."""
-    (tmp_path / "a.log").write_text("a\n")
-    (tmp_path / "d.log").mkdir()
-    os.mkfifo(tmp_path / "f.log")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s.log"))
-        rig = make_rig(tmp_path / "*.log")
-        rig.poll()
-        rig.settle(12)
-    assert sources(rig) == ["a.log"]
-    assert list(rig.reader.sources) == [str(tmp_path / "a.log")]
-    assert rig.os.calls["open"] == 1
-
-
-def test_hard_links_and_overlapping_patterns(make_rig, append, tmp_path):
-    """One file is read once, under the first of its names; links come after files."""
-    (tmp_path / "b.log").write_text("text\n")
-    os.link(tmp_path / "b.log", tmp_path / "c.log")
-    (tmp_path / "a.log").symlink_to(tmp_path / "b.log")
-    rig = make_rig(tmp_path / "*.log", tmp_path / "**/*.log", tmp_path / "c.log", tmp_path)
-    rig.settle(2)
-    assert sources(rig) == ["c.log"]  # given by name
-    rig.settle(12)
-    assert sources(rig) == ["c.log"]
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_numbered_rotation_within_the_pattern(make_rig, append, tmp_path, depth):
-    """log, log.1, log.2 all match: each line is delivered once however often they move up."""
-    log = tmp_path / "log"
-    written = []
-
-    def write(count):
-        for _ in range(count):
-            written.append(b"line %06d of a log with some text in it" % len(written))
-            append(log, written[-1] + b"\n")
-
-    write(5)
-    rig = make_rig(str(log) + "*")
-    for _ in range(4):
-        rig.settle(12)
-        write(3)
-        for number in range(depth, 0, -1):
-            old = tmp_path / (f"log.{number - 1}" if number > 1 else "log")
-            if old.exists():
-                old.rename(tmp_path / f"log.{number}")
-        write(2)
-    rig.settle(30)
-    delivered = b"".join(part for path in rig.contents for part in rig.texts(path))
-    assert sorted(delivered.splitlines()) == written
-
-
 def test_excludes(make_rig, tmp_path):
     """A name or a path pattern leaves files and whole directories out."""
     for name in ("a.log", "debug.log", "old/b.log", "new/c.log", "new/d.log"):
@@ -164,18 +110,6 @@ def test_excludes(make_rig, tmp_path):
     rig = make_rig(Watch(f"{tmp_path}/**/*.log", exclude=("debug*", "old", f"{tmp_path}/*/d.log")))
     rig.poll()
     assert sources(rig) == ["a.log", "c.log"]
-
-
-def test_names_that_are_no_text(make_rig, tmp_path):
-    """Undecodable bytes in a name give a key in valid UTF-8 and a file that can be read."""
-    name = os.fsencode(tmp_path) + b"/caf\xe9.log"
-    with open(name, "wb") as file:
-        file.write(b"x\n")
-    rig = make_rig(tmp_path / "*.log")
-    opened = rig.poll()[0]
-    assert opened.source == source_id(os.fsdecode(name)) == f"{tmp_path}/caf\\xe9.log"
-    assert opened.source.encode("utf-8")
-    assert rig.text(opened.source) == b"x\n"
 
 
 def test_large_directory_does_not_stop_the_tailing(make_rig, append, kinds, tmp_path):

@@ -69,19 +69,6 @@ def test_short_reads_are_believed_after_two_opens(begun, kinds, log):
     assert kinds(rig.settle(5)) == ["Restarted", "Data", "CaughtUp"]
 
 
-def test_size_ahead_of_the_data(begun, log):
-    """Zeros that a file system shows before the data arrives are not consumed."""
-    rig = begun(4, file_system="nfs")
-    size = log.stat().st_size
-    os.truncate(log, size + 3 * len(LINES[4]))
-    assert rig.settle(2) == []
-    with log.open("r+b") as file:
-        file.seek(size)
-        file.write(text(4, 7))
-    rig.settle(2)
-    assert rig.text(log) == text(0, 7)
-
-
 def test_unreadable_from_the_start(make_rig, kinds, log):
     """A file that was never readable is told by its error, and read from its start once it is."""
     log.write_bytes(text(0, 4))
@@ -117,21 +104,6 @@ def test_rotated_file_that_stays_unreadable(begun, log):
     messages = rig.settle()
     assert [message.reason for message in messages if isinstance(message, Restarted)] == ["replaced"]
     assert rig.texts(log) == [text(0, 4), text(20, 24)]
-
-
-def test_more_files_than_descriptors(make_rig, append, tmp_path):
-    """200 growing files through 16 descriptors: each byte exactly once."""
-    paths = [tmp_path / f"{number}.log" for number in range(200)]
-    for path in paths:
-        path.write_bytes(path.name.encode() * 9 + b"\n")
-    rig = make_rig(tmp_path / "*.log", max_open_files=16)
-    rig.poll()
-    for _ in range(3):
-        for path in paths:
-            append(path, path.name.encode() * 20 + b"\n")
-        rig.poll()
-    assert len(rig.os.paths) <= 16
-    assert all(rig.texts(path) == [path.read_bytes()] for path in paths)
 
 
 def test_the_process_has_no_descriptors_left(make_rig, append, kinds, tmp_path):

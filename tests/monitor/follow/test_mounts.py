@@ -5,7 +5,7 @@ import os
 import pytest
 
 from megatron_monitor.follow.discovery import owner, plan
-from megatron_monitor.follow.mounts import Mount, Mounts, parse_mount, parse_mountinfo, read_mounts
+from megatron_monitor.follow.mounts import Mount, Mounts, parse_mountinfo, read_mounts
 from megatron_monitor.follow.patterns import Watch
 
 TABLE = r"""
@@ -91,30 +91,3 @@ def test_owner_of_a_path_that_is_not_there():
         for path in ("/scratch/a.log", "/scratch/local/b/a.log", "/scratch/no.log", "/scratch/a.txt", "/var/log/a/b")
     }
     assert list(points.values()) == ["/scratch", "/scratch/local", None, None, "/"]
-
-
-MACOS = """\
-/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
-devfs on /dev (devfs, local, nobrowse)
-/dev/disk3s5 on /System/Volumes/Data (apfs, local, journaled, nobrowse, protect)
-map auto_home on /System/Volumes/Data/home (autofs, automounted, nobrowse)
-//user@nas/logs on /Volumes/on a share (smbfs, nodev, nosuid, mounted by user)
-server:/scratch on /Volumes/scratch (nfs)
-cut off
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "file_system", "local"),
-    [
-        ("/Users/me/run.log", "apfs", True),
-        ("/System/Volumes/Data/run.log", "apfs", True),
-        ("/Volumes/on a share/run.log", "smbfs", False),
-        ("/Volumes/scratch/run.log", "nfs", False),
-    ],
-)
-def test_the_table_of_macos(path, file_system, local):
-    """What `mount` prints there says as much, so that FSEvents wakes on a local disk, and on no other."""
-    mount = parse_mount(MACOS).of(path)
-    assert (mount.file_system, mount.local) == (file_system, local)
-    assert parse_mount(MACOS).is_local(5, mount) is local  # it names no device

@@ -11,20 +11,6 @@ from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position
 from megatron_monitor.follow.patterns import looks_binary
 
 
-def test_trailing_nuls_wait(make_rig, append, tmp_path):
-    """Reserved blocks at the end are read when they are overwritten in place, not before."""
-    log = tmp_path / "log"
-    log.write_bytes(b"one\n" + bytes(5000))
-    rig = make_rig(log)
-    rig.settle(2)
-    assert rig.text(log) == b"one\n"
-    with log.open("r+b") as file:
-        file.seek(4)
-        file.write(b"two\n")
-    rig.settle(2)
-    assert rig.text(log) == b"one\ntwo\n"
-
-
 def test_nuls_before_text_are_passed_on(make_rig, tmp_path):
     """A hole that a writer without O_APPEND left after copytruncate stays in the offsets."""
     log = tmp_path / "log"

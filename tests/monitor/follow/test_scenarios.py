@@ -1,4 +1,4 @@
-"""What can happen to a log, by the peers' list: each unit that a training writes counts once.
+"""What can happen to a log, by a numbered list: each unit that a training writes counts once.
 
 A unit is one iteration line and one overflow line; every overflow line is counted, so a unit that is read twice shows.
 The follower reads real files through `FaultyOs` into a core, on a clock that stands still; each scenario is played on a
@@ -8,7 +8,6 @@ local file system and on a network mount.
 import errno
 import gzip
 import os
-import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,52 +23,6 @@ from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs, reader_of
 from tests.plain import decode, encode
 
-TITLES: dict[int, str] = {
-    1: "append one line", 2: "many lines in one write", 3: "line split at every byte",
-    4: "partial last line never ended", 5: "partial line completed after a restart", 6: "CRLF",
-    7: "10 MB of bare CR without LF", 8: "CR before the iteration line", 9: "another rank's output mid-line",
-    10: "empty lines", 11: "1-byte file", 12: "empty file", 13: "lines at, above and far above the maximum",
-    14: "over-long last line is read once", 15: "invalid UTF-8", 16: "UTF-8 split over a read",
-    17: "byte order mark", 18: "NUL hole at the head, 10 GB hole", 19: "NULs overwritten in place", 20: "ANSI colours",
-    21: "permission lost and regained", 22: "directory, FIFO, socket, device", 23: "binary checkpoint",
-    24: "rename", 25: "rename five times within one poll", 26: "late writes to the renamed file",
-    27: "rename and compress", 28: "copytruncate smaller", 29: "copytruncate same size", 30: "copytruncate larger",
-    31: "truncated, then silent", 32: "atomic replace with the same prefix", 33: "delete",
-    34: "delete and recreate", 35: "delete and recreate while down", 36: "symlink swap",
-    37: "dangling symlink later valid", 38: "symlink to outside", 39: "hard link and two globs",
-    40: "two files with one banner", 41: "grows past the fingerprint", 42: "rotation during a restart",
-    43: "parent directory renamed", 44: "nested directories appear", 45: "requeue appends", 46: "clock skew of mtime",
-    47: "network file system is polled", 48: "size lags", 49: "size ahead of the data", 50: "ESTALE everywhere",
-    51: "the mount fails and comes back", 52: "a call that hangs", 53: "device number changes",
-    54: "scandir repeats and forgets", 55: ".nfs files and snapshots", 56: "types of file systems",
-    57: "SIGKILL at every step of saving", 58: "state file damaged or not writable", 59: "state on NFS",
-    60: "two daemons on one state", 61: "kill -9 again and again", 62: "entry of a file gone expires",
-    63: "entry of a file unseen stays", 64: "100,000 entries load in a second",
-    65: "500 files, 100 descriptors", 66: "no inotify left", 67: "events lost", 68: "10,000 idle files",
-    69: "50,000 names", 70: "fair reads", 71: "soak", 72: "deleted files let go", 73: "cardinality is capped",
-    74: "path that is no UTF-8", 75: "a collector that raises", 76: "silent TLS client", 77: "200 idle connections",
-    78: "formats and gzip", 79: "no series twice", 80: "series of a gone run go", 81: "SIGHUP with a bad file",
-    82: "reload keeps offsets and counters", 83: "SIGTERM saves", 84: "sd_notify", 85: "check-config",
-    86: "replay twice is the same", 87: "alert rules have unit tests", 88: "no bytes raise, no regex hangs",
-}  # fmt: skip
-ELSEWHERE = {
-    "tests/e2e/test_scenarios.py": (57, 58, 60, 61, 80, 81, 82, 83, 84, 86),
-    "tests/monitor/test_store.py": (57, 58, 59, 62, 64),
-    "tests/monitor/follow/test_mounts.py": (47, 56),
-    "tests/monitor/core/test_observing.py": (52,),
-    "tests/monitor/follow/test_follower.py": (66, 67),
-    "tests/monitor/follow/test_discovery.py": (68, 69),
-    "benchmarks/soak.py": (71,),
-    "tests/monitor/core/test_gone.py": (73,),
-    "tests/monitor/serve/test_http.py": (75,),
-    "tests/monitor/serve/test_web.py": (76,),
-    "tests/monitor/serve/test_server.py": (77,),
-    "tests/monitor/serve/test_exposition.py": (78, 79),
-    "tests/monitor/test_commands.py": (85,),
-    "deploy/prometheus/tests": (87,),
-    "tests/test_fuzz.py": (88,),
-}
-"""What proves a scenario that is not played here."""
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
 EVERY = ("stat", "fstat", "open", "pread", "scandir")
@@ -158,15 +111,6 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     yield one
     one.reader.close()
     assert not one.os.paths, "a descriptor leaked"
-
-
-def test_none_is_missing() -> None:
-    """Every number of the list is played here or proved by a file that is named."""
-    root = Path(__file__).parents[3]
-    played = {int(number) for name in globals() for number in re.findall(r"_(\d\d)(?=_)", name)} | set(BYTES)
-    proved = {number for path, numbers in ELSEWHERE.items() if (root / path).exists() for number in numbers}
-    assert set(TITLES) == set(range(1, 89))
-    assert set(TITLES) - played - proved == set()
 
 
 # --- A: what is read, whatever its bytes are -------------------------------------------------------------------------

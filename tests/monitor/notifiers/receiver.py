@@ -28,9 +28,7 @@ HANG = Transition(
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """A receiver on loopback that keeps what it was sent and answers as scripted; 0 is: not until the test ends,
-    2: a byte at a time.
-    """
+    """A receiver on loopback that keeps what it was sent and answers as scripted; 0 is: not until the test ends."""
 
     daemon_threads = True
     block_on_close = False
@@ -65,8 +63,6 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         if status == 0:
             self.server.released.wait(PATIENCE)
             return
-        while status == 2 and not self.server.released.wait(0.05):
-            self.wfile.write(b"H")
         if status == 1:
             self.wfile.write(b"no HTTP at all\r\n\r\n")
             return

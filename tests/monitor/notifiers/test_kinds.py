@@ -154,15 +154,13 @@ def test_apprise_is_told_in_words(
     assert ("since iteration: 4099" in sent["body"]) == ("silence seconds: 321.5" in sent["body"]) == begins
 
 
-def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not taken may pass; a form that is not known and a package that is missing do not."""
     monkeypatch.setitem(sys.modules, "apprise", _Library(False))
-    notifier = built("type: apprise, url_env: CHAT")
-    monkeypatch.setenv("CHAT", "slack://t")
+    notifier = built(f"type: apprise, url_file: {tmp_path / 'chat'}")
+    (tmp_path / "chat").write_text("slack://t\n")
     assert failure(notifier) == ("not every address accepted the message", False)
-    monkeypatch.setenv("CHAT", "nonsense")
+    (tmp_path / "chat").write_text("nonsense\n")
     assert failure(notifier)[1] is True
-    monkeypatch.delenv("CHAT")
-    assert failure(notifier)[0] == "the environment variable CHAT is not set"
     monkeypatch.setitem(sys.modules, "apprise", None)
     assert "pip install megatron-monitor[apprise]" in failure(notifier)[0]

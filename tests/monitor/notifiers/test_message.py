@@ -85,10 +85,17 @@ def test_a_title_says_how_much() -> None:
 
 
 def test_a_log_line_calls_nobody() -> None:
-    """What Slack, Discord and their like take for a mention, marks that turn the text round."""
-    line = "<!channel> @everyone @here \u202eabc mail@here.org"
-    text = body(replace(HANG, evidence={"last_line": line}), {})
-    assert "last line: < !channel> @ everyone @ here  abc mail@here.org" in text
+    """What Slack, Discord and their like take for a mention or a link, marks that turn the text round or move a cursor;
+    the page's own address stays one.
+    """
+    line = "<!channel> @everyone @here \u202eabc mail@here.org \x9b2J\x1b[2J <http://e.vil|x> [x](https://e.vil)"
+    told = replace(HANG, run="<!here>", links={"page": "http://login-1/runs"}, evidence={"last_line": line})
+    text = body(told, {"also": line})
+    shown = "< !channel> @ everyone @ here  abc mail@here.org  2J [2J < http: //e.vil|x> [x] (https: //e.vil)"
+    assert f"last line: {shown}" in text
+    assert f"also: {shown}" in text
+    assert "page: http://login-1/runs" in text
+    assert title(told).startswith("[critical] < !here>: hang")
 
 
 def test_an_end_says_how_long_it_lasted() -> None:

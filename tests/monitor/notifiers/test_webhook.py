@@ -39,17 +39,9 @@ def test_repetition_can_be_told(receiver: Receiver) -> None:
     assert first == second != other
 
 
-@pytest.mark.parametrize("status", [200, 201, 204])
-def test_every_2xx_is_a_delivery(receiver: Receiver, status: int) -> None:
-    """A receiver may answer with any status of success."""
-    receiver.answers = [status]
-    webhook(f"url: '{receiver.url}'").send(HANG)
-    assert len(receiver.received) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "permanent"),
-    [(400, True), (401, True), (404, True), (410, True), (408, False), (429, False), (500, False), (503, False)],
+    [(400, True), (404, True), (408, False), (429, False), (503, False)],
 )
 def test_refusal(receiver: Receiver, status: int, permanent: bool) -> None:
     """A 4xx says that the message or the address is wrong; 408, 429 and 5xx may pass."""
@@ -59,7 +51,7 @@ def test_refusal(receiver: Receiver, status: int, permanent: bool) -> None:
     assert found is permanent
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 307])
 def test_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
     """A receiver that moved is a permanent failure: nothing is sent to an address that nobody configured."""
     receiver.answers = [status]
@@ -69,22 +61,13 @@ def test_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
     assert len(receiver.received) == 1
 
 
-def test_500_then_200(receiver: Receiver) -> None:
-    """The notifier can be asked again after a failure."""
-    receiver.answers = [500, 200]
-    notifier = webhook(f"url: '{receiver.url}'")
-    assert failure(notifier) == ("answered 500 Internal Server Error", False)
-    notifier.send(HANG)
-    assert len(receiver.received) == 2
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(0, "no answer within 0.2 s"), (1, "no HTTP answer: BadStatusLine"), (2, "no answer within 0.2 s")],
-    ids=["hangs", "is no HTTP", "drips"],
+    [(0, "no answer within 0.2 s"), (1, "no HTTP answer: BadStatusLine")],
+    ids=["hangs", "is no HTTP"],
 )
 def test_a_receiver_whose_answer_is_none(receiver: Receiver, answer: int, said: str) -> None:
-    """A failure that may pass; a byte of the answer's head now and then gives it no more time."""
+    """A failure that may pass."""
     receiver.answers = [answer]
     assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == (said, False)
 
@@ -115,15 +98,6 @@ def test_address_and_header_in_files(receiver: Receiver, tmp_path: Path) -> None
     assert [headers["Authorization"] for _, headers, _ in receiver.received] == ["Bearer one", "Bearer two"]
 
 
-def test_address_in_the_environment(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address may come from a variable; without it there is nothing to try again."""
-    monkeypatch.setenv("CHAT_URL", receiver.url)
-    webhook("url_env: CHAT_URL").send(HANG)
-    monkeypatch.delenv("CHAT_URL")
-    assert len(receiver.received) == 1
-    assert failure(webhook("url_env: CHAT_URL")) == ("the environment variable CHAT_URL is not set", True)
-
-
 @pytest.mark.parametrize("secret", ["hunter2", "file:///hunter2", "http://user:hunter2@127.0.0.1/", "http://h/a b", ""])
 def test_useless_secret_is_not_told(tmp_path: Path, secret: str) -> None:
     """A file that holds no address is a permanent failure, and its content stays out of the message."""
@@ -142,10 +116,3 @@ def test_useless_header_is_not_told(receiver: Receiver, tmp_path: Path) -> None:
     assert "hunter2" not in message
     (tmp_path / "token").write_bytes(b"\xff")
     assert failure(notifier) == (f"{tmp_path / 'token'} cannot be read: not UTF-8 text", False)
-
-
-def test_notifiers_of_a_configuration() -> None:
-    """Each configured notifier has its own filter."""
-    text = "notifiers: [{type: webhook, name: a, url: 'http://h/', minimum_severity: info, runs: ['tr*']}]"
-    (notifier,) = load(text).notifiers
-    assert (notifier.name, notifier.minimum_severity, notifier.runs) == ("a", "info", ("tr*",))
