@@ -77,12 +77,13 @@ class Push:
 
     def stream(self, labels: Mapping[str, str]) -> Stream:
         """That of these labels, of which as many, each as long, are kept as are looked at."""
-        key = tuple((name[:_LABEL_CHARACTERS], text[:_LABEL_CHARACTERS]) for name, text in [*labels.items()][:_LABELS])
+        key = tuple(labels.items())
         found = self._by_labels.get(key)
         if found is None:
             if len(self.streams) >= _STREAMS:
                 raise TooLargeError(f"more than {_STREAMS} streams")
-            found = self._by_labels[key] = Stream(dict(key))
+            kept = {name[:_LABEL_CHARACTERS]: text[:_LABEL_CHARACTERS] for name, text in key[:_LABELS]}
+            found = self._by_labels[key] = Stream(kept)
             self.streams.append(found)
         return found
 
