@@ -4,19 +4,18 @@ Law: never waits, never raises. The watchdog is fed by the loop alone, so a loop
 """
 
 import contextlib
-import os
 import socket
 from collections.abc import Mapping
 
 
 class ServiceManager:
-    """systemd, or none. `environ` holds NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID where it runs us."""
+    """systemd, or none. `environ` holds NOTIFY_SOCKET and WATCHDOG_USEC where it runs us."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self.watchdog_seconds = _watchdog(environ) if address else None
-        """systemd restarts us after this long without a sign; None: it does not."""
+        self.watchdog_seconds = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if address else 0.0
+        """systemd restarts us after this long without a sign; 0: it does not."""
         self.listens = bool(address)
         """Is systemd there to be notified?"""
         self._fed_at = float("-inf")
@@ -42,7 +41,7 @@ class ServiceManager:
 
     def turned(self, monotonic: float) -> None:
         """The loop has turned: feed the watchdog, three times in its timeout."""
-        if self.watchdog_seconds is not None and monotonic - self._fed_at >= self.watchdog_seconds / 3:
+        if self.watchdog_seconds and monotonic - self._fed_at >= self.watchdog_seconds / 3:
             self._fed_at = monotonic
             self._send("WATCHDOG=1")
 
@@ -52,12 +51,3 @@ class ServiceManager:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.setblocking(False)
             channel.sendto(message.encode("utf-8", "replace"), self._address)
-
-
-def _watchdog(environ: Mapping[str, str]) -> float | None:
-    try:
-        microseconds = int(environ.get("WATCHDOG_USEC", ""))
-        process = int(environ.get("WATCHDOG_PID", "") or os.getpid())
-    except ValueError:
-        return None
-    return microseconds / 1e6 if microseconds > 0 and process == os.getpid() else None

@@ -44,23 +44,11 @@ def test_messages(listener: socket.socket) -> None:
 def test_the_watchdog_is_fed_thrice_in_its_patience(listener: socket.socket) -> None:
     """Every third of WATCHDOG_USEC while the loop turns, and never more often."""
     where = listener.getsockname().decode().replace("\0", "@")
-    manager = ServiceManager({"NOTIFY_SOCKET": where, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+    manager = ServiceManager({"NOTIFY_SOCKET": where, "WATCHDOG_USEC": "3000000"})
     assert manager.watchdog_seconds == 3.0
     for tenth in range(31):
         manager.turned(100 + tenth / 10)
     assert told(listener) == ["WATCHDOG=1"] * 4
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [{}, {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "0"}],
-)
-def test_no_watchdog(listener: socket.socket, environ: dict[str, str]) -> None:
-    """Another process's watchdog, none, or nonsense: nothing is fed."""
-    manager = ServiceManager({"NOTIFY_SOCKET": listener.getsockname().decode().replace("\0", "@"), **environ})
-    manager.turned(0.0)
-    assert manager.watchdog_seconds is None
-    assert told(listener) == []
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
