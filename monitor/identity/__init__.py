@@ -293,7 +293,7 @@ def begins_before_end(one: Member, other: Member) -> bool:
 
 def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
     """What tells a run from the one that has its name, in which `other` is: the job's id or the owner; within one job
-    what its file's name has, or its directory's, or its file's suffix.
+    what its file's name has, or its directory's; of a pair of files in one directory that it is the second.
     """
     if differs(member.key, other.key):
         space, _, owner = member.key.rpartition("/")
@@ -303,8 +303,8 @@ def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
         return number
     if stem != naming.stem_of(other_path):
         return stem
-    folder, suffix = posixpath.basename(posixpath.dirname(path)), posixpath.splitext(path)[1].lstrip(".")
-    return folder if folder != posixpath.basename(posixpath.dirname(other_path)) else suffix
+    folder = posixpath.basename(posixpath.dirname(path))
+    return folder if folder != posixpath.basename(posixpath.dirname(other_path)) else "2"
 
 
 def digest(values: Mapping[str, str]) -> int:

@@ -24,7 +24,8 @@ from megatron_monitor.run.steps.sources import PRECEDENCE, SourceName
 
 State: TypeAlias = Literal["set-up", "stepping", "leaving", "ended"]
 Seen: TypeAlias = Literal[
-    "new step", "copy", "lags", "beside", "of another training", "goes back", "another program goes back",
+    "new step", "far ahead behind a set-up", "copy", "lags", "beside", "of another training", "goes back",
+    "another program goes back",
     "first mark", "first mark, failure in doubt", "mark of others", "mark again",
 ]  # fmt: skip
 Outcome: TypeAlias = Literal["goes on", "nothing had failed", "adds nothing", "anew", "anew in its process"]
@@ -32,6 +33,7 @@ Outcome: TypeAlias = Literal["goes on", "nothing had failed", "adds nothing", "a
 STATES: Final[tuple[State, ...]] = ("set-up", "stepping", "leaving", "ended")
 _ROWS: Final[dict[Seen, tuple[Outcome, ...]]] = {
     "new step": ("goes on", "goes on", "goes on", "goes on"),
+    "far ahead behind a set-up": ("goes on", "anew", "anew", "anew"),
     "copy": ("adds nothing", "adds nothing", "adds nothing", "adds nothing"),
     "lags": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
     "beside": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
@@ -52,6 +54,7 @@ LAUNCHER: Final = "launcher "
 """Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
 _COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 _AHEAD = 2  # intervals by which two lines of one attempt may be apart
+_FAR = 3  # intervals by which no line of an attempt is before the one behind it, but where lines are missing
 _LEFT = 4  # attempts before the present one, of which one may go on beside it
 _AMID = 16  # iterations that one training finishes between two lines of another's set-up
 _ALONE = 5  # lines of another training in a row after which the one that counts is believed to be over
@@ -119,6 +122,7 @@ def take_mark(state: RunState, mark: Mark, told: Told) -> None:
     state.launch.boundaries.setdefault(mark.kind, mark.stamp)
     if not (stream := state.copies.stream(told.source)).is_abreast:
         stream.marks.add(mark.kind)
+        stream.set_up_anew = state.launch.iterations > 0
     if mark.timeless:
         state.launch.boundaries.setdefault(f"{mark.kind} {told.source}", mark.stamp)
 
@@ -205,9 +209,12 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "new step"
     if (other := _see_another(state, iteration)) is not None:
         return other
+    cursor = state.copies.cursors.get(source)
+    ahead = 0 if last is None else iteration - last
+    if cursor is not None and cursor.set_up_anew and ahead > _FAR * (launch.log_interval or iteration):
+        return "far ahead behind a set-up"
     if last is None or iteration > last or not counted:
         return "new step"
-    cursor = state.copies.cursors.get(source)
     if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
         return "lags"
     return "goes back" if program_of(event.dialect) == program_of(launch.dialect) else "another program goes back"

@@ -41,6 +41,8 @@ class Stream(Struct, omit_defaults=True):
     """the last steps that it told there, by kind of line,"""
     marks: set[str] = field(default_factory=set)
     """and what it said of the set-up before them."""
+    set_up_anew: bool = False
+    """It has told of a set-up behind steps that others had told."""
     joins: bool = False
     """It is in the present attempt beside others, and has told no step of it: what it says of its set-up begins none.
     """
@@ -122,7 +124,7 @@ class Copies(Struct):
         if cursor.first == NONE:
             cursor.first = attempt
             self.several = self.several or any(one is not cursor and one.first != NONE for one in self.cursors.values())
-        cursor.launch = attempt
+        cursor.launch, cursor.set_up_anew = attempt, False
         return cursor
 
     def stream(self, source: str) -> Stream:
