@@ -1,5 +1,7 @@
 """Folding events into a run's state: attempts, copies, phases, pure time, ends."""
 
+from typing import get_args
+
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +25,7 @@ from megatron_monitor.parsers.events import (
     ValidationLogged,
 )
 from megatron_monitor.run import derived
+from megatron_monitor.run.attempts import OUTCOMES, STATES, Seen
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
 
@@ -89,21 +92,43 @@ def test_log_interval_of_the_arguments_counts_the_first_line(state: RunState) ->
     assert state.iterations_total == 20
 
 
-def test_tee_copies_count_once(state: RunState) -> None:
-    """The same line from several ranks of one file is one iteration."""
-    for number in (1, 2, 3):
-        feed(state, *(iteration(number) for _ in range(4)))
-    assert (state.iterations_total, state.restarts) == (3, 0)
+SET_UP = ArgumentsDumped(values={"num_layers": "4"})
+LATE = MilestoneReached(milestone="initialized", logged_at="2026-01-01T00:00:00")
 
 
-def test_second_file_with_the_same_lines_is_a_copy(state: RunState) -> None:
-    """A per-rank file that repeats the main log adds nothing, wherever it stands."""
-    feed(state, *(iteration(n) for n in range(1, 50)), source="main.out")
-    feed(state, *(iteration(n) for n in range(1, 50)), source="rank63.log")
-    assert (state.iterations_total, state.restarts) == (49, 0)
+def steps(first: int, last: int, seconds: float = 10.0, **values: object) -> list[Event]:
+    """The lines of the loop."""
+    return [iteration(number, seconds, **values) for number in range(first, last + 1)]
 
 
-def test_second_rank_with_its_own_clock_is_a_copy(state: RunState) -> None:
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        # (iterations, restarts, iterations lost)
+        ({"log": [iteration(number) for number in (1, 1, 1, 2, 2, 2, 3, 3)]}, (3, 0, 0)),
+        ({"main.out": steps(1, 49), "rank63.log": steps(1, 49)}, (49, 0, 0)),
+        ({"log": [*steps(1, 100), *steps(81, 120, 10.5)]}, (140, 1, 20)),
+        ({"job1.out": steps(1, 100), "job2.out": steps(91, 110, 10.7, lm_loss=4.5)}, (120, 1, 10)),
+        ({"log": [SET_UP, *steps(1, 10), SET_UP, *steps(11, 20)]}, (20, 1, 0)),
+        ({"log": [SET_UP, *steps(1, 10), SET_UP, *steps(6, 10)]}, (15, 1, 5)),
+        ({"rank63.log": steps(1, 10), "rank0.log": [LATE, SET_UP]}, (10, 0, 0)),
+        ({"job.out": [SET_UP, *steps(1, 20)], "job.err": [SET_UP, *steps(101, 120)]}, (40, 1, 0)),
+        ({"rank0.log": [SET_UP, *steps(1, 20)], "rank1.log": [SET_UP, *steps(21, 40)]}, (40, 0, 0)),
+    ],
+    ids=[
+        "ranks in one file", "a copy of the file", "numbers go back", "numbers go back in another file",
+        "a set-up behind steps", "the same steps to the letter behind a set-up", "a rank's set-up in its own file",
+        "a set-up, far ahead in another file", "a set-up, right behind in another file",
+    ],
+)  # fmt: skip
+def test_what_begins_an_attempt(state: RunState, said: dict[str, list[Event]], counted: tuple[int, int, int]) -> None:
+    """A second set-up of a file that has stepped, numbers that go back; never what another rank has told."""
+    for source, lines in said.items():
+        feed(state, *lines, source=source)
+    assert (state.iterations_total, state.restarts, state.lost_iterations_total) == counted
+
+
+def test_a_rank_with_its_own_clock_is_a_copy(state: RunState) -> None:
     """Another rank that prints the same loss with another time reports the same iteration."""
     for number in range(1, 20):
         feed(state, iteration(number, 10.0), source="rank0")
@@ -111,45 +136,9 @@ def test_second_rank_with_its_own_clock_is_a_copy(state: RunState) -> None:
     assert (state.iterations_total, state.restarts) == (19, 0)
 
 
-def test_iteration_that_goes_back_is_a_restart(state: RunState) -> None:
-    """A restart from a checkpoint repeats iterations: they count again, and the loss is told."""
-    feed(state, *(iteration(n) for n in range(1, 101)))
-    feed(state, *(iteration(n, 10.5) for n in range(81, 121)))
-    assert (state.restarts, state.launch.number) == (1, 1)
-    assert state.iterations_total == 140
-    assert state.lost_iterations_total == 20
-    assert state.lost_seconds_total["unknown"] == pytest.approx(200.0)
-    assert state.past.highest_iteration == 120
-
-
-def test_restart_from_a_new_file_of_the_same_run(state: RunState) -> None:
-    """A requeued job writes a new file: its repeated iterations with other times are a new attempt."""
-    feed(state, *(iteration(n) for n in range(1, 101)), source="job1.out")
-    feed(state, *(iteration(n, 10.7, lm_loss=4.5) for n in range(91, 111)), source="job2.out")
-    assert (state.restarts, state.lost_iterations_total) == (1, 10)
-
-
-def test_second_set_up_in_the_same_file_is_a_restart(state: RunState) -> None:
-    """A new arguments dump after iterations begins a new attempt even if the numbers go on."""
-    feed(state, ArgumentsDumped(values={"num_layers": "4"}), *(iteration(n) for n in range(1, 11)))
-    feed(state, ArgumentsDumped(values={"num_layers": "4"}), *(iteration(n) for n in range(11, 21)))
-    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 20, 0)
-
-
-def test_set_up_seen_in_a_sibling_file_is_no_restart(state: RunState) -> None:
-    """Rank 0's file holds the set-up, the last rank's the iterations: one attempt, in whichever order they are read."""
-    feed(state, *(iteration(n) for n in range(1, 11)), source="rank63.log")
-    milestone = MilestoneReached(milestone="initialized", logged_at="2026-01-01T00:00:00")
-    feed(state, milestone, ArgumentsDumped(values={"num_layers": "4"}), source="rank0.log")
-    assert (state.restarts, state.launch.phase) == (0, "training")
-    assert state.launch.topology.layers == 4
-
-
-def test_repeated_iteration_with_the_same_values_after_a_restart_counts(state: RunState) -> None:
-    """A deterministic restart repeats loss and time to print precision: after its set-up it still counts."""
-    feed(state, ArgumentsDumped(values={"seed": "1"}), *(iteration(n) for n in range(1, 11)))
-    feed(state, ArgumentsDumped(values={"seed": "1"}), *(iteration(n) for n in range(6, 11)))
-    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 15, 5)
+def test_the_table_of_attempts_is_whole() -> None:
+    """Whatever is seen in whichever state has an outcome."""
+    assert OUTCOMES.keys() == {(state, seen) for state in STATES for seen in get_args(Seen)}
 
 
 def test_engine_steps_beside_megatron_count_once(state: RunState) -> None:
