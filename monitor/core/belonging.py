@@ -1,8 +1,16 @@
 """Belonging: which run the lines of a stream go to, by monitor/identity/, and what waits until that is known.
 
-Lines that may be another training's wait until it is clear: until both compute at once (it is another), or the other
-one is over or silent for long (it is the next launch of the same run). Set-up lines that were taken before the steps
-told go with the stream to its own run. Streams of one job under other names join the run that computes.
+The first of these rules that applies decides:
+
+1. a name that is configured, or the path's, is the run's;
+2. streams of one job under other names are of the run that computes;
+3. a job of another id that computes at the same time is a run of its own, `name:id`;
+4. the same steps, and steps with a loss of each rank's own, are of one training: the stream is beside the others;
+5. other steps, and stamps or live steps at the same time as another training's, are a run of its own;
+6. otherwise the stream tells the next attempt of the run, or an earlier one.
+
+Lines of which this is not clear wait: until both compute at once, or the other one is over or silent for long. Set-up
+lines that were taken before the steps told go with the stream to its own run.
 """
 
 import itertools
