@@ -14,6 +14,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "alerts.yml"
 PATIENCE = 60.0
 """Seconds until a message has arrived, at most."""
+GOSSIP = ("--cluster.peer-timeout=1s", "--cluster.gossip-interval=50ms", "--cluster.settle-timeout=1s")
+"""Options of an Alertmanager that has a peer: the second waits a second for the first to notify."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -138,7 +141,7 @@ class Play:
         notifier = {"type": "alertmanager", "name": "am", "urls": self.stage.alertmanagers, "cluster": self.name}
         settings = {
             "detectors.hang.minimum": "3s", "detectors.hang.first.exiting": "1s",
-            "notifiers": json.dumps([notifier]) if self.stage.posts else "",
+            "notifiers": json.dumps([notifier]) if self.stage.way.posts else "",
         }  # fmt: skip
         chosen = [word for key, value in settings.items() if value for word in ("--set", f"{key}={value}")]
         self.daemon = self._start(*chosen, *more, str(self.directory / "logs"), listen=self.address)
@@ -240,13 +243,25 @@ def alertmanager(directory: Path, receiver: Receiver, *options: str, port: int =
         yield address
 
 
+@dataclass(frozen=True)
+class Way:
+    """How incidents come to Alertmanager."""
+
+    posts: bool = True
+    """The monitors post them."""
+    relayed: bool = False
+    """The rule of Prometheus relays what the monitors show."""
+    servers: int = 1
+    """So many Prometheus servers, and so many Alertmanagers that gossip. All post to all."""
+
+
 class Stage:
     """Prometheus, Alertmanager and people for several plays at once."""
 
-    def __init__(self, directory: Path, stack: ExitStack, *, posts: bool) -> None:
-        """The monitors post to Alertmanager, or (not `posts`) the rule relays what they show."""
-        self.directory, self.posts, self._port = directory, posts, free_port()
-        self.alertmanagers = [f"http://127.0.0.1:{self._port}"]
+    def __init__(self, directory: Path, stack: ExitStack, way: Way) -> None:
+        self.directory, self.way = directory, way
+        self._ports = [free_port() for _ in range(way.servers)]
+        self.alertmanagers = [f"http://127.0.0.1:{port}" for port in self._ports]
         self.receiver = stack.enter_context(serving(Receiver()))
         self._programs = {name: stack.enter_context(ExitStack()) for name in ("prometheus", "alertmanager")}
         self._targets: list[tuple[str, str]] = []
@@ -259,14 +274,26 @@ class Stage:
 
     def start_alertmanager(self) -> None:
         """It starts, or starts again."""
-        self._programs["alertmanager"].enter_context(alertmanager(self.directory, self.receiver, port=self._port))
+        gossip = [free_port() for _ in self._ports]
+        peers = [f"--cluster.peer=127.0.0.1:{port}" for port in gossip] if len(gossip) > 1 else []
+        for number, port in enumerate(self._ports):
+            options = [f"--cluster.listen-address=127.0.0.1:{gossip[number]}", *peers, *GOSSIP] if peers else []
+            made = alertmanager(self._directory("alertmanager", number), self.receiver, *options, port=port)
+            self._programs["alertmanager"].enter_context(made)
+
+    def _directory(self, name: str, number: int) -> Path:
+        made = self.directory / f"{name}-{number}"
+        made.mkdir(exist_ok=True)
+        return made
 
     def start_prometheus(self) -> None:
         """It starts, or starts again."""
         config = {
             "global": {"scrape_interval": "750ms", "evaluation_interval": "750ms", "scrape_timeout": "700ms"},
-            "rule_files": [str(hastened_rules(self.directory, incidents=not self.posts))],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._port}"]}]}]},
+            "rule_files": [str(hastened_rules(self.directory, incidents=self.way.relayed))],
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{port}" for port in self._ports]}]}]
+            },
             "scrape_configs": [
                 {
                     "job_name": "megatron-monitor",
@@ -276,7 +303,9 @@ class Stage:
         }
         options = ("--query.lookback-delta=15s", f"--rules.alert.resend-delay={60 / SCALE:g}s", "--log.level=warn")
         text = yaml.safe_dump(config, sort_keys=False)
-        self._programs["prometheus"].enter_context(prometheus(self.directory, text, *options))
+        for number in range(self.way.servers):
+            made = prometheus(self._directory("prometheus", number), text, *options)
+            self._programs["prometheus"].enter_context(made)
 
     def stop(self, name: str) -> None:
         """`prometheus` or `alertmanager` is away."""
@@ -328,11 +357,11 @@ def _named(labels: dict[str, str]) -> str:
 
 
 @contextmanager
-def stage(directory: Path, names: Iterable[str], *, posts: bool = True) -> Iterator[tuple[Stage, dict[str, Play]]]:
+def stage(directory: Path, names: Iterable[str], way: Way) -> Iterator[tuple[Stage, dict[str, Play]]]:
     """All of it runs, and a play of each name may begin."""
     _forge()  # by the thread that lives longest: with it the forged processes end
     with ExitStack() as stack:
-        made = Stage(directory, stack, posts=posts)
+        made = Stage(directory, stack, way)
         plays = {name: Play(name, made, directory / name, stack) for name in names}
         made.begin(plays.values())
         yield made, plays

@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from tests.deploy.stage import Play, Stage, played, stage
+from tests.deploy.stage import Play, Stage, Way, played, stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -176,6 +176,27 @@ def dead(play: Play) -> None:
     play.start()
 
 
+def p7b(play: Play) -> None:
+    """As dead, and the run still hangs when the monitor is back: that is no second page."""
+    play.start()
+    training = play.run()
+    play.knows(training)
+    play.rests(100.0)  # its state is saved
+    play.daemon.kill()
+    training.hangs()
+    play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
+    play.start()
+    play.has(
+        "+MonitorDown/warning",
+        "-MonitorDown/warning",
+        "+a/DeadlinePassed/critical",
+        "-a/DeadlinePassed/critical",
+        *HANG,
+    )
+    training.trains()
+    play.is_over("hang")
+
+
 def stopped(play: Play) -> None:
     """The monitor is stopped in order, and nobody watches: that is no page, whatever the run does."""
     play.start()
@@ -251,6 +272,13 @@ PLAYS: dict[Callable[[Play], None], tuple[int, Facts]] = {
     ),
     p6: (1, (*OVERFLOWS, *STORM, "-a/overflow_storm/critical")),
     p7: (1, (*HANG, "+MonitorDown/warning", "-MonitorDown/warning", *ENDED)),
+    p7b: (
+        1,
+        (
+            "+MonitorDown/warning", "+a/DeadlinePassed/critical", "-MonitorDown/warning", "-a/DeadlinePassed/critical",
+            *HANG, *ENDED,
+        ),
+    ),
     p8: (1, (*HANG, "+b/overflow_storm/warning", *ENDED, "-b/overflow_storm/warning")),
     p12: (0, (*OVERFLOWS, "-a/overflow_storm/warning")),
     p14: (2, (HANG + ENDED) * 2),
@@ -264,6 +292,15 @@ PLAYS: dict[Callable[[Play], None], tuple[int, Facts]] = {
     night: (3, ((HANG + ENDED) * 2 + ("+a/crash/critical", "-a/crash/critical"))),
 }  # fmt: skip
 """Of each play, how often the phone rings and is closed again, and what the chat has."""
+
+
+POSTED = Way()
+WAYS = {
+    "posts": POSTED,
+    "rule": Way(posts=False, relayed=True),
+    "both": Way(relayed=True),
+    "pairs": Way(servers=2),
+}
 
 
 @dataclass(frozen=True)
@@ -284,26 +321,31 @@ class Played:
 
 
 @contextmanager
-def all_played(directory: Path, scripts: Iterable[Callable[[Play], None]], *, posts: bool = True) -> Iterator[Played]:
+def all_played(directory: Path, scripts: Iterable[Callable[[Play], None]], way: Way = POSTED) -> Iterator[Played]:
     """All plays, at once."""
     acts = {script.__name__: script for script in scripts}
-    with stage(directory, acts, posts=posts) as (made, plays):
+    with stage(directory, acts, way) as (made, plays):
         failed = played(plays, acts)
         Event().wait(9.0)  # an end is posted after 2 s, and sent within 3 s; whatever else comes
         yield Played(made, plays, failed)
 
 
-@pytest.fixture(scope="module", params=["posts", pytest.param("rule", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(way, id=name, marks=[] if way is POSTED else pytest.mark.nightly) for name, way in WAYS.items()
+    ],
+)
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    """The plays, of monitors that post, and of monitors whose incidents the rule relays."""
-    with all_played(tmp_path_factory.mktemp("stage"), PLAYS, posts=request.param == "posts") as done:
+    """The plays, each way that incidents come to Alertmanager."""
+    with all_played(tmp_path_factory.mktemp("stage"), PLAYS, request.param) as done:
         yield done
 
 
 @pytest.mark.parametrize("script", PLAYS, ids=lambda script: script.__name__)
 def test_a_play(ended: Played, script: Callable[[Play], None]) -> None:
     """Its rings, its messages in the chat, and their ends."""
-    if script is p18 and not ended.stage.posts:
+    if script is p18 and ended.stage.way.relayed:
         pytest.skip("Prometheus may look between the end of the hang and the crash")
     ended.check(script.__name__, *PLAYS[script])
 
@@ -312,7 +354,7 @@ def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
     """The title is the event's headline; the end says what has ended; one key an event and cluster."""
     pages = [body for path, _, body in ended.stage.receiver.received if path == "/pager"]
     triggers = [body for body in pages if body["event_action"] == "trigger"]
-    if not ended.stage.posts:
+    if ended.stage.way.relayed:
         pytest.skip("the rule's texts are the rules' tests'")
     (night,) = [
         body for body in triggers
