@@ -84,9 +84,9 @@ def serving(server: Server) -> Iterator[Server]:
             thread.join(slack(10.0))
 
 
-def listening(pid: int) -> int | None:
-    """The port on which a process listens (/proc, as `ss -tlnp` finds it), None if there is none yet."""
-    sockets = set()
+def listening(pid: int) -> set[int]:
+    """The ports on which a process listens (/proc, as `ss -tlnp` finds them)."""
+    sockets, ports = set(), set[int]()
     with suppress(OSError):  # it may have ended
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
@@ -94,8 +94,8 @@ def listening(pid: int) -> int | None:
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = row.split()  # 1: the local address, 3: the state (0A: it listens), 9: the socket's inode
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-            return int(fields[1].rpartition(":")[2], 16)
-    return None
+            ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
 
 
 @contextmanager
@@ -110,8 +110,8 @@ def running(
             [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:{port}"], stdout=stream, stderr=stream, cwd=directory
         )
     try:
-        wait(lambda: process.poll() is not None or bool(listening(process.pid)), 30.0, log.read_text)
-        address = f"127.0.0.1:{listening(process.pid)}"
+        wait(lambda: process.poll() is not None or bool(port or listening(process.pid)), 30.0, log.read_text)
+        address = f"127.0.0.1:{port or min(listening(process.pid), default=0)}"
         wait(lambda: process.poll() is not None or answers(f"http://{address}{ready}"), 30.0, log.read_text)
         assert process.poll() is None, log.read_text()[-4000:]
         yield address
