@@ -347,6 +347,8 @@ def test_a_play(ended: Played, script: Callable[[Play], None]) -> None:
     """Its rings, its messages in the chat, and their ends."""
     if script is p18 and ended.stage.way.relayed:
         pytest.skip("Prometheus may look between the end of the hang and the crash")
+    if script in (p7b, job) and ended.stage.way.servers > 1:
+        pytest.skip("a stopped monitor knows its scrapers by their addresses, and here all have one")
     ended.check(script.__name__, *PLAYS[script])
 
 
@@ -567,10 +569,11 @@ def p10(play: Play) -> None:
     play.is_over("hang", "a")
     play.rests(30.0)
     play.stage.start_alertmanager()
-    play.has(*HANG, *ENDED, "+c/hang/critical", "+b/hang/critical")
+    told = (*HANG, *ENDED, "+c/hang/critical", "+b/hang/critical")
+    play.has(*told)
     for name in "bc":
         runs[name].trains()
-        play.is_over("hang", name)
+    play.has(*told, "-b/hang/critical", "-c/hang/critical")
 
 
 @pytest.mark.nightly
