@@ -27,7 +27,7 @@ from tests.e2e.conftest import RunningDaemon, daemons
 from tests.e2e.forks import Forge
 from tests.lines import dump, line
 from tests.monitor.notifiers.receiver import Receiver
-from tests.programs import PYTHON, free_port, prometheus, running, serving, slack, wait
+from tests.programs import PYTHON, Prometheus, free_port, prometheus, running, serving, slack, wait
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "alerts.yml"
@@ -165,6 +165,11 @@ class Play:
         name, goal = training.path.stem, training.number + 12
         self.daemon.wait(lambda: (self.daemon.metric("megatron_iteration", run=name) or 0) >= goal, PATIENCE)
 
+    def is_scraped(self) -> None:
+        """Wait until each Prometheus server knows of the monitor's runs."""
+        runs = f'megatron_monitor_runs{{cluster="{self.name}"}} > 0'
+        self.daemon.wait(lambda: all(one.value(runs) for one in self.stage.servers.values()), PATIENCE)
+
     def phone(self) -> list[str]:
         """What the phone did: ring, closed. Updates wake nobody."""
         return self.stage.phone(self.name)
@@ -264,6 +269,7 @@ class Stage:
         self.alertmanagers = [f"http://127.0.0.1:{port}" for port in self._ports]
         self.receiver = stack.enter_context(serving(Receiver()))
         self._programs = {name: stack.enter_context(ExitStack()) for name in ("prometheus", "alertmanager")}
+        self.servers: dict[int, Prometheus] = {}
         self._targets: list[tuple[str, str]] = []
 
     def begin(self, plays: Iterable["Play"]) -> None:
@@ -305,7 +311,7 @@ class Stage:
         text = yaml.safe_dump(config, sort_keys=False)
         for number in range(self.way.servers):
             made = prometheus(self._directory("prometheus", number), text, *options)
-            self._programs["prometheus"].enter_context(made)
+            self.servers[number] = self._programs["prometheus"].enter_context(made)
 
     def stop(self, name: str) -> None:
         """`prometheus` or `alertmanager` is away."""

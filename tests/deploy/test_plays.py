@@ -169,6 +169,7 @@ def dead(play: Play) -> None:
     training = play.run()
     play.knows(training)
     play.rests(100.0)  # its state is saved
+    play.is_scraped()
     play.daemon.kill()
     training.hangs()
     play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
@@ -182,6 +183,7 @@ def p7b(play: Play) -> None:
     training = play.run()
     play.knows(training)
     play.rests(100.0)  # its state is saved
+    play.is_scraped()
     play.daemon.kill()
     training.hangs()
     play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
@@ -202,6 +204,7 @@ def stopped(play: Play) -> None:
     play.start()
     training = play.run()
     play.knows(training)
+    play.is_scraped()
     assert play.daemon.terminate() == 0
     training.hangs()
     play.has("+MonitorDown/warning")
