@@ -199,7 +199,9 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     "recent_grad_norm": _recent("grad_norm"),
     "parts": _of_timers(critical),
     "spreads": _of_timers(spreads),
-    "hang_deadline": lambda view: _one(math.inf if view.hang_deadline is None else view.hang_deadline),
+    "hang_deadline": lambda view: _one(
+        math.inf if view.hang_deadline is None else view.hang_deadline - view.state.coverage.absent
+    ),
     "nodes": lambda view: [Sample((clean_label(node),), 1.0) for node in view.nodes],
     "run_state": lambda view: [Sample((name,), float(name == view.run_state)) for name in RUN_STATES],
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),

@@ -219,6 +219,7 @@ def came_back(run: Run, now: float, *, all_read: bool) -> None:
             state.progress_at = max(since, state.progress_at or since)
             coverage.note_progress(state.progress_at)
         coverage.go_on(now)
+        coverage.absent = min(now - since, coverage.unobserved())
     run.away = False
     if all_read:
         coverage.prove()

@@ -25,6 +25,9 @@ class Coverage(Struct):
     doubtful: float | None = None
     """Seconds in which the monitor was away: they count once all files of the run are read again without progress.
     None: they do not, for progress came, or lines may be missing."""
+    absent: float = 0.0
+    """Seconds in which the monitor was away, if no progress has come since it is back. The exported deadline does not
+    move by them, so that an alert of a missed deadline stands until the monitor knows more."""
 
     def observed(self, at: float) -> float:
         """Seconds that were observed until then. Only differences mean anything."""
@@ -38,7 +41,7 @@ class Coverage(Struct):
     def note_progress(self, at: float, seen: float | None = None) -> None:
         """Progress was made at an instant; `seen`: when it was read, where it came too late to be observed then."""
         self.missed_before = at - self.observed(at if seen is None else seen)
-        self.doubtful = None
+        self.doubtful, self.absent = None, 0.0
 
     def stop(self, since: float, *, partial: bool = False) -> bool:
         """Nobody observes since then. Was that not known?"""
@@ -62,4 +65,4 @@ class Coverage(Struct):
     def prove(self) -> None:
         """All that was written in the last stop is read, and was no progress."""
         if self.doubtful is not None:
-            self.missed, self.doubtful = self.missed - self.doubtful, None
+            self.missed, self.doubtful, self.absent = self.missed - self.doubtful, None, 0.0
