@@ -20,7 +20,7 @@ _ITERATIONS = 240
 _SECONDS = 0.25
 _SETTINGS = (
     "log_level=info",
-    "detectors.hang={minimum: 3s, saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}",
+    "detectors.hang={minimum: 3s, first: {saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}}",
 )
 
 
