@@ -11,20 +11,19 @@ from megatron_monitor.archive import Read, read_archive, read_task, tasks_of
 from megatron_monitor.commands.arguments import POSITIVE, Given, count, spooled, warn, with_config
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
-from megatron_monitor.model.flops import FORMULAS
 from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
+from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
 
-def _as_html(found: Benchmark, _extra: bool) -> str:
+def _as_html(found: Benchmark) -> str:
     from megatron_monitor.reports.html import page  # Jinja2 is loaded where it is needed
 
     return page(found)
 
 
-_FORMATS: dict[str, Callable[[Benchmark, bool], str]] = {
+_FORMATS: dict[str, Callable[[Benchmark], str]] = {
     "markdown": as_markdown, "csv": as_csv, "json": as_json, "html": _as_html
 }  # fmt: skip
 
@@ -35,19 +34,14 @@ _FORMATS: dict[str, Callable[[Benchmark, bool], str]] = {
               help="How it is written.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
-@click.option("--group-by", type=click.Choice(list(GROUPS)), help="One table for each value.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Days until so many iterations.")
 @click.option("--tokens", type=count, help="Days until so many tokens, e.g. 400B.")
-@click.option("--formula", type=click.Choice(list(FORMULAS)), help="Recompute all TFLOPs by one formula.")
-@click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")
-@click.option("--extra", is_flag=True, help="More columns: MFU, PetaFLOPs, bubble, idle GPUs, formula.")
 @click.option("--workers", type=POSITIVE, help="Processes that read; a core each where there is much to read.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, output: Path | None, sort: str, group_by: str | None, baseline: str | None,
-    iterations: int | None, tokens: int | None, formula: str | None, gpus_per_node: int | None, extra: bool,
-    workers: int | None, given: Given,
+    paths: tuple[str, ...], form: str, output: Path | None, sort: str, baseline: str | None, iterations: int | None,
+    tokens: int | None, workers: int | None, given: Given,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
@@ -56,24 +50,24 @@ def report(
     \b
     Examples:
       megatron-monitor report /logs/tuning
-      megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367 --extra
+      megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367
       megatron-monitor report /logs/tuning --format html -o report.html
     """
     with spooled(paths) as files:
         config = given.configured(files)
-        options = Options(config.gpu_peak_tflops, gpus_per_node, iterations, tokens, formula)
+        options = Options(config.gpu_peak_tflops, iterations, tokens)
         rows = _rows(config, partial(read_task, config=config, options=options, slim=form != "html"), workers)
     try:
-        found = benchmark(rows, sort, group_by, baseline)
+        found = benchmark(rows, sort, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
     if form == "markdown" and output is None and sys.stdout.isatty():
-        show_on_terminal(found, extra)
+        show_on_terminal(found)
     elif output is None:
-        result = _FORMATS[form](found, extra)
+        result = _FORMATS[form](found)
         click.echo(result, nl=not result.endswith("\n"))
     else:
-        output.write_text(_FORMATS[form](found, extra), encoding="utf-8", newline="")
+        output.write_text(_FORMATS[form](found), encoding="utf-8", newline="")
     sys.exit(0 if rows else 1)
 
 
@@ -93,21 +87,20 @@ _FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", 
 _NAME = 32  # columns of a run's name that others make room for
 
 
-def show_on_terminal(found: Benchmark, extra: bool) -> None:
-    """Tables that fit: the columns that matter most of those that have room, and which have none; notes below."""
+def show_on_terminal(found: Benchmark) -> None:
+    """A table that fits: the columns that matter most of those that have room, and which have none; notes below."""
     from megatron_monitor.commands.tables import fitting, grid, show, width  # rich is loaded where it is needed
 
-    for name, rows in found.groups:
-        whole = table(found, rows, extra).filled()
-        whole = whole.only([place for place, header in enumerate(whole.headers) if header != "Notes"])
-        widths = [max(map(len, (header, *cells))) for header, cells in zip(whole.headers, whole.columns(), strict=True)]
-        widths[0] = min(widths[0], _NAME)
-        shown = whole.only(fitting(whole.headers, widths, _FIRST, width()))
-        if name:
-            click.echo(one_line(name))
-        show(grid(shown.headers, shown.rows, shown.numeric()))
-        if missing := ", ".join(header for header in whole.headers if header not in shown.headers):
-            click.echo(f"No room here for {missing}.")
-        click.echo()
+    if not found.rows:
+        return
+    whole = table(found).filled()
+    whole = whole.only([place for place, header in enumerate(whole.headers) if header != "Notes"])
+    widths = [max(map(len, (header, *cells))) for header, cells in zip(whole.headers, whole.columns(), strict=True)]
+    widths[0] = min(widths[0], _NAME)
+    shown = whole.only(fitting(whole.headers, widths, _FIRST, width()))
+    show(grid(shown.headers, shown.rows, shown.numeric()))
+    if missing := ", ".join(header for header in whole.headers if header not in shown.headers):
+        click.echo(f"No room here for {missing}.")
+    click.echo()
     for text in (*(f"{row.run}: {note}" for row in found.rows for note in row.notes), *found.warnings):
         click.echo(one_line(text))

@@ -95,8 +95,8 @@ class Column(NamedTuple):
     """The heading in Markdown and HTML; none: not shown there."""
     form: str | None
     """The value in Markdown and HTML, as format() takes it."""
-    shown: Literal["always", "known", "extra"]
-    """In Markdown: always, where any row has it, or with --extra. HTML has room for all."""
+    shown: Literal["always", "known", "file"]
+    """In Markdown: always, where any row has it, or not. HTML has room for all."""
     compare: Literal["repeat", "configuration", "figure", "count"] | None
     """What `compare` does with it: must be equal in one configuration (`repeat`: as the benchmark asks of repeats), a
     ratio of two figures, or two counts side by side."""
@@ -117,7 +117,7 @@ class Column(NamedTuple):
 COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 
-def shown(rows: Sequence[Row], base: Row | None, extra: bool) -> list[Column]:
+def shown(rows: Sequence[Row], base: Row | None, whole: bool) -> list[Column]:
     """The columns of a Markdown or HTML table of these rows."""
     return [
         column
@@ -125,7 +125,7 @@ def shown(rows: Sequence[Row], base: Row | None, extra: bool) -> list[Column]:
         if column.title
         and (
             column.shown == "always"
-            or (column.shown == "extra" and extra)
+            or (column.shown == "file" and whole)
             or (column.shown == "known" and any(column.value(row, base) is not None for row in rows))
         )
     ]

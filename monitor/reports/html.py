@@ -1,5 +1,5 @@
-"""The benchmark as one HTML file with its plots inside: to be mailed, opened from a disk. No script: styles sort the
-table. The markup stands in report.html.j2.
+"""The benchmark as one HTML file with its plots inside: to be mailed, opened from a disk. The markup stands in
+report.html.j2.
 """
 
 import math
@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from megatron_monitor.reports.benchmark import Benchmark, table
 from megatron_monitor.reports.rows import Point, Row
-from megatron_monitor.reports.tables import Table, ranks
+from megatron_monitor.reports.tables import Table
 
 _BARS_SHOWN = 40
 _CURVES_SHOWN = 24
@@ -40,8 +40,6 @@ class Bar(NamedTuple):
 
 def page(found: Benchmark) -> str:
     """The whole document. HTML has room: the further columns are always there."""
-    tables = [(name, table(found, rows, True)) for name, rows in found.groups]
-    order = tables[0][1].headers if tables else ()
     environment = Environment(
         loader=PackageLoader("megatron_monitor.reports", ""), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -49,22 +47,17 @@ def page(found: Benchmark) -> str:
     environment.filters |= {"figure": figure, "px": "{:.1f}".format}
     return environment.get_template("report.html.j2").render(
         found=found,
-        order=order,
-        tables=[(name, _sortable(content.filled(), order)) for name, content in tables],
+        table=_in_view(table(found, whole=True).filled()),
         bars=list(_bars(found.rows)),
         curves=list(islice(filter(None, map(_curves, found.rows)), _CURVES_SHOWN)),
         width=_WIDTH, bar=_BAR, gap=_GAP, left=_LABEL, height=_HEIGHT,
     )  # fmt: skip
 
 
-def _sortable(content: Table, order: Sequence[str]) -> dict[str, Any]:
-    """Iterations and notes stand in view. Each row knows its place by the columns that can be sorted by."""
+def _in_view(content: Table) -> Table:
+    """Iterations and notes stand in view."""
     headers = content.headers
-    ranked = [(order.index(name), ranks(cells)) for name, cells in zip(headers, content.columns(), strict=True)]
-    shown = content.only(sorted(range(len(headers)), key=lambda place: headers[place] not in _IN_VIEW))
-    styles = [";".join(f"--c{at}:{column[row]}" for at, column in ranked) for row in range(len(content.rows))]
-    kinds = ["figure" if figures else "words" for figures in shown.numeric()]
-    return {"headers": shown.headers, "kinds": kinds, "rows": list(zip(styles, shown.rows, strict=True))}
+    return content.only(sorted(range(len(headers)), key=lambda place: headers[place] not in _IN_VIEW))
 
 
 def _bars(rows: Iterable[Row]) -> Iterator[Plot]:

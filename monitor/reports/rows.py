@@ -63,11 +63,8 @@ class Options:
     """What the reader of the table knows and the log may not."""
 
     peak_tflops: float | None = None
-    gpus_per_node: int | None = None
     iterations: int | None = None
     tokens: int | None = None
-    formula: str | None = None
-    """Recompute every run's TFLOPs by this one."""
 
 
 @dataclass(slots=True)
@@ -104,12 +101,13 @@ class Row:
     mfu: float | None = None
     hfu: float | None = None
     samples_per_second: float | None = None
-    idle_gpus: int | None = None
     days: float | None = None
     iterations: int = 0
     last_iteration: int | None = None
     train_iterations: int | None = None
     restarts: int = 0
+    effective_training_time_ratio: float | None = None
+    """Goodput: productive time over wall time; None where the log prints no times."""
     sequence_length: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
@@ -148,9 +146,10 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     row.arguments = dict(tally.arguments)
     row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
     row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
-    _configuration(row, state, options)
+    _configuration(row, state)
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
     row.train_iterations, row.restarts = launch.train_iterations, state.restarts
+    row.effective_training_time_ratio = derived.effective_ratio(state)
     notes = [note] if note else []
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
     row.global_batch_size = size or row.global_batch_size
@@ -184,7 +183,7 @@ def _breakdown(row: Row, state: RunState) -> None:
             row.breakdown[category] = round(median(known), 6)
 
 
-def _configuration(row: Row, state: RunState, options: Options) -> None:
+def _configuration(row: Row, state: RunState) -> None:
     launch = state.launch
     topology = launch.topology
     for name in Row.__dataclass_fields__.keys() & set(Topology.__struct_fields__):
@@ -195,20 +194,9 @@ def _configuration(row: Row, state: RunState, options: Options) -> None:
     row.gpu, row.dialect = topology.gpu_name, launch.dialect
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)
-    per_node = options.gpus_per_node or topology.processes_per_node
+    per_node = topology.processes_per_node
     if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
         row.nodes = row.gpus // per_node
-    row.idle_gpus = _idle(topology, row.nodes * per_node if row.nodes and per_node else None)
-
-
-def _idle(topology: Topology, at_hand: int | None) -> int | None:
-    """GPUs at hand that hold no replica; without a count of those at hand, those of the world that fill none."""
-    world, tensor, pipeline = topology.world_size, topology.tensor_parallel_size, topology.pipeline_parallel_size
-    if not world or not tensor or not pipeline:
-        return None
-    replica = tensor * pipeline * (topology.context_parallel_size or 1)
-    used = min(world, replica * (topology.data_parallel_size or world // replica))
-    return max(0, (at_hand or world) - used)
 
 
 def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> list[str]:
@@ -252,7 +240,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
         rate = launch.engine.rates.median if launch.driver == "engine" else None
         row.samples_per_second = rate or launch.latest.samples_per_second
     row.tflops, row.tflops_source = printed, "log"
-    if options.formula is not None or printed is None:
+    if printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     return misprint(state, printed, seconds, batch, sequence, rounding, formula)
 
@@ -262,11 +250,11 @@ def _compute(
 ) -> None:
     """What sizes and seconds give. `formula`: the one that gives what is `printed`."""
     launch, batch, sequence = state.launch, row.global_batch_size, row.sequence_length
-    wanted, first = options.formula or formula, state.log_clock_first
-    computed = flops.computed_tflops(launch.topology, seconds, batch, sequence, launch.dialect, wanted, first)
-    if computed is not None and options.formula in (None, computed[0]):
+    first = state.log_clock_first
+    computed = flops.computed_tflops(launch.topology, seconds, batch, sequence, launch.dialect, formula, first)
+    if computed is not None:
         row.tflops_computed = computed[1]
-        row.tflops_formula = formula if printed and not options.formula else computed[0]
+        row.tflops_formula = formula if printed else computed[0]
     row.samples_per_second = batch / seconds if batch else None
     peak = derived.peak_tflops(state, options.peak_tflops)
     row.mfu, row.hfu = flops.utilisation(launch.topology, seconds, batch, sequence, peak)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 # `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
 _FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,6 @@ class Table:
     def filled(self) -> "Table":
         """Without the columns in which every cell is empty."""
         return self.only([place for place, cells in enumerate(self.columns()) if any(cells)])
-
-
-def ranks(cells: Sequence[str]) -> list[int]:
-    """The place of each cell of a column in its order: figures by value, an empty one last."""
-    numbers = [_NUMBER.match(cell.replace(",", "")) for cell in cells]
-    keys = [(not cell, float(number[0]) if number else 0.0, cell) for cell, number in zip(cells, numbers, strict=True)]
-    rank = {key: at for at, key in reversed(list(enumerate(sorted(keys))))}
-    return [rank[key] for key in keys]
 
 
 def markdown(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""`report` as people see it: a table that fits a terminal, a file that sorts without script, empty cells, progress."""
+"""`report` as people see it: a table that fits a terminal, empty cells, progress."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from megatron_monitor.commands.tables import fitting
 from megatron_monitor.reports import html
 from megatron_monitor.reports.benchmark import benchmark
 from megatron_monitor.reports.rows import Curve, Row
-from megatron_monitor.reports.tables import Table, as_csv, ranks
+from megatron_monitor.reports.tables import as_csv
 
 
 def rows(count: int = 3) -> list[Row]:
@@ -36,7 +36,7 @@ def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    show_on_terminal(benchmark(rows()), False)
+    show_on_terminal(benchmark(rows()))
     text = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines[:4])
@@ -63,23 +63,10 @@ def test_empty_is_empty_in_a_spreadsheet() -> None:
     assert text.splitlines() == ["a,b,c,d", ",,'=1+1,-3.5", "x,0,'@y,'\t"]
 
 
-def test_the_file_shows_notes_and_sorts() -> None:
-    """Run, iterations and notes stand first; each row knows its place by each column, and a choice applies it."""
-    text = html.page(benchmark(rows()))
-    heads = re.findall(r"<th class=\w+>([^<]*)</th>", text)
+def test_the_file_shows_notes() -> None:
+    """Run, iterations and notes stand first."""
+    heads = re.findall(r"<th class=\w+>([^<]*)</th>", html.page(benchmark(rows())))
     assert heads[:3] == ["Run", "Iterations", "Notes"]
-    radios = dict(re.findall(r"<input type=radio name=by id=(c\d+)> ([^<]*)<", text))
-    seconds = next(key for key, name in radios.items() if name == "Sec/it")
-    styles = re.findall(r'<tr style="([^"]*)"', text)
-    assert [re.findall(rf"--{seconds}:(\d+)", style) for style in styles] == [["0"], ["1"], ["2"]]
-    assert f"main:has(#{seconds}:checked) tbody tr{{--o:var(--{seconds})}}" in text
-
-
-def test_ranks_are_by_value() -> None:
-    """Figures with their units by their size, words by the alphabet, what is empty last, equal ones together."""
-    assert ranks(["9.5", "", "10.5", "1,000", "9.5"]) == [0, 4, 2, 3, 0]
-    assert ranks(["b", "a"]) == [1, 0]
-    assert Table(("x",), (("-3 %",), ("12 %",))).numeric() == [True]
 
 
 class Terminal(io.StringIO):
