@@ -39,6 +39,8 @@ class View(Struct, frozen=True):
     hang_deadline: float | None
     """Unix seconds; None where no progress is expected."""
     peak_tflops: float | None
+    now: float | None = None
+    """The instant of the look at a run that is watched; None where the log's last line is the end."""
     over: bool = False
     """The daemon ends, and its runs with it: nothing of them fires any more."""
     actions: tuple[str, ...] = ()
@@ -204,6 +206,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     ),
     "nodes": lambda view: [Sample((clean_label(node),), 1.0) for node in view.nodes],
     "run_state": lambda view: [Sample((name,), float(name == view.run_state)) for name in RUN_STATES],
+    "effective_ratio": lambda view: _one(derived.effective_ratio(view.state, view.now)),
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),
     "hfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[1]),
     "validation": lambda view: _named({name: one.loss for name, one in view.state.launch.validations.items()}),

@@ -1,14 +1,16 @@
 """A run as plain data: what the page and the API show."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from megatron_monitor.causes import cause_of, failure_of
 from megatron_monitor.detectors import hang, memory_pressure, slowdown
 from megatron_monitor.detectors.hang import HangSettings
 from megatron_monitor.detectors.slowdown.words import normal
-from megatron_monitor.incidents import Incident
+from megatron_monitor.incidents import Incident, IncidentBook, Transition
 from megatron_monitor.metrics import View
 from megatron_monitor.run import derived
+from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.job import page as job_page
 from megatron_monitor.run.state import RunState
 
@@ -61,7 +63,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "unplanned_restarts": state.unplanned_ends,
         "mean_time_between_failures_seconds": derived.mean_time_between_failures_seconds(state),
         "advised_save_interval_seconds": derived.advised_save_interval(state),
-        "effective_training_time_ratio": derived.effective_ratio(state),
+        "effective_training_time_ratio": derived.effective_ratio(state, view.now),
         "skipped_iterations": state.skipped_iterations_total,
         "overflows": state.overflows_total,
         "max_memory_bytes": state.launch.memory.max_reserved or state.launch.memory.max_allocated,
@@ -92,8 +94,29 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
             }
             for incident in view.book.open.values()
         ],
-        "history": [item.to_json() for item in view.book.history[-20:]],
+        "watched": state.live,
+        "history": [item.to_json() for item in told(state, view.book)[-20:]],
     }
+
+
+def told(state: RunState, book: IncidentBook) -> Sequence[Transition]:
+    """What happened to the run, oldest first: its incidents; of a log that was read after its end, how its attempts
+    ended, for nothing was detected while they went on.
+    """
+    if state.live or book.history:
+        return book.history
+    failure = state.launch.failure if state.launch.phase == "crashed" else None
+    ends = [(end.at, end.failure, end.message, end.last_iteration, end.planned) for end in state.ends if end.crashed]
+    if failure is not None:
+        planned = failure.failure in PLANNED
+        ends.append((failure.at, failure.failure, failure.message, state.launch.latest.iteration, planned))
+    return [
+        Transition(
+            incident="crash", severity="info" if planned else "critical", summary=message or kind.replace("_", " "),
+            iteration=iteration, run=state.name, status="firing", time=at + state.wall_offset,
+        )
+        for at, kind, message, iteration, planned in ends
+    ]  # fmt: skip
 
 
 def _identity(view: View) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class Replay:
         seconds = self.now - (self.first or 0.0)
         return stated({
             "run": state.name,
-            "state": state.launch.phase if state.launch.phase in ENDED else "open",
+            "state": derived.run_state(state, False) if state.launch.phase in ENDED else "open",
             "iterations": state.iterations_total,
             "last_iteration": state.launch.latest.iteration,
             "seconds": round(seconds, 3),

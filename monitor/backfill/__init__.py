@@ -203,5 +203,5 @@ def _dated(items: Iterable[Placed], origin: float) -> Iterator[Placed]:
 
 
 def _samples(config: Config, player: Replay) -> Samples:
-    samples = samples_of(view_of(player.run, config))
+    samples = samples_of(view_of(player.run, config, now=player.now))
     return {name: values for name, values in samples.items() if name not in _LIVE_ONLY}

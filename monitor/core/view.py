@@ -13,7 +13,7 @@ from megatron_monitor.core.sources import Sources
 from megatron_monitor.detectors import hang
 from megatron_monitor.judgement import Judged
 from megatron_monitor.metrics import View, samples_of
-from megatron_monitor.pages import page_of
+from megatron_monitor.pages import page_of, told
 from megatron_monitor.parsers.engine.scan import Rule
 from megatron_monitor.run import derived
 from megatron_monitor.run.nodes import countable_nodes
@@ -63,12 +63,13 @@ def _shown(
     if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
         return shown
     wanted = max(wanted, int(bool(run.book.open) or bool(shown and shown.page["incidents"])))
-    view = view_of(run, config, run.actions, stopped=stopped, over=over, identity=run.identity)
+    view = view_of(run, config, run.actions, stopped=stopped, over=over, identity=run.identity, now=now)
     made: dict[str, Any] = {"samples": samples_of(view)}
     if wanted:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
     if wanted == 2:
-        made |= {"history": run.state.history.frozen(), "transitions": tuple(run.book.history), **added(run, now)}
+        past = tuple(told(run.state, run.book))
+        made |= {"history": run.state.history.frozen(), "transitions": past, **added(run, now)}
     run.made = wanted
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
@@ -94,6 +95,7 @@ def view_of(
     stopped: bool = False,
     over: bool = False,
     identity: Mapping[str, Any] = _NO_IDENTITY,
+    now: float | None = None,
 ) -> View:
     """What metrics and pages read of it. `stopped`: the daemon stops in order, and nothing is expected of the run;
     `over`: the run ends with it.
@@ -104,7 +106,7 @@ def view_of(
     gone = over or run.archived or name == "finished"  # its nodes are another's by now
     nodes = () if gone else tuple(countable_nodes(state))
     return View(
-        state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions), nodes, identity
+        state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, now, over, tuple(actions), nodes, identity
     )
 
 

@@ -198,7 +198,8 @@ class CheckpointFailed(Rule):
         risk = at_risk_seconds(state) or 0.0
         lost = f", {risk:.0f} s of training at risk" if risk else ""
         last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
-        summary = f"the checkpoint of iteration {failed.iteration or '?'} failed: {failed.reason}; {last}{lost}"
+        which = f"the checkpoint of iteration {failed.iteration}" if failed.iteration else "a checkpoint"
+        summary = f"{which} failed: {failed.reason}; {last}{lost}"
         evidence = {
             "failed_iteration": failed.iteration or None,
             "reason": failed.reason,

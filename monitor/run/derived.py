@@ -85,16 +85,29 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 
 
-def effective_ratio(state: RunState) -> float | None:
-    """Productive time over wall time since the run's first line, at most 1. The log's own clock where it has one."""
-    if state.productive_seconds <= 0:
-        return None
-    spans = [state.productive_seconds]
+_COVERED = 0.9  # of the productive time: a clock that covers less does not tell the wall time (one stamp at the start)
+_COPIED = 86400.0  # seconds by which a log is older than its reading: nobody knows what became of the run since
+
+
+def effective_ratio(state: RunState, now: float | None = None) -> float | None:
+    """Goodput, 0 to 1: productive time over wall time, from the run's first line to its last one by the log's clock.
+    `now`: an instant, for a run that is watched: until then, unless it has finished, so that a hang and a crash count
+    as lost while they last. None where nobody knows how much time has passed.
+    """
+    spans: list[float] = []
     if state.log_clock_first is not None and state.log_clock_last is not None:
         spans.append(state.log_clock_last - state.log_clock_first)
-    elif state.live and state.first_at is not None:
+    if now is not None and state.live and state.first_at is not None:
         spans.append(state.updated_at - state.first_at)
-    return state.productive_seconds / max(spans)
+        if not (state.lost or state.launch.phase == "finished"):
+            copied = state.read_at - state.updated_at > _COPIED
+            last = state.read_at if copied else state.updated_at
+            until = now if state.coverage.until is None else min(now, state.coverage.until)
+            spans = [span + max(0.0, until - last) for span in spans]
+    wall, productive = max(spans, default=0.0), state.productive_seconds
+    if productive <= 0 or wall < _COVERED * productive:
+        return None
+    return min(1.0, productive / wall)
 
 
 def eta(state: RunState) -> float | None:
@@ -105,7 +118,7 @@ def eta(state: RunState) -> float | None:
         return None
     if launch.phase in ENDED or not state.live:
         return None
-    remaining = max(0, total - last) * baseline / (effective_ratio(state) or 1.0)
+    remaining = max(0, total - last) * baseline / (effective_ratio(state, state.updated_at) or 1.0)
     return state.unix(state.progress_at + remaining)
 
 
@@ -120,6 +133,8 @@ def at_risk_seconds(state: RunState) -> float | None:
 def run_state(state: RunState, history: bool) -> str:
     """One of phases.RUN_STATES. `history`: the log was dead when first seen, nobody knows what became of the run."""
     launch = state.launch
+    if launch.phase == "crashed" and launch.failure is not None and launch.failure.failure == "stopped":
+        return "stopped"
     if launch.phase in ENDED:
         return STATE_OF_PHASE[launch.phase]
     if launch.phase == "exiting" and (history or not state.live):

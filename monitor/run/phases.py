@@ -29,8 +29,10 @@ Moved: TypeAlias = bool | Phase
 
 ENDED: frozenset[Phase] = frozenset({"finished", "crashed"})
 
-RUN_STATES = ("starting", "training", "evaluating", "saving", "hung", "crashed", "finished", "lost")
-"""The label values of `megatron_run_state`; `hung` and `lost` are judgements, the others follow from the phase."""
+RUN_STATES = ("starting", "training", "evaluating", "saving", "hung", "crashed", "stopped", "finished", "lost")
+"""The label values of `megatron_run_state`. `hung` and `lost` are judgements; `stopped` is a crash that a person or a
+script wanted; the others follow from the phase.
+"""
 
 STATE_OF_PHASE: dict[Phase, str] = {
     **{phase: phase for phase in get_args(Phase)},

@@ -16,7 +16,7 @@ _JOINED = "\u00a0"  # a blank at which no line breaks
 # State and severity by symbol and word, never by colour alone.
 SYMBOLS = {
     "starting": "◔", "training": "●", "evaluating": "◑", "saving": "◒", "hung": "■", "crashed": "✖",
-    "finished": "✔", "lost": "?", "critical": "■", "warning": "▲", "info": "◆",
+    "stopped": "◼", "finished": "✔", "lost": "?", "critical": "■", "warning": "▲", "info": "◆",
 }  # fmt: skip
 
 
@@ -114,7 +114,8 @@ def _state(run: dict[str, Any]) -> Figure:
     a failure behind the last iteration is no good one.
     """
     state, phase = str(run.get("state", "")), str(run.get("phase") or "")
-    note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase if phase != state else ""
+    note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase
+    note = "" if note == state else note
     tone = "warn" if state == "finished" and run.get("failure") else ""
     return Figure(f"{SYMBOLS['warning'] if tone else SYMBOLS.get(state, '?')} {state}", note.replace("_", " "), tone)
 

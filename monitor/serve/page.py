@@ -23,12 +23,11 @@ from megatron_monitor.snapshot import RunSnapshot, Snapshot
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _FACTS = (
-    "actions", "job", "belongs", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
+    "actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
 )  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
 _BEHIND = 5.0  # seconds from which it is said that what is shown is old
-_REASONS = 8  # of a run's streams
 _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
@@ -96,7 +95,7 @@ def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
     state, last, name = page["state"], page.get("progress_at") or 0.0, page["run"]
     if "critical" in severities or state == "hung":
         return 0, 0.0, name
-    if state in _DEAD or state == "finished":
+    if state in (*_DEAD, "stopped", "finished"):
         return (1 if state in _DEAD and now - last < _RECENT else _OVER), -last, name  # the last to end first
     return (2 if "warning" in severities else 3), 0.0, name
 
@@ -185,19 +184,7 @@ def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
-    shown = {**page, "belongs": _belongs(page.get("identity") or {})}
-    return facts(shown, [name for name in _FACTS if shown.get(name)])
-
-
-def _belongs(identity: dict[str, Any]) -> list[str]:
-    """Which job the run is, which share it, and why its streams are its own, each reason once."""
-    job, shared = identity.get("job"), identity.get("shares_job_with")
-    reasons = Counter(stream["why"] for stream in identity.get("streams", ()))
-    return [
-        *([f"{job['id']} ({job['why']})"] if job else ()),
-        *([f"shares the job with {', '.join(shared)}"] if shared else ()),
-        *(f"{count} × {why}" for why, count in list(reasons.items())[:_REASONS]),
-    ]
+    return facts(page, [name for name in _FACTS if page.get(name)])
 
 
 def _said(incident: dict[str, Any]) -> str:

@@ -207,11 +207,11 @@ def test_paths_by_hand_keep_their_runs() -> None:
 
 
 def test_the_last_line_of_a_replay_is_a_sentence(tmp_path: Path) -> None:
-    """A job that somebody cancelled has ended, one with an exception has crashed."""
+    """A job that somebody cancelled was stopped, one with an exception has crashed."""
     line = " iteration {:8d}/     100 | elapsed time per iteration (ms): 2000.0 | lm loss: 2.5E+00 |\n"
     lines = "".join(line.format(number) for number in range(1, 21))
     for word, end in (
-        ("ended", "slurmstepd: error: *** JOB 7 ON n01 CANCELLED AT 2026-04-02T15:10:00 ***\n"),
+        ("stopped", "slurmstepd: error: *** JOB 7 ON n01 CANCELLED AT 2026-04-02T15:10:00 ***\n"),
         ("crashed", 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n'),
     ):
         (tmp_path / "x.log").write_text(lines + end)

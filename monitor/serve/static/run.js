@@ -58,7 +58,7 @@ function showPast(answer) {
   const rows = [...incidents, ...restarts].sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0)).map((row) =>
     h("tr", {}, h("td", {}, row.time || "–"), h("td", { class: row.kind }, row.words),
       h("td", {}, row.where === undefined || row.where === null ? "–" : String(row.where)), h("td", {}, row.summary)));
-  const nothing = h("tr", {}, h("td", { colspan: 4 }, "Nothing so far."));
+  const nothing = h("tr", {}, h("td", { colspan: 4 }, "None."));
   replaceIfNew(document.getElementById("past"), rows.length ? rows : [nothing]);
 }
 

@@ -42,7 +42,10 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
     assert (first.page["state"], silent.page["state"]) == ("crashed", "lost")
     assert first.page["failure"].startswith("cuda_oom")
     assert first.samples == {}
+    (end,) = first.page["history"]
+    assert (end["incident"], end["severity"], end["iteration"]) == ("crash", "critical", 300)
     text = unescape(render_run(first, LATER, "../"))
+    assert "read after the run had ended" in text
     assert "How it ended" in text
     assert f"<b>Do:</b> {advice_for('crash', 'cuda_oom')}" in text
     assert "How it ended" not in render_run(silent, LATER, "../")

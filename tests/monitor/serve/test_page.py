@@ -73,6 +73,7 @@ def test_a_bad_end_is_not_green() -> None:
         ("finished", "nccl: unhandled", ("▲ finished", "nccl", "warn")),
         ("finished", None, ("✔ finished", "", "")),
         ("crashed", "nccl: unhandled", ("✖ crashed", "nccl", "")),
+        ("stopped", "stopped: by a person", ("◼ stopped", "", "")),
     ):
         page = page_of("a", state=state, failure=failure)
         assert figures(page, NOW)["state"] == told
