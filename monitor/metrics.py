@@ -101,11 +101,6 @@ def _durations(view: View) -> Histogram | None:
     return _histogram(HISTOGRAM_BUCKETS, seconds.buckets, seconds.sum_seconds) if seconds.count else None
 
 
-def _over_normal(view: View) -> Histogram | None:
-    counts, total = slowdown.over_normal(view.state)
-    return _histogram(slowdown.OVER_NORMAL, counts, total) if any(counts) else None
-
-
 def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) -> Histogram:
     return Histogram(tuple(zip(_upper(bounds), map(float, accumulate(counts)), strict=True)), values)
 
@@ -144,9 +139,6 @@ def _failure_info(view: View) -> Iterator[Sample]:
         yield Sample(tuple(clean_label(getattr(cause, name)) for name in labels), 1.0)
 
 
-_TIMERS = 30  # single timers of a run
-
-
 def _part(view: View) -> Iterable[Sample]:
     state = view.state
     return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
@@ -162,30 +154,6 @@ def _of_timers(read: Callable[[Timed], dict[str, float]]) -> Callable[[View], It
     return samples
 
 
-def _timers(view: View) -> Iterator[Sample]:
-    timed = view.state.launch.account.shown
-    if timed is None:
-        return
-    longest = sorted(timed.timers.items(), key=lambda item: (-item[1][1], item[0]))[:_TIMERS]
-    for name, (low, high) in sorted(longest):
-        if timed.across == "range":
-            yield Sample((clean_label(name), "min"), low)
-        yield Sample((clean_label(name), "max"), high)
-
-
-def _recent(name: str) -> Callable[[View], Iterable[Sample]]:
-    def read(view: View) -> Iterable[Sample]:
-        bounds = view.state.recent.bounds(name)
-        return () if bounds is None else (Sample(("min",), bounds[0]), Sample(("max",), bounds[1]))
-
-    return read
-
-
-def _launch_blocking(view: View) -> Iterable[Sample]:
-    value = view.state.launch.environment.get("CUDA_LAUNCH_BLOCKING")
-    return _one({"1": 1.0, "0": 0.0}.get(value.strip()) if value is not None else None)
-
-
 def _job(view: View) -> Iterator[Sample]:
     job = view.state.job
     if job is not None:
@@ -196,9 +164,6 @@ def _job(view: View) -> Iterator[Sample]:
 
 
 _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
-    "recent_seconds": _recent("seconds"),
-    "recent_lm_loss": _recent("lm_loss"),
-    "recent_grad_norm": _recent("grad_norm"),
     "parts": _of_timers(critical),
     "spreads": _of_timers(spreads),
     "hang_deadline": lambda view: _one(
@@ -219,8 +184,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     **{
         read.__name__.removeprefix("_"): read
         for read in (
-            _info, _job, _part, _durations, _timers, _tflops, _memory, _over_normal, _incidents,
-            _incident_info, _failure_info, _launch_blocking,
+            _info, _job, _part, _durations, _tflops, _memory, _incidents, _incident_info, _failure_info,
         )
     },
 }  # fmt: skip

@@ -20,7 +20,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
     state = view.state
     latest = state.launch.latest
     computed = derived.computed_tflops(state)
-    mfu, hfu = derived.utilisation(state, view.peak_tflops)
+    mfu, _ = derived.utilisation(state, view.peak_tflops)
     printed = derived.printed_tflops(state)
     tflops = printed if printed is not None else computed[1] if computed else None
     return {
@@ -37,35 +37,24 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "samples_per_second": derived.samples_per_second(state),
         "tokens_per_second": derived.tokens_per_second(state),
         "tflops": tflops,
-        "tflops_computed": computed[1] if computed else None,
         "tflops_formula": state.launch.tflops_formula or (computed[0] if computed else None),
         "mfu": mfu,
-        "hfu": hfu,
         "lm_loss": latest.lm_loss,
         "losses": dict(latest.losses),
         "grad_norm": latest.grad_norm,
         "learning_rate": latest.learning_rate,
         "loss_scale": latest.loss_scale,
         "global_batch_size": derived.batch_size(state),
-        "consumed_samples": latest.consumed_samples,
         "consumed_tokens": latest.consumed_tokens or state.history.consumed.tokens,
         "validation_loss": {name: result.loss for name, result in state.launch.validations.items()},
         "progress_at": _progressed(state),
         "budget_seconds": hang.budget(state, settings).seconds if hang.watched(state) else None,
-        "hang_deadline": view.hang_deadline,
         "eta": derived.eta(state),
         "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
-        "checkpoint_save_seconds": state.past.checkpoints.save_seconds,
         "at_risk_seconds": derived.at_risk_seconds(state),
         "restarts": state.restarts,
         "lost_iterations": state.lost_iterations_total,
-        "lost_seconds": sum(state.lost_seconds_total.values()),
-        "unplanned_restarts": state.unplanned_ends,
-        "mean_time_between_failures_seconds": derived.mean_time_between_failures_seconds(state),
-        "advised_save_interval_seconds": derived.advised_save_interval(state),
         "effective_training_time_ratio": derived.effective_ratio(state, view.now),
-        "skipped_iterations": state.skipped_iterations_total,
-        "overflows": state.overflows_total,
         "max_memory_bytes": state.launch.memory.max_reserved or state.launch.memory.max_allocated,
         "gpu_memory_capacity_bytes": memory_pressure.device_bytes(state),
         "topology": {name: value for name, value in state.launch.topology.labels().items() if value},

@@ -139,7 +139,7 @@ def _as_reported(run: Run, row: Row | None) -> Run:
     if row is None:
         return run
     figures = {
-        "seconds_per_iteration": row.seconds_per_iteration, "tflops": row.tflops, "mfu": row.mfu, "hfu": row.hfu,
+        "seconds_per_iteration": row.seconds_per_iteration, "tflops": row.tflops, "mfu": row.mfu,
         "samples_per_second": row.samples_per_second, "max_memory_bytes": row.memory_bytes,
     }  # fmt: skip
     return {**run, **{name: value for name, value in figures.items() if value is not None}}

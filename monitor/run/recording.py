@@ -22,8 +22,9 @@ def record(
     """
     history, latest = state.history, state.launch.latest
     at += state.wall_offset  # the log's own times are those of a wall clock
-    if live:
-        _record_live(state, clock, at, stepped=stepped or type(event) in AMENDING)
+    if live and clock is not None:
+        lag = at - clock
+        history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
     if not history.kept:
         return
     time = clock if clock is not None else at - history.zone if live else None
@@ -35,16 +36,6 @@ def record(
         _amend(state, event, time if time is not None else latest_known)
     if entered:
         _enter(state, time, latest_known, dated=clock is not None)
-
-
-def _record_live(state: RunState, clock: float | None, at: float, *, stepped: bool) -> None:
-    """The newest figures, and how late lines come."""
-    history, latest = state.history, state.launch.latest
-    if stepped:
-        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.launch.step_seconds)
-    if clock is not None:
-        lag = at - clock
-        history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
 
 
 def _enter(state: RunState, time: float | None, latest_known: float | None, *, dated: bool) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from megatron_monitor.breakdown.account import Account
 from megatron_monitor.charts.history import History
-from megatron_monitor.charts.steady import Recent, Steady
+from megatron_monitor.charts.steady import Steady
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing, Report
 from megatron_monitor.parsers.events import text_of
@@ -324,8 +324,6 @@ class RunState:
     """Of all iterations."""
 
     steady: Steady = field(default_factory=Steady)
-    recent: Recent = field(default_factory=Recent)
-    """Lowest and highest figures of the last minute."""
     history: History = field(default_factory=History)
     """What the charts draw."""
     phase_history: list[tuple[float, str]] = field(default_factory=list)

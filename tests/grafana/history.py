@@ -21,7 +21,6 @@ from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.run.records import Job
 from megatron_monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
-from tests.grafana import exporters
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 
 DAY = 6 * HOUR
@@ -46,7 +45,6 @@ KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     **{own.name: (own.kind, own.labels) for own in MONITOR_CATALOGUE},
     **FOREIGN,
     **RECORDED,
-    **exporters.KNOWN,
 }
 
 
@@ -124,9 +122,7 @@ class Daemon:
         self.offsets[path] = offset + len(data)
         if fresh:
             self.core.handle(CaughtUp(path, at), at)
-            self.core.runs[run.name].state.job = Job(
-                "1718955", "RUNNING", nodes=run.nodes, time_limit=72000.0, asked_at=at if run.hardware else 0.0
-            )
+            self.core.runs[run.name].state.job = Job("1718955", "RUNNING", nodes=run.nodes, time_limit=72000.0)
         self.turn(at)
 
     def turn(self, at: float, least: float = 10.0) -> None:
@@ -202,13 +198,6 @@ def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> N
         page.put("run:megatron_hang_deadline_timestamp_seconds:last", at, held, {"run": run.name}, "")
 
 
-def _hardware(page: Page, at: float, end: float) -> None:
-    """What Prometheus scrapes of the nodes' own exporters: it adds job and instance."""
-    for instance, job in exporters.nodes():
-        text = exporters.page(instance, at - end)
-        page.scraped(text.replace("} ", f',instance="{instance}",job="{job}"}} '), at)
-
-
 def _numbered(number: int, run: Run) -> Iterator[tuple[float, int, Run, str]]:
     for at, text in run.texts():
         yield at, number, run, text
@@ -237,7 +226,6 @@ def write(path: Path, end: float, step: float = 30.0) -> None:
             if instance == DEAD:
                 _recorded(page, at, end, snapshot if alive else None)
             _process(page, at, instance, end, alive=alive)
-        _hardware(page, at, end)
     with path.open("w") as stream:
         stream.writelines(page.lines())
 

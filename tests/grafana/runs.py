@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from megatron_monitor.simulate import Fault, Scenario, timeline
-from tests.grafana import exporters
 
 HOUR = 3600.0
 FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
@@ -37,8 +36,6 @@ class Run:
     """Lines of its own, when."""
     nodes: str = "nid[001-048]"
     """As Slurm lists them."""
-    hardware: bool = False
-    """Slurm was asked since the launch began, and exporters are scraped on the nodes."""
     beside: str = ""
     """Fields that its iteration lines have before the loss."""
 
@@ -90,8 +87,7 @@ def runs() -> list[Run]:
     return [
         Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND), says=rewards),
         Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1), eval_sets=2)),)),
-        Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),),
-            nodes=exporters.NVIDIA, hardware=True),
+        Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),)),
         Run("moe-8x7b", (
             (began, _scenario(moe, Fault("crash_ecc", 250))),
             (-4.5 * HOUR, _scenario(moe, first_iteration=251)),
@@ -102,7 +98,6 @@ def runs() -> list[Run]:
         Run("gpt-3b-ablation-b", ((began, _scenario(other, Fault("slowdown", 750, factor=1.2))),), (DEAD,)),
         Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
             says={-2100.0: LAST_LINE}),
-        Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),), nodes=exporters.AMD,
-            hardware=True),
+        Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),)),
         Run("qwen-7b-grpo", ((-HOUR, _scenario(small, dialect="verl", iterations=100, seconds_per_iteration=180.0)),)),
     ]  # fmt: skip

@@ -5,7 +5,6 @@ from typing import get_args
 from megatron_monitor.breakdown.advice import ADVICE, advice_for
 from megatron_monitor.breakdown.attribution import Cause
 from megatron_monitor.causes import cause_of, causes, failure_of
-from megatron_monitor.charts.steady import Recent
 from megatron_monitor.config import default_config
 from megatron_monitor.core.view import view_of
 from megatron_monitor.detectors import RULES
@@ -83,18 +82,3 @@ def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
     for kind, text in ADVICE.items():
         assert 20 < len(text) < 140, kind
         assert not text.endswith("."), kind
-
-
-def test_the_last_minutes_extremes() -> None:
-    """A spike between two scrapes is in them, for a minute at least and two at most; what is no number is not."""
-    recent = Recent()
-    for second in range(0, 40, 2):
-        recent.add(float(second), lm_loss=9.0 if second == 6 else 2.0, grad_norm=None)
-    recent.add(40.0, lm_loss=float("nan"), grad_norm=float("inf"))
-    assert recent.bounds("lm_loss") == (2.0, 9.0)
-    assert recent.bounds("grad_norm") is None
-    for second in range(42, 200, 2):
-        recent.add(float(second), lm_loss=2.0)
-        assert (recent.bounds("lm_loss") == (2.0, 9.0)) == (second < 120)
-    recent.add(1000.0, lm_loss=1.0)  # slower than a minute an iteration: the last one alone
-    assert recent.bounds("lm_loss") == (1.0, 1.0)

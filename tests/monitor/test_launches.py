@@ -20,9 +20,7 @@ KINDS = ("none", "crash_oom", "crash_killed", "hang", "nan_loss", "slowdown")
 OF_THE_RUN = {
     "megatron_run_state", "megatron_last_progress_timestamp_seconds", "megatron_hang_deadline_timestamp_seconds",
     "megatron_eta_timestamp_seconds", "megatron_effective_training_time_ratio", "megatron_incident",
-    "megatron_incident_since_timestamp_seconds", "megatron_mean_time_between_failures_seconds",
-    "megatron_advised_save_interval_seconds", "megatron_recent_iteration_seconds", "megatron_recent_lm_loss",
-    "megatron_recent_grad_norm",
+    "megatron_incident_since_timestamp_seconds", "megatron_advised_save_interval_seconds",
 }  # fmt: skip
 """Gauges that are not one launch's: of the run's whole time, or instants."""
 

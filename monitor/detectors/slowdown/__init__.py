@@ -8,7 +8,6 @@ with those before.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from megatron_monitor.breakdown import saves
@@ -17,7 +16,6 @@ from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import (
     BETWEEN_ATTEMPTS,
-    OVER_NORMAL,
     SUM_LIMIT,
     WARM_UP,
     Paces,
@@ -35,7 +33,7 @@ from megatron_monitor.statistics import levels
 from megatron_monitor.statistics.levels import Level
 from megatron_monitor.statistics.median import deviation, median, median_high
 
-__all__ = ["OVER_NORMAL", "Segment", "Slowdown", "SlowdownSettings", "before_hang", "over_normal", "ratio"]
+__all__ = ["Segment", "Slowdown", "SlowdownSettings", "before_hang", "ratio"]
 _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
@@ -218,7 +216,6 @@ def _take(
     # while a shift stands, each step may end it
     suspect = SUM_LIMIT if memory.shift is None and memory.faster is None else 0.0
     look = track.add(time, step.iteration, _FULL * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
-    _count_over(memory, step, time)  # by what was normal before this look
     if timed is not None:
         memory.window.add(timed)
     if track.value is None or not look:
@@ -234,21 +231,6 @@ def _take(
         changed |= watch(memory, track, step, state.launch.topology.sequence_grows, settings)
     memory.reference = track.value
     return _explain(state, memory, timed) or changed if changed or timed is not None else False
-
-
-def _count_over(memory: Paces, step: Step, time: float) -> None:
-    """Into the distribution: a time over what was normal before it, over that of before a slowdown that stands."""
-    normal = memory.reference if memory.shift is None else memory.shift.base
-    if normal is not None:
-        over = math.exp(time - normal)
-        memory.over[bisect_left(OVER_NORMAL, over)] += step.interval
-        memory.over_sum += over * step.interval
-
-
-def over_normal(state: RunState) -> tuple[list[int], float]:
-    """Iterations by their time over the normal one, and the sum of these ratios."""
-    memory = state.memory_of.get(Paces.name)
-    return (memory.over, memory.over_sum) if isinstance(memory, Paces) else ([], 0.0)
 
 
 def _change_key(memory: Paces, key: str) -> bool:

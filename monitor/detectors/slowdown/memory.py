@@ -11,8 +11,6 @@ from megatron_monitor.statistics.levels import Level
 from megatron_monitor.units import Ratio
 
 _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
-OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)
-"""Times over the normal one that the distribution parts: one slow node of many is in the third digit."""
 
 
 # Sums of deviations (CUSUM), in scales: at 2 % noise under 1 false alarm in 10,000 iterations.
@@ -123,9 +121,6 @@ class Paces(Rule):
     flaps: list[Flap] = field(default_factory=list)
     reference: float | None = None
     """Logarithm of the seconds per iteration of the present level; None while unknown."""
-    over: list[int] = field(default_factory=lambda: [0] * (len(OVER_NORMAL) + 1))
-    """Iterations by their time over the normal one, all launches; the last of those beyond all bounds."""
-    over_sum: float = 0.0
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
     window: Window = field(default_factory=Window)
