@@ -4,19 +4,18 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.charts.history import Sealed
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved, of_parts
 
 
 def encode(value: Any) -> bytes:
-    """What the file holds in parts of their own stands in it here."""
-    return msgspec.msgpack.encode(value, enc_hook=lambda one: (one.axis, one.series))
+    """As in the state file."""
+    return msgspec.msgpack.encode(value)
 
 
 def decode(data: bytes, kind: Any) -> Any:
     """Typed as `kind`."""
-    return msgspec.msgpack.decode(data, type=kind, dec_hook=lambda _, pieces: Sealed(*pieces))
+    return msgspec.msgpack.decode(data, type=kind)
 
 
 class Disk:

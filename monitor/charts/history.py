@@ -5,13 +5,12 @@ bucket stands for twice as many rows: lows and highs survive any number of merge
 is absent, NaN or infinite is in no figure; those that were not finite are counted. Everything here can be saved as it
 stands: figures are packed as float32, a bucket of one series is (low, high, sum, count). Rows wait in `open` until
 some dozens are put together at once or somebody looks (`flush`); when that happens makes no difference to the buckets.
-Buckets stay as they are until the next merge: they are sealed by the dozen, and what is sealed is saved once.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct, field, msgpack
+from msgspec import Struct, field
 
 from megatron_monitor.breakdown.profile import UNTIMED
 from megatron_monitor.model.arguments import Changes
@@ -142,8 +141,8 @@ class Consumed(Struct):
         return samples, tokens
 
 
-BUCKETS = 1024
-"""Buckets of a full track: more than a chart has pixels; 196 kB a run with twelve series."""
+BUCKETS = 256
+"""Buckets of a full track: one for some three pixels of a chart; 49 kB a run with twelve series, in each save of it."""
 SERIES = (
     "lm_loss", "grad_norm", "loss_scale", "seconds_per_iteration", "baseline_seconds", "tflops", "memory_bytes",
     "learning_rate", "global_batch_size", "samples", "tokens", "gpu_hours",
@@ -163,21 +162,6 @@ SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
 """How much longer the slowest rank took for it than the fastest, where the log prints both."""
 _TIMED = PARTS + SPREADS
 _WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
-_SEALED = 64 * AXIS.size  # bytes of an axis from which on its buckets are sealed
-
-
-class Sealed:
-    """Buckets of a track that change no more, and the name that their content gives them (core/saved.py)."""
-
-    def __init__(self, axis: bytes, series: Mapping[str, bytes], name: str = "") -> None:
-        self.axis, self.series = axis, series
-        import hashlib  # it loads OpenSSL, and one reading to the end saves nothing
-
-        self.name = name or hashlib.blake2b(self.packed(), digest_size=16).hexdigest()
-
-    def packed(self) -> bytes:
-        """As it is saved."""
-        return msgpack.encode((self.axis, self.series))
 
 
 class Track(Struct):
@@ -186,23 +170,13 @@ class Track(Struct):
     width: int = 1
     """Rows of a bucket; fewer where an attempt ended."""
     axis: bytearray = field(default_factory=bytearray)
-    """Of the buckets behind those that are sealed, as are `series`."""
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
     """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
-    sealed: list[Sealed] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Closed buckets."""
-        return (len(self.axis) + sum([len(one.axis) for one in self.sealed])) // AXIS.size
-
-    def closed(self) -> tuple[bytes, dict[str, bytes]]:
-        """The axis and the series of all closed buckets."""
-        pieces: list[Sealed | Track] = [*self.sealed, self]
-        return b"".join([one.axis for one in pieces]), {
-            name: b"".join([one.series.get(name, ABSENT * (len(one.axis) // AXIS.size)) for one in pieces])
-            for name in dict.fromkeys([name for one in pieces for name in one.series])
-        }
+        return len(self.axis) // AXIS.size
 
     def add(self, row: Row, names: tuple[str, ...]) -> None:
         """One more row, its values in the order of `names`."""
@@ -222,7 +196,7 @@ class Track(Struct):
 
     def _close(self, count: int, names: tuple[str, ...]) -> None:
         """Move the first `count` open rows into buckets of `width`; merge neighbours if the track is full then."""
-        before = len(self.axis) // AXIS.size
+        before = len(self)
         axis, series = packed(self.open[:count], self.width)
         del self.open[:count]
         self.axis += axis
@@ -235,15 +209,11 @@ class Track(Struct):
                 self.series[name] = bytearray(ABSENT * before + quads)
         if len(self) >= BUCKETS:
             self._halve()
-        if len(self.axis) >= _SEALED:
-            self.sealed.append(Sealed(bytes(self.axis), {name: bytes(one) for name, one in self.series.items()}))
-            self.axis, self.series = bytearray(), {}
 
     def _halve(self) -> None:
-        axis, series = self.closed()
-        pairs = pairs_of(axis)
-        self.width, self.axis, self.sealed = self.width * 2, halved_axis(axis, pairs), []
-        self.series = {name: halved(column, pairs) for name, column in series.items()}
+        pairs = pairs_of(self.axis)
+        self.width, self.axis = self.width * 2, halved_axis(self.axis, pairs)
+        self.series = {name: halved(column, pairs) for name, column in self.series.items()}
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
         """So many at most, nothing left open: no more rows will come."""
@@ -256,7 +226,7 @@ class Track(Struct):
     def frozen(self) -> "Track":
         """A copy that other threads may read."""
         series = {name: bytearray(column) for name, column in self.series.items()}
-        return Track(self.width, bytearray(self.axis), series, list(self.open), list(self.sealed))
+        return Track(self.width, bytearray(self.axis), series, list(self.open))
 
 
 class History(Struct):

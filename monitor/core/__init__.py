@@ -47,7 +47,7 @@ from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.intake import Intake
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, Charts, OfLog, Place, Saved, Waiting
+from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, OfLog, Place, Saved, Waiting
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import LOOK, Watched
 from megatron_monitor.follow.messages import Position
@@ -81,7 +81,6 @@ class Core(Watched):
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
-        self._sealed = Charts({})
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.counts.add("state_save_failures_total", by=0.0)  # what increases from nothing has no rate
@@ -264,7 +263,6 @@ class Core(Watched):
     def touch_all(self) -> None:
         """Everything is to be saved anew."""
         self.changed = self.save_soon = True
-        self._sealed = Charts({})
         for extension in self.extensions:
             extension.changed = True
         self.touched.update((ENDED,), self.saved.logs, self.runs.logs, self.sources.runs)
@@ -290,8 +288,7 @@ class Core(Watched):
         own: dict[str, Any] = {ENDED: self.ended.by_name}
         for name in self.touched:
             value = own[name] if name in own else self._of_log(name, now)
-            found[name] = None if value is None else self.aside.encoded(name, value, self._sealed.note)
-            found |= self._sealed.changed(name)
+            found[name] = None if value is None else self.aside.encoded(name, value)
         self.touched.clear()
         return found
 
@@ -333,7 +330,7 @@ class Core(Watched):
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         positions = saved.positions
-        self.saved, self._sealed = Waiting(saved), Charts(saved.charts)
+        self.saved = Waiting(saved)
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)

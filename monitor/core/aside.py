@@ -8,7 +8,6 @@ offsets are not saved, so that a version without the bug reads it from the begin
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -42,10 +41,10 @@ class Aside:
         """It works again: a later failure is news."""
         self._told.discard((room, name))
 
-    def encoded(self, log: str, value: Any, named: Callable[[Any], str] | None = None) -> bytes | None:
-        """A part of the state; None if it cannot be written. `named`: the name of what is kept beside it."""
+    def encoded(self, log: str, value: Any) -> bytes | None:
+        """A part of the state; None if it cannot be written."""
         try:
-            data = msgspec.msgpack.encode(value, enc_hook=named)
+            data = msgspec.msgpack.encode(value)
         except Exception as error:  # noqa: BLE001 - the boundary of what is saved
             self.note("state", log, error)
             return None

@@ -1,19 +1,17 @@
 """Persistence: what a restart needs, and what of it no source has claimed yet. Pure; store.py writes the file.
 
 Law: an offset is saved with the state that its lines produced, never alone: a log's sources and runs are one part of
-the file. What is sealed of their charts stands in parts of its own, which that part names. A saved source is claimed
+the file. A saved source is claimed
 when the follower opens it, and its run with it, under the name that the present configuration gives the run.
 """
 
 from collections.abc import Iterable
-from functools import partial
 from sys import intern
 
 import msgspec
 from msgspec import Struct, field
 
 from megatron_monitor.alerts import Alerts
-from megatron_monitor.charts.history import Sealed
 from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.outbox import Owed
 from megatron_monitor.events import Events
@@ -25,7 +23,7 @@ from megatron_monitor.pushed import Remembered
 from megatron_monitor.run.experiments import Known
 from megatron_monitor.snapshot import RunSnapshot
 
-MONITOR, ENDED, EXTENSION, _CHARTS = "\0monitor", "\0ended", "\0extension\0", "\0charts\0"
+MONITOR, ENDED, EXTENSION = "\0monitor", "\0ended", "\0extension\0"
 """Names of parts that no run can have."""
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -99,8 +97,6 @@ class Saved(OfLog):
     """The same of each source that was not opened, or not read to its end, since a restart."""
     place: Place | None = None
     """Of a partition; None: it is that of a daemon's own files."""
-    charts: dict[str, set[str]] = field(default_factory=dict)
-    """By part, the names of what is sealed of its charts. Each a part of its own."""
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -113,30 +109,6 @@ class Saved(OfLog):
         for name, one in list(self.sources.items()):
             if one.run not in kept and one.reader.matched_lines and not one.put_out:
                 del self.sources[name]
-
-
-class Charts:
-    """What is sealed of the charts in a part: each a part of its own, named by what it holds, and so written once."""
-
-    def __init__(self, names: dict[str, set[str]]) -> None:
-        """`names`: by part, of those that are written."""
-        self._names = names
-        self._used: dict[str, Sealed] = {}
-
-    def note(self, one: Sealed) -> str:
-        """What stands for it in the part that is being encoded."""
-        self._used[one.name] = one
-        return one.name
-
-    def changed(self, part: str) -> dict[str, bytes | None]:
-        """What the part that was encoded needs besides, and does not need any more."""
-        used, self._used = self._used, {}
-        before = self._names.pop(part, set())
-        if used:
-            self._names[part] = set(used)
-        found: dict[str, bytes | None] = dict.fromkeys(before - used.keys())
-        found.update((name, one.packed()) for name, one in used.items() if name not in before)
-        return {f"{_CHARTS}{part}\0{name}": data for name, data in found.items()}
 
 
 class Waiting:
@@ -185,24 +157,11 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     own does not. Adds to `problems`.
     """
     saved: Saved | None = None
-    sealed, names = dict[str, Sealed](), dict[str, set[str]]()
-
-    def piece(_: type, name: str) -> Sealed:
-        if name not in sealed:
-            raise msgspec.ValidationError("a piece of its charts is missing")
-        return sealed[name]
-
-    decode, decoder = partial(msgspec.msgpack.decode, dec_hook=piece), msgspec.msgpack.Decoder(OfLog, dec_hook=piece)
+    decode, decoder = msgspec.msgpack.decode, msgspec.msgpack.Decoder(OfLog)
     try:
-        for key in [key for key in parts if key.startswith(_CHARTS)]:
-            part, _, name = key.removeprefix(_CHARTS).rpartition("\0")
-            names.setdefault(part, set()).add(name)
-            axis, series = decode(parts.pop(key), type=tuple[bytes, dict[str, bytes]])
-            sealed[name] = Sealed(axis, series, name)
         kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
         saved.extensions = kept
-        saved.charts = names
         saved.ended = decode(parts.pop(ENDED), type=dict[str, RunSnapshot])
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part does not fit: {error}")

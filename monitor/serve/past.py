@@ -25,7 +25,7 @@ _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
     """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
     track.flush(names)
-    axis, series = track.closed()
+    axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
     closed = len(track)
     start = min(max(start, 0), closed)
     if track.open:
