@@ -8,7 +8,6 @@ import gzip
 import threading
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import parse_qs
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -74,12 +73,10 @@ class Exposition:
         self._formats = {openmetrics: TextFormat(openmetrics=openmetrics) for openmetrics in (False, True)}
 
     def reply(self, request: Request) -> Reply:
-        """The page, or with `?name[]=` these samples of it."""
+        """The page."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         ours = self._formats[content_type.startswith("application/openmetrics-text")]
         text = ours.page(self._aged(self._snapshot())) + encode(self._process).decode()
-        if names := parse_qs(request.query).get("name[]"):
-            text = _chosen(text, frozenset(names))
         page, headers = text.encode(), [("Vary", "Accept, Accept-Encoding")]
         if gzip_accepted(request.headers.get("accept-encoding", "")):
             page = gzip.compress(page, _GZIP_LEVEL)
@@ -91,23 +88,6 @@ class Exposition:
             return shown
         age = shown.behind_seconds + max(0.0, self._clock.wall() - shown.at)
         return replace(shown, monitor=shown.monitor | {_AGE: (Sample((), age),)})
-
-
-def _chosen(page: str, names: frozenset[str]) -> str:
-    """The samples of these names, under the heads of their families."""
-    out: list[str] = []
-    head: list[str] = []
-    for line in page.split("\n")[:-1]:
-        if line == "# EOF":
-            out.append(line)
-        elif line.startswith("# HELP "):
-            head = [line]
-        elif line.startswith("# "):
-            head.append(line)
-        elif line.partition("{")[0].partition(" ")[0] in names:
-            out += [*head, line]
-            head = []
-    return "".join(f"{line}\n" for line in out)
 
 
 _HEALTHY_WITHIN = 30.0

@@ -169,35 +169,6 @@ def test_gzip() -> None:
     assert ours(gzip.decompress(body)) == ours(fetch(app, "")[1])
 
 
-@pytest.mark.parametrize("accept", ACCEPTS)
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("megatron_loss",),
-        ("megatron_iterations_total", "megatron_monitor_runs", "no_such_thing"),
-        ("megatron_iteration_duration_seconds_bucket",),
-        ("megatron_iteration_duration_seconds_sum", "megatron_iteration_duration_seconds_count", "megatron_loss"),
-        ("process_start_time_seconds", "python_info"),
-        ("no_such_thing",),
-    ],
-)
-def test_names_choose_samples(names: tuple[str, ...], accept: str) -> None:
-    """`?name[]=`, several of them: these samples of the whole page and no others, each under its family."""
-    chance = Random(7)
-    runs = tuple(any_run(name, chance) for name in NAMES)
-    own = {"megatron_monitor_runs": (Sample((), 7.0),), "megatron_monitor_bytes_total": (Sample((), 9.0),)}
-    app = Exposition(lambda: Snapshot(at=0.0, runs=runs, monitor=own), ManualClock())
-    query = "&".join(f"name%5B%5D={name}" for name in names)
-    whole, chosen = (fetch(app, accept, query=some)[1].decode() for some in ("", query))
-    wanted = [row for row in whole.splitlines() if row.replace("{", " ").split(" ")[0] in names]
-    lines = chosen.splitlines()
-    assert sorted(row for row in lines if not row.startswith("#")) == sorted(wanted)
-    assert bool(wanted) == (names != ("no_such_thing",))
-    families = [row.split(" ")[2] for row in lines if row.startswith("# TYPE ")]
-    assert all(any(name.startswith(family) for name in names) for family in families)
-    assert len(families) == len(set(families))
-
-
 def test_what_is_shown_ages_until_the_loop_makes_it_anew() -> None:
     """By what the loop was behind with, and by its silence; without a loop nothing is said of an age."""
     clock = ManualClock(wall=1000.0)
