@@ -56,7 +56,7 @@ def report(
     with spooled(paths) as files:
         config = given.configured(files)
         options = Options(config.gpu_peak_tflops, iterations, tokens)
-        rows = _rows(config, partial(read_task, config=config, options=options, slim=form != "html"), workers)
+        rows = _rows(config, partial(read_task, config=config, options=options, slim=True), workers)
     try:
         found = benchmark(rows, sort, baseline)
     except LookupError as error:

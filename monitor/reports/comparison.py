@@ -118,7 +118,7 @@ def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
 
 def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
     """(iteration, loss of a, loss of b) at the last iteration near which both logs have one."""
-    curves = [row.curves["lm_loss"] for row in (a, b)]
+    curves = (a.losses, b.losses)
     width = max(curve.width for curve in curves)
     mine, theirs = ({first // width: (low + high) / 2 for first, low, high in curve.points} for curve in curves)
     common = max(mine.keys() & theirs.keys(), default=None)

@@ -6,6 +6,7 @@ ratios from 0 to 1. `None` is what is not in the log.
 
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import NamedTuple
 
 from megatron_monitor.audit import Inconsistency
 from megatron_monitor.breakdown.profile import UNTIMED, Profile, critical, profile
@@ -33,17 +34,11 @@ Point = tuple[int, float, float]
 """(first iteration of a bucket, lowest value, highest value)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One stretch a launch, so that a restart is a gap and no line back; `width` iterations a bucket."""
+class Curve(NamedTuple):
+    """Values over the iterations: a point for each bucket of `width` iterations."""
 
-    width: int
-    stretches: tuple[tuple[Point, ...], ...]
-
-    @property
-    def points(self) -> list[Point]:
-        """Of all launches."""
-        return [point for stretch in self.stretches for point in stretch]
+    width: int = 1
+    points: tuple[Point, ...] = ()
 
 
 def curve(track: Track, name: str) -> Curve:
@@ -51,11 +46,8 @@ def curve(track: Track, name: str) -> Curve:
     found = columns(track, SERIES)
     figures = found["series"].get(name, {"mean": []})
     lows, highs = figures.get("low", figures["mean"]), figures.get("high", figures["mean"])
-    stretches: dict[int, list[Point]] = {}
-    for attempt, first, low, high in zip(found["attempt"], found["first_iteration"], lows, highs, strict=False):
-        if low is not None and high is not None:
-            stretches.setdefault(attempt, []).append((first, low, high))
-    return Curve(found["width"], tuple(tuple(points) for points in stretches.values()))
+    points = zip(found["first_iteration"], lows, highs, strict=False)
+    return Curve(found["width"], tuple((at, low, high) for at, low, high in points if low is not None))
 
 
 @dataclass(slots=True)
@@ -123,8 +115,7 @@ class Row:
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     arguments: dict[str, str] = field(default_factory=dict)
-    curves: dict[str, Curve] = field(default_factory=dict)
-    """Of `seconds_per_iteration` and `lm_loss`."""
+    losses: Curve = field(default_factory=Curve)
     level: tuple[int, float, float] | None = None
     """Of a pace that stands and is not that of before: its first iteration, and seconds before and now."""
     steady: list[float] = field(default_factory=list)
@@ -144,7 +135,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     topology = launch.topology
     row = Row(run=state.name, outcome=word)
     row.arguments = dict(tally.arguments)
-    row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
+    row.losses = curve(state.history.steps, "lm_loss")
     row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
     _configuration(row, state)
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration

@@ -13,7 +13,7 @@ from megatron_monitor.archive import read_run
 from megatron_monitor.commands.tables import grid
 from megatron_monitor.reports import comparison
 from megatron_monitor.reports.comparison import difference, student
-from megatron_monitor.reports.rows import Curve, Row
+from megatron_monitor.reports.rows import Row
 from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
@@ -53,10 +53,9 @@ def test_three_percent_are_seen_and_measured(tmp_path: Path) -> None:
 
 def test_another_version_of_the_program_is_no_list_of_switches() -> None:
     """An option that one version lacks and the other has off is no difference; nor is where a checkpoint lies."""
-    curves = {"lm_loss": Curve(1, ())}
     one = {"lr": "0.1", "seed": "1", "load": "/a", "fp8": "None", "mtp": "False", "sft": "False"}
     other = {"lr": "0.2", "load": "/b", "sft": "True", "softmax": "none"}
-    rows = [Row(run="", outcome="ok", arguments=arguments, curves=curves) for arguments in (one, other)]
+    rows = [Row(run="", outcome="ok", arguments=arguments) for arguments in (one, other)]
     assert comparison.compare(*rows)["arguments"] == {
         "lr": ["0.1", "0.2"], "seed": ["1", None], "sft": ["False", "True"]
     }  # fmt: skip

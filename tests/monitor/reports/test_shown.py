@@ -11,7 +11,7 @@ from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitting
 from megatron_monitor.reports import html
 from megatron_monitor.reports.benchmark import benchmark
-from megatron_monitor.reports.rows import Curve, Row
+from megatron_monitor.reports.rows import Row
 from megatron_monitor.reports.tables import as_csv
 
 
@@ -22,7 +22,6 @@ def rows(count: int = 3) -> list[Row]:
             run=f"run-{at}", outcome="ok", gpus=384, tensor_parallel_size=4, pipeline_parallel_size=12, nodes=48,
             data_parallel_size=8, micro_batch_size=2, global_batch_size=2048, seconds_per_iteration=100.0 + at,
             tflops=150.0, samples_per_second=20.0, memory_bytes=29 << 30, iterations=7,
-            curves={name: Curve(1, ()) for name in ("seconds_per_iteration", "lm_loss")},
         )
         for at in range(count)
     ]  # fmt: skip
