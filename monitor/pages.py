@@ -1,7 +1,9 @@
 """A run as plain data: what the page and the API show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from megatron_monitor.causes import cause_of, failure_of
 from megatron_monitor.detectors import hang, memory_pressure, slowdown
@@ -92,20 +94,27 @@ def told(state: RunState, book: IncidentBook) -> Sequence[Transition]:
     """What happened to the run, oldest first: its incidents; of a log that was read after its end, how its attempts
     ended, for nothing was detected while they went on.
     """
-    if state.live or book.history:
-        return book.history
-    failure = state.launch.failure if state.launch.phase == "crashed" else None
-    ends = [(end.at, end.failure, end.message, end.last_iteration, end.planned) for end in state.ends if end.crashed]
-    if failure is not None:
-        planned = failure.failure in PLANNED
-        ends.append((failure.at, failure.failure, failure.message, state.launch.latest.iteration, planned))
-    return [
-        Transition(
-            incident="crash", severity="info" if planned else "critical", summary=message or kind.replace("_", " "),
-            iteration=iteration, run=state.name, status="firing", time=at + state.wall_offset,
-        )
-        for at, kind, message, iteration, planned in ends
-    ]  # fmt: skip
+    return book.history if state.live or book.history else list(_ends(state))
+
+
+def _ends(state: RunState) -> Iterator[Transition]:
+    """Each crash, at the time that the log prints where it prints any, and that the next attempt ended it."""
+    launch, failure, phases = state.launch, state.launch.failure, state.history.phases
+    ends = [(end.failure, end.message, end.last_iteration, end.at) for end in state.ends if end.crashed]
+    if launch.phase == "crashed" and failure is not None:
+        ends.append((failure.failure, failure.message, launch.latest.iteration, failure.at))
+    times = [time for time, _, phase in phases if phase == "crashed"]
+    if len(times) != len(ends):  # some are older than what is kept
+        times = [None] * len(ends)
+    for number, ((kind, message, iteration, at), printed) in enumerate(zip(ends, times, strict=True), 1):
+        last = Transition(
+            incident="crash", severity="info" if kind in PLANNED else "critical", run=state.name, status="firing",
+            summary=message or kind.replace("_", " "), iteration=iteration,
+            time=at + state.wall_offset if printed is None else printed + state.history.zone,
+        )  # fmt: skip
+        yield last
+        if number <= len(state.ends):
+            yield replace(last, status="resolved", summary="the next attempt began")
 
 
 def _identity(view: View) -> dict[str, Any]:

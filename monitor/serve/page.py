@@ -69,7 +69,7 @@ def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
     return _rendered(
         "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
         incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
-        any_run=bool(snapshot.all_runs),
+        any_run=bool(snapshot.all_runs), nodes=bool(snapshot.nodes),
         runs=each_run(worst_first(snapshot, now), lambda run: _shown(run.page, now)),
     )  # fmt: skip
 

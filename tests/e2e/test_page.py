@@ -158,9 +158,9 @@ def test_a_reader_explores_a_run(browser: Browser, hung: RunningDaemon) -> None:
     page.wait("document.querySelectorAll('.chart').length >= 8")
     assert "┆ restart61after iteration 69: 9 computed again" in page.text("#past")
     assert all(phase in page.text("#phases") for phase in ("evaluating", "saving", "training", "finished"))
-    choose(page, "#controls", "against", "samples")
+    choose(page, "#controls", "x-axis", "samples")
     page.wait("document.getElementById('range').textContent === 'all: 64 to 7,680'")  # 120 iterations of 64
-    choose(page, "#controls", "against", "iteration")
+    choose(page, "#controls", "x-axis", "iteration")
     page.evaluate("document.querySelector('.chart').scrollIntoView()")
     left, top, width, height = page.evaluate(
         "(({left, top, width, height}) => [left, top, width, height])(document.querySelector('.u-over').getBoundingClientRect())"

@@ -62,7 +62,7 @@ export class Choices {
       node.addEventListener("change", change(act));
       return [node, h("label", {}, `${text} `, node)];
     };
-    const [axis, axisLabel] = select("against", Object.entries(AXES).map(([key, { label }]) => [key, label]), this.axis, (node) => {
+    const [axis, axisLabel] = select("x-axis", Object.entries(AXES).map(([key, { label }]) => [key, label]), this.axis, (node) => {
       this.axis = node.value;
       this.view = null;
     });

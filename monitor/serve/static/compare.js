@@ -58,7 +58,7 @@ export async function offerComparison(box, choices, charts, name, path) {
     charts.choices.keep();
     compare();
   });
-  choices.append(h("label", {}, "Beside it ", choice));
+  choices.append(h("label", {}, "Compare with ", choice));
   box.append(title, table);
   choice.value = others.some((run) => run.path === charts.choices.with) ? charts.choices.with : "";
   if (choice.value) compare();

@@ -69,7 +69,7 @@ export function showIncidents(incidents, opened = false) {
   const told = incidents.filter(({ severity }) => severity !== "info").sort(before);
   place(document.getElementById("incidents"), told.slice(0, WORST), opened);
   fold("more", told.slice(WORST), "more");
-  fold("infos", incidents.filter(({ severity }) => severity === "info").sort(before), "for information");
+  fold("infos", incidents.filter(({ severity }) => severity === "info").sort(before), "info");
   const keys = new Set(incidents.map(keyOf)), fresh = known === null ? [] : incidents.filter((one) => !known.has(keyOf(one)));
   for (const key of [...nodes.keys()]) if (!keys.has(key)) nodes.delete(key);
   if (fresh.length) {

@@ -12,7 +12,7 @@ export function showPhases(box, answer, now) {
   const first = phases[0];
   if (phases.length < 2) return false;
   const times = answer.lastTime ? [answer.lastTime] : [];
-  const over = OVER.includes(run.state) || run.state === "lost";
+  const over = [...OVER, "stopped", "lost"].includes(run.state);
   const end = over ? Math.max(phases[phases.length - 1].time, ...times) : now;
   const stretches = phases.map((phase, at) => ({
     lane: phase.phase, from: phase.time, to: at + 1 < phases.length ? phases[at + 1].time : end,

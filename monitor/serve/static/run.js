@@ -17,7 +17,7 @@ function take(news) {
   shown = answer;
   showFigures(document.body, answer.run);
   document.title = `${answer.run.figures.state[0]} · ${answer.run.run}`;
-  setText(document.getElementById("summary"), `${answer.run.phase.replace("_", " ")}; ${instant(answer.at)}`);
+  setText(document.getElementById("summary"), `${["crashed", "finished"].includes(answer.run.phase) ? "" : `${answer.run.phase.replace("_", " ")}; `}${instant(answer.at)}`);
   showIncidents(answer.run.incidents, true);
   document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
   setText(document.querySelector("[data-k=last_line]"), answer.run.last_line || "");

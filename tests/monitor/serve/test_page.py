@@ -47,7 +47,7 @@ def test_five_stand_for_themselves() -> None:
     assert re.findall(r"<h3>.*?>(\w+)</a>", part(text, "incidents")) == ["r39", "r38", "r37", "r36", "r35"]
     assert "35 more: 35 hang" in part(text, "more")
     assert len(re.findall("<article", part(text, "infos"))) == 8
-    assert "8 for information: 8 configuration" in part(text, "infos")
+    assert "8 info: 8 configuration" in part(text, "infos")
     few = index(page_of("a", incident("a")))
     assert " hidden" in part(few, "more")[:20]
     assert " hidden" in part(few, "infos")[:20]
