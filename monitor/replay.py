@@ -208,7 +208,9 @@ class Replay:
             "median_seconds_per_iteration": _rounded(self._seconds.median),
             "median_samples_per_second": _rounded(self._samples.median),
             "median_tflops": _rounded(self._tflops.median),
-            **derived.figures(state, seconds),
+            "unplanned_restarts": state.unplanned_ends,
+            "mean_time_between_failures_seconds": _rounded(derived.mean_time_between_failures_seconds(state)),
+            "advised_save_interval_seconds": _rounded(derived.advised_save_interval(state)),
         })  # fmt: skip
 
 
