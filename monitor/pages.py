@@ -16,6 +16,8 @@ from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.job import page as job_page
 from megatron_monitor.run.state import RunState
 
+_ORDER = ("critical", "warning", "info")
+
 
 def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
     """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
@@ -83,7 +85,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
                 "evidence": dict(incident.evidence),
                 **_cause(incident, state.launch.topology.world_size, runbook_url),
             }
-            for incident in view.book.open.values()
+            for incident in sorted(view.book.open.values(), key=lambda one: _ORDER.index(one.severity))
         ],
         "watched": state.live,
         "history": [item.to_json() for item in told(state, view.book)[-20:]],
