@@ -178,7 +178,7 @@ class Folding:
 
     def _note_source(self, state: RunState, source: Source) -> None:
         if source.name not in state.sources:
-            state.sources.append(source.name)
+            state.sources[source.name] = None
             state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
             self._belonging.jobs.changed(source.run)
 

@@ -274,7 +274,8 @@ class RunState:
     """False until something came while we watched: until then the log is history."""
     lost: bool = False
     """No source of the run can be read."""
-    sources: list[str] = field(default_factory=list)
+    sources: dict[str, None] = field(default_factory=dict)
+    """In the order in which they came: there may be thousands."""
     wall_offset: float = 0.0
     """Unix time less an instant, seconds: 0 unless the wall clock was set since the run was first seen."""
     read_at: float = 0.0
