@@ -7,8 +7,6 @@ import yaml
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FORMATS = ("formats", "trainers")
-
 
 class WithFormats(build_py):
     """Writes `built.json` beside the YAML files in the wheel. An editable install reads the YAML files themselves."""
@@ -18,10 +16,9 @@ class WithFormats(build_py):
         super().run()
         if self.editable_mode:
             return
-        for name in FORMATS:
-            folder = Path(self.build_lib) / "megatron_monitor" / "parsers" / name
-            files = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))}
-            (folder / "built.json").write_text(json.dumps(files))
+        folder = Path(self.build_lib) / "megatron_monitor" / "parsers" / "formats"
+        files = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))}
+        (folder / "built.json").write_text(json.dumps(files))
 
 
 setup(cmdclass={"build_py": WithFormats})

@@ -41,7 +41,7 @@ class Dialect(Struct, frozen=True):
 
 _TABLE = table_in("megatron_monitor.parsers", "dialects.toml")
 DIALECTS = msgspec.convert(_TABLE["dialects"], tuple[Dialect, ...])
-"""In the order in which they are recognised. What is known of all others stands in their files (parsers/trainers)."""
+"""In the order in which they are recognised. What is known of all others stands in their files (parsers/formats)."""
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 GPT_NEOX, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER = (
     BY_NAME[name] for name in ("gpt-neox", "argonne", "megatron-lm", "deepspeed", "hf-trainer")

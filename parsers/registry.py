@@ -1,35 +1,48 @@
 """Every speaker we understand, in the order in which its rules are asked."""
 
 from collections.abc import Sequence
-from importlib import import_module
 
-from megatron_monitor.parsers.declared.compiled import rules_of
+from megatron_monitor.parsers.declared.compiled import expressions_of, rules_of
 from megatron_monitor.parsers.declared.schema import Dialect, built_in
 from megatron_monitor.parsers.engine.scan import Rule
-from megatron_monitor.parsers.formats import stamps
-from megatron_monitor.parsers.formats.forms import FORMS
+from megatron_monitor.parsers.formats import (
+    arguments,
+    batch,
+    hf_settings,
+    hf_trainer,
+    megatron,
+    megatron_reports,
+    mpich,
+    stamps,
+    torchrun,
+    tracebacks,
+    unread,
+)
 
-SPEAKERS: tuple[str, ...] = (
-    "neox", "megatron", "hf_trainer", "deepspeed", "megatron_checkpoint", "megatron_launch",
-    "megatron_setup", "megatron_reports", "arguments", "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch",
-    "torchrun", "launchers", "scripts", "system", "environment", "deepspeed_report", "gpu", "hf_settings", "unread",
+_ORDER = (
+    "neox", "megatron", "hf_trainer", "hf-trainer", "deepspeed", "megatron_reports", "arguments", "slurm", "batch",
+    "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "mpich", "system", "environment", "gpu",
+    "hf_settings", "unread",
 )  # fmt: skip
 """Names of parsers/formats: a module, a file (`.yaml`), or the file behind the module of its name."""
-_CODE = (
-    "megatron", "hf_trainer", "megatron_setup", "megatron_reports", "arguments", "batch", "tracebacks", "torchrun",
-    "scripts", "environment", "hf_settings", "unread",
-)  # fmt: skip
-MODULES = {name: import_module(f"megatron_monitor.parsers.formats.{name}") for name in _CODE}
-"""Those that are code, by name."""
+_CODE = (arguments, batch, hf_settings, hf_trainer, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)
+_FILES = {dialect.name: dialect for dialect in built_in()}
+_MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
 _OWN: tuple[Rule, ...] = tuple(
-    rule for name in SPEAKERS for rule in (*getattr(MODULES.get(name), "RULES", ()), *FORMS.get(name, ()))
+    rule
+    for name in _ORDER
+    for rule in (
+        *(_MODULES[name].RULES if name in _MODULES else ()),
+        *(expressions_of(_FILES[name]) if name in _FILES else ()),
+    )
 )
 
 
 def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
     """The rules of all formats with those of a site's own dialects, which replace built-in ones of the same name."""
     names = {dialect.name for dialect in own}
-    return (*rules_of((*own, *(dialect for dialect in built_in() if dialect.name not in names))), *_OWN)
+    marks = rules_of((*own, *(dialect for name, dialect in _FILES.items() if name not in names)))
+    return (*marks, *(rule for dialect in own for rule in expressions_of(dialect)), *_OWN)
 
 
 RULES: tuple[Rule, ...] = rules_with(())

@@ -55,7 +55,8 @@ def read(sample: Sample, memo: Memo) -> list[LogEvent]:
 
 
 def _difference(dialect: Dialect, sample: Sample, found: list[LogEvent]) -> str | None:
-    own = [entry for entry in found if entry.rule.partition(".")[0] == dialect.name]
+    rules = {spec.rule for spec in dialect.lines}
+    own = [entry for entry in found if entry.rule in rules or entry.rule.partition(".")[0] == dialect.name]
     if not sample.gives:
         return f"it must give nothing, and gives {_shown(own)}" if own else None
     kind = sample.gives.get("event", "iteration")
@@ -64,7 +65,7 @@ def _difference(dialect: Dialect, sample: Sample, found: list[LogEvent]) -> str 
         if fields["event"] == kind:
             wrong = [
                 f"{name} is {fields.get(name)!r}, not {value!r}"
-                for name, value in sample.gives.items()
+                for name, value in _flat(sample.gives).items()
                 if name != "event" and not _same(fields.get(name), value)
             ]
             return "; ".join(wrong) or None

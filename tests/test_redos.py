@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from megatron_monitor import parsers
+from megatron_monitor.parsers.declared.targets import PIECES
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.formats import forms, torchrun, tracebacks
+from megatron_monitor.parsers.formats import torchrun, tracebacks
 from megatron_monitor.parsers.patterns import Lazy, filled
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import RULES
-from tests.test_forms import FORMS
+from tests.test_formats import EXPRESSIONS
 
 pytestmark = pytest.mark.nightly
 SIZE = 64 * 1024
@@ -40,7 +41,7 @@ FRAGMENTS = (
 
 def patterns() -> dict[str, list[re.Pattern[str]]]:
     """Every compiled expression that a module below parsers/ holds, in tuples and dicts too, by the module's name; and
-    those of the forms that are data, by their rule's.
+    those of lines that are data, by their rule's.
     """
 
     def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
@@ -57,9 +58,9 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
     for module in pkgutil.walk_packages(parsers.__path__, "megatron_monitor.parsers."):
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
-    for name, form in FORMS:
-        texts = (form["pattern"], *form.get("beside", ()))
-        found.setdefault(name, []).extend(re.compile(filled(text, forms.PARTS)) for text in texts)
+    for name, spec in EXPRESSIONS:
+        texts = (spec.regex, *spec.beside)
+        found.setdefault(name, []).extend(re.compile(filled(text, PIECES)) for text in texts)
     return found
 
 
@@ -184,24 +185,26 @@ def check(text_of: Callable[[int], str], rules: Sequence[Rule]) -> None:
 
 
 PATTERNS = patterns()
-_NAMING = ("nccl", "failures", "pytorch", "megatron_checkpoint")
-_FORMS = tuple(rule for name in _NAMING for rule in forms.FORMS[name])
+_NAMING = ("nccl", "pytorch", "megatron.checkpoint")
+_NAMED = tuple(rule for rule in RULES if rule.name.startswith(_NAMING))
 _USED_BY = {
-    "megatron_monitor.parsers.formats.exceptions": (*tracebacks.RULES, *torchrun.RULES, *_FORMS),
-    "megatron_monitor.parsers.formats.forms": _FORMS,
+    "megatron_monitor.parsers.declared.failures": (*tracebacks.RULES, *torchrun.RULES, *_NAMED),
+    "megatron_monitor.parsers.declared.targets": _NAMED,
 }
 """Their expressions read what the rules of several modules have found."""
 _TRIED: set[tuple[str, str]] = set()
 """Rules and the texts that they were tried on: the expressions of several modules suggest the same."""
 SHARED = "megatron_monitor.parsers.engine.fields"
 """Its expressions are used by the rules of every module."""
-_OF_FORMS = {name for name, _ in FORMS}
+_OF_DATA = {name for name, _ in EXPRESSIONS}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in PATTERNS if name in _OF_FORMS or ".formats." in name))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in PATTERNS if name in _OF_DATA or ".formats." in name or name in _USED_BY)
+)
 def test_expressions(name: str) -> None:
-    """The rules of a module, or of forms, on the worst lines that the structure of their expressions suggests."""
-    if name in _OF_FORMS:
+    """The rules of a module, or of data, on the worst lines that the structure of their expressions suggests."""
+    if name in _OF_DATA:
         rules = tuple(rule for rule in RULES if rule.name == name)
     else:
         rules = getattr(importlib.import_module(name), "RULES", None) or _USED_BY[name]

@@ -1,5 +1,5 @@
 """The cause of a slowdown in words, as evidence and as advice; how to get timers, or a finer view of them, from
-the program that wrote the log. Its options stand with the dialects (parsers/dialects.toml, parsers/trainers/*.yaml).
+the program that wrote the log. Its options stand with the dialects (parsers/dialects.toml, parsers/formats/*.yaml).
 """
 
 from typing import Any

@@ -25,4 +25,4 @@ def formats(name: str | None) -> None:
         return
     if name not in known:
         raise click.BadParameter(f"no format {name!r}; there are {', '.join(known)}", param_hint="NAME")
-    click.echo((get_data("megatron_monitor.parsers.trainers", f"{name}.yaml") or b"").decode(), nl=False)
+    click.echo((get_data("megatron_monitor.parsers.formats", f"{name}.yaml") or b"").decode(), nl=False)

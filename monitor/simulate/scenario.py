@@ -39,7 +39,7 @@ def _program(
 WORDS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
 PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["programs"].items()}
 DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
-"""Without those that are data (parsers/trainers): these save without a word."""
+"""Without those that are data (parsers/formats): these save without a word."""
 FAULTS: dict[str, str] = WORDS["faults"]
 
 

@@ -6,10 +6,12 @@ line that is none of it, or when it has stood complete at the end of its log for
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any, ClassVar
 
 from msgspec import field
 
+from megatron_monitor.parsers.declared.expressions import Expressions
 from megatron_monitor.parsers.declared.marks import Mark
 from megatron_monitor.parsers.declared.reading import Head, Piece, Reading
 from megatron_monitor.parsers.declared.schema import Dialect
@@ -77,18 +79,29 @@ class Block(Gatherer):
 
 
 def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
-    """The rules of these dialects, the most specific first."""
+    """The rules of the lines of these dialects that a mark finds, the most specific first."""
     found: list[tuple[int, Rule]] = []
     for dialect in dialects:
         prefixes = tuple(Mark(text) for text in dialect.prefixes)
         by_mark: dict[tuple[str, bool], list[Reading]] = {}
-        for spec in dialect.lines:
+        for spec in (spec for spec in dialect.lines if spec.line):
             by_mark.setdefault((spec.line, spec.anywhere), []).append(Reading(dialect, spec, prefixes))
         for readings in by_mark.values():
             weight = readings[0].mark.weight + (0 if readings[0].spec.anywhere else 1)
             found.append((weight, _rule(dialect, tuple(readings))))
     found.sort(key=lambda item: -item[0])
     return tuple(rule for _, rule in found)
+
+
+def expressions_of(dialect: Dialect) -> tuple[Rule, ...]:
+    """The rules of its lines that regular expressions find, in their order."""
+    found = []
+    rows = [spec for spec in dialect.lines if spec.regex]
+    for name, several in groupby(rows, lambda spec: spec.rule or f"{dialect.name}.{spec.means}"):
+        specs = tuple(several)
+        one, anchors = Expressions(specs), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
+        found.append(Rule(name, anchors, one.read, one.by_shape))
+    return tuple(found)
 
 
 def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:

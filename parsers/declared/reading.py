@@ -83,10 +83,6 @@ class Reading:
         self._targets: dict[str, tuple[str, Convert]] = {
             name: converter(target) for name, target in {**dialect.fields, **spec.fields}.items()
         }
-        self._assign = spec.assign.strip() or spec.assign
-        self._after_assign = (
-            re.compile(rf"(?<![ \t])[ \t]*{re.escape(self._assign)}[ \t]+") if not spec.separator.strip() else None
-        )
 
     @property
     def by_digits(self) -> bool:
@@ -127,43 +123,8 @@ class Reading:
         return Head(values, rest, places)
 
     def pairs(self, rest: str, places: Sequence[int]) -> dict[str, Piece]:
-        """Their names and values in what follows the mark, whose characters stand at `places` in the line; the first of
-        a name counts.
-        """
-        spec = self.spec
-        if spec.form == "json":
-            return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
-        if spec.until:
-            rest = rest.partition(spec.until)[0]
-        if self._after_assign is not None:
-            rest, places = self._joined(rest, places)
-        found: dict[str, Piece] = {}
-        begin = 0
-        for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
-            cut = piece.strip().rpartition(" ") if self._assign == " " else piece.partition(self._assign)
-            name, assigned, value = cut
-            end = begin + len(piece.rstrip() if self._assign == " " else piece)
-            begin += len(piece) + len(spec.separator)
-            if assigned:
-                end -= len(value) - len(value.rstrip(_AROUND))
-                value = value.strip(_AROUND)
-                if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
-                    end -= len(value) - len(value.rstrip(")"))
-                    value = value.partition("(")[2].rstrip(")")
-                at = places[end - len(value)] if value else 0
-                found.setdefault(name.strip(" \t'\"{[|"), Piece(value, at))
-        return found
-
-    def _joined(self, rest: str, places: Sequence[int]) -> tuple[str, list[int]]:
-        """Without the blanks around what stands between a name and its value."""
-        assert self._after_assign is not None
-        text, kept, at = "", list[int](), 0
-        for match in self._after_assign.finditer(rest):
-            place = match.start() + match[0].index(self._assign)
-            text += rest[at : match.start()] + self._assign
-            kept += [*places[at : match.start()], *places[place : place + len(self._assign)]]
-            at = match.end()
-        return text + rest[at:], [*kept, *places[at:]]
+        """Their names and values in what follows the mark, whose characters stand at `places` in the line."""
+        return pairs_in(rest, places, self.spec)
 
     def wanted(self, found: Mapping[str, Piece]) -> bool:
         """Whether it is this line by what it names."""
@@ -278,6 +239,47 @@ class Reading:
             rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
             if rates:
                 yield events.ThroughputReported(**rates, **origin)
+
+
+def pairs_in(rest: str, places: Sequence[int], spec: LineSpec) -> dict[str, Piece]:
+    """Names and values in a text whose characters stand at `places` in the line; the first of a name counts."""
+    if spec.form == "json":
+        return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
+    if spec.until:
+        rest = rest.partition(spec.until)[0]
+    assign = spec.assign.strip() or spec.assign
+    if not spec.separator.strip():
+        rest, places = _joined(rest, places, assign)
+    found: dict[str, Piece] = {}
+    begin = 0
+    for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
+        name, assigned, value = piece.strip().rpartition(" ") if assign == " " else piece.partition(assign)
+        end = begin + len(piece.rstrip() if assign == " " else piece)
+        begin += len(piece) + len(spec.separator)
+        if assigned:
+            end -= len(value) - len(value.rstrip(_AROUND))
+            value = value.strip(_AROUND)
+            if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
+                end -= len(value) - len(value.rstrip(")"))
+                value = value.partition("(")[2].rstrip(")")
+            found.setdefault(name.strip(" \t'\"{[|"), Piece(value, places[end - len(value)] if value else 0))
+    return found
+
+
+def _joined(rest: str, places: Sequence[int], assign: str) -> tuple[str, list[int]]:
+    """Without the blanks around what stands between a name and its value."""
+    text, kept, at = "", list[int](), 0
+    for match in _around(assign).finditer(rest):
+        place = match.start() + match[0].index(assign)
+        text += rest[at : match.start()] + assign
+        kept += [*places[at : match.start()], *places[place : place + len(assign)]]
+        at = match.end()
+    return text + rest[at:], [*kept, *places[at:]]
+
+
+@cache
+def _around(assign: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![ \t])[ \t]*{re.escape(assign)}[ \t]+")
 
 
 @cache

@@ -1,17 +1,19 @@
-"""What a name in a line can stand for, and in which units it may be printed.
+"""What a name in a line can stand for, in which units it may be printed, and how the groups of an expression are read.
 
 A dialect writes `their_name: our_name unit`: `train_step_timing in s: seconds_per_iteration`, `mem_mb: allocated MiB`.
-Imports nothing but the engine's fields.
 """
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
+from megatron_monitor.parsers.declared import TABLES
+from megatron_monitor.parsers.declared.failures import memory_told, named, signal_name
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
-from megatron_monitor.parsers.wrappers import date_after
+from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.wrappers import MONTHS, date_after
 
 Convert = Callable[[str], Any]
 
@@ -84,7 +86,8 @@ def _unix(divisor: int) -> Convert:
     return convert
 
 
-def _iso(text: str) -> str | None:
+def iso_of(text: str) -> str | None:
+    """A stamp in any of the forms that loggers use, as ISO 8601."""
     if text[2:3] == "/" and text[5:6] == " ":  # `05/31 10:00:00`
         return f"--{text[0:2]}-{text[3:5]}T{text[6:]}"
     if text[4:5] == "/":  # `2025/05/31 10:00:00`
@@ -126,7 +129,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
     },
     "tflops": {"": fields.finite_amount, "TFLOP/s": fields.finite_amount, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
                "printed": fields.teraflops},
-    "time": {"": _iso, "unix s": _unix(1), "unix ms": _unix(1000)},
+    "time": {"": iso_of, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},
 }  # fmt: skip
 """Our name -> the units in which it may be printed -> how such text is read; the unit without a name is the usual."""
@@ -153,3 +156,99 @@ def unix_time(milliseconds_: int) -> str | None:
     second, fraction = divmod(rest, 1000)
     time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{fraction:03}"
     return f"{date_after(days)}T{time}Z"
+
+
+_STEP = lazy(r"global_step(\d{1,12})")
+_N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+# `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
+_BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
+_DATE_1 = lazy(
+    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
+    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?[ ](\d{4})\b"
+)
+_DATE_2 = lazy(
+    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](\d{{1,2}})[ ]([A-Z][a-z]{{2}})[ ](\d{{4}})[ ]"
+    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
+)
+
+PIECES: Final = {
+    "N": _N,
+    "SIGNAL": "|".join(TABLES["signals"]),
+    "VARIABLE": "|".join(TABLES["environment"]["allowed"]),
+    "VALUE": r"""(?:"[^"\n$]{0,200}"|'[^'\n$]{0,200}'|[^\s;"'$]{0,200})""",
+    "DATE": r"[ ]{0,4}\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
+    r"(?: [AP]M)?(?: [A-Z]{1,5})? \d{4}",
+}
+"""What stands for `{NAME}` in a regular expression."""
+
+
+def date_of(text: str) -> str | None:
+    """ISO 8601 of a line that begins with `date`'s form, after three words at most; the zone where it is UTC."""
+    if match := _DATE_1.match(text):
+        month, day, hour, rest, half, zone, year = match.groups()
+    elif match := _DATE_2.match(text):
+        day, month, year, hour, rest, half, zone = match.groups()
+    else:
+        return None
+    if month not in MONTHS:
+        return None
+    if half:
+        hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
+    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
+    return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
+
+
+def _rate_of_flops(text: str) -> float | None:
+    return fields.teraflops(text) if fields.finite(text) is not None else None
+
+
+def _step_in(path: str) -> int | None:
+    match = _STEP.search(path)
+    return int(match[1]) if match else None
+
+
+def _numbers(text: str) -> dict[str, float]:
+    found = re.findall(rf"([A-Za-z][\w ]{{0,40}}?): ({_N})", text)
+    return {name.strip(): value for name, digits in found if (value := fields.number(digits)) is not None}
+
+
+def _most_gibibytes(text: str) -> int | None:
+    return max(
+        (size for digits in re.findall(_N, text) if (size := fields.gibibytes(digits)) is not None), default=None
+    )
+
+
+CONVERTERS: Final[dict[str, Convert]] = {
+    "finite": fields.finite,
+    "MiB": fields.mebibytes,
+    "GiB": fields.gibibytes,
+    "the most GiB": _most_gibibytes,
+    "ms": fields.milliseconds,
+    "ms range": fields.milliseconds_range,
+    "us": lambda text: fields.seconds(fields.finite(text), "us"),
+    "clock": fields.clock,
+    "FLOPS": _rate_of_flops,
+    "percent": lambda text: fields.ratio(f"{text}%"),
+    "with separators": lambda text: fields.finite(re.sub("[,_]", "", text)),
+    "numbers by name": _numbers,
+    "truth or number": lambda text: text.strip() if text.strip() in ("True", "False") else fields.integer(text),
+    "true": bool,
+    "time": iso_time,
+    "date": lambda text: (date_of(text) or "").removesuffix("+00:00") or None,
+    "step in a path": _step_in,
+    "without dots behind": lambda text: text.rstrip("."),
+    "without blanks": str.strip,
+    "without quotes": lambda text: text.strip("\"'"),
+    "small letters": str.lower,
+    "of a signal": lambda text: -int(text),
+    "name of a signal": lambda text: signal_name(int(text)) if text.isdecimal() else text,
+    "failure of a GPU": partial(named, kinds=("gpu",)),
+    "failure of a worker": partial(named, kinds=("worker",)),
+    "failure of a disk": partial(named, kinds=("disk",)),
+    "failure of NCCL": partial(named, kinds=("nccl",)),
+    "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
+    "reason of LSF": lambda text: TABLES["lsf"].get(text, "killed"),
+    "bytes that were asked for": lambda text: memory_told(text)["requested_bytes"],
+    "bytes of the device": lambda text: memory_told(text)["device_bytes"],
+}
+"""How a group may be read, by the names that files use."""

@@ -178,7 +178,8 @@ def seconds(value: float | None, unit: str) -> float | None:
     divisor = {"ms": 1e3, "us": 1e6}.get(unit)
     if divisor is not None:
         return round(value / divisor, 12)
-    return value * {"s": 1.0, "min": 60.0, "h": 3600.0}.get(unit, 1.0)
+    product = value * {"s": 1.0, "min": 60.0, "h": 3600.0}.get(unit, 1.0)
+    return product if isfinite(product) or not isfinite(value) else None
 
 
 def milliseconds(text: str) -> float | None:

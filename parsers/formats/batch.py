@@ -8,12 +8,14 @@ ends in `The output (if any) follows:`.
 """
 
 from collections.abc import Iterator
+from functools import cache
 
+from megatron_monitor.parsers.declared.compiled import expressions_of
+from megatron_monitor.parsers.declared.schema import built_in
+from megatron_monitor.parsers.declared.targets import date_of
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.events import Event, ProcessExited
-from megatron_monitor.parsers.formats.forms import FORMS
-from megatron_monitor.parsers.formats.stamps import date_of
 from megatron_monitor.parsers.patterns import lazy
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
@@ -31,10 +33,16 @@ _KNOWN = lazy(
 )
 
 
+@cache
+def _rules() -> tuple[Rule, ...]:
+    """Of batch.yaml."""
+    return next(expressions_of(dialect) for dialect in built_in() if dialect.name == "batch")
+
+
 def _told(text: str, ended_at: str | None) -> list[Event]:
     """What a line says that tells why or how a job ended (batch.yaml)."""
     line = Line(text, Prefix(logged_at=ended_at))
-    return [event for rule in FORMS["batch"] for event in rule.read(line) if isinstance(event, Event)]
+    return [event for rule in _rules() for event in rule.read(line) if isinstance(event, Event)]
 
 
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from msgspec import field
 
+from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import integer
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.events import Event, SizesTold
-from megatron_monitor.parsers.formats import TABLES
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters

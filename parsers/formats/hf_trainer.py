@@ -7,6 +7,7 @@ behind a bar on the same physical line. Several nodes draw their own bars and pr
 from collections.abc import Iterator
 from typing import Any
 
+from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, kept, per_second, real
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
@@ -16,7 +17,6 @@ from megatron_monitor.parsers.events import (
     TrainerProgressed,
     TrainerSummary,
 )
-from megatron_monitor.parsers.formats import TABLES
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_BARS = 4000  # of a line: the last bars tell where the training is

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.dialects import ARGONNE, recognised
 from megatron_monitor.parsers.engine.fields import (
     NUMBER,
@@ -31,7 +32,6 @@ from megatron_monitor.parsers.engine.fields import (
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
-from megatron_monitor.parsers.formats import TABLES
 from megatron_monitor.parsers.patterns import lazy
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`

@@ -6,30 +6,19 @@ Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a 
 from collections.abc import Iterator
 from typing import Any
 
+from megatron_monitor.parsers.declared.targets import date_of, iso_of
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import TimeShown
 from megatron_monitor.parsers.patterns import lazy
-from megatron_monitor.parsers.wrappers import MONTHS
 
 # `[2022-03-21 15:14:01] PULSE: ...` is a prefix already; `2023-07-16 10:54:50.217374: I tensorflow/core/...`,
 # `2024-05-01 12:00:00,123 - root - INFO - ...`, `[NeMo I 2025-03-01 10:00:00 nemo_logging:381] ...`
 _DATE = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 _FIRST = lazy(rf"[ ]{{0,4}}\[?(?:[A-Za-z]\w{{1,20}}\]?[ ](?:[A-Z][ ])?)?({_DATE})[\],:; ]")
-# `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
-_BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
-_DATE_1 = lazy(
-    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
-    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?[ ](\d{4})\b"
-)
-_DATE_2 = lazy(
-    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](\d{{1,2}})[ ]([A-Z][a-z]{{2}})[ ](\d{{4}})[ ]"
-    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
-)
-
 # `07/15/2023 06:08:24 - INFO - trainer - Saving model checkpoint ...`: the form that HF's scripts give to logging
-_HF = lazy(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
+_HF = lazy(r"[ ]{0,4}(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
 
 
 def read_time(line: Line) -> Iterator[Spanned]:
@@ -50,29 +39,9 @@ def stamped(line: Line) -> dict[str, Any]:
     return origin
 
 
-def date_of(text: str) -> str | None:
-    """ISO 8601 of a line that begins with `date`'s form, after three words at most; the zone where it is UTC."""
-    if match := _DATE_1.match(text):
-        month, day, hour, rest, half, zone, year = match.groups()
-    elif match := _DATE_2.match(text):
-        day, month, year, hour, rest, half, zone = match.groups()
-    else:
-        return None
-    if month not in MONTHS:
-        return None
-    if half:
-        hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
-    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
-    return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
-
-
 def _date(text: str) -> str | None:
-    return date_of(text) or _of_hf(text)
-
-
-def _of_hf(text: str) -> str | None:
     match = _HF.match(text)
-    return iso_time(f"{match[3]}-{match[1]}-{match[2]} {match[4]}") if match else None
+    return date_of(text) or (iso_of(match[1]) if match else None)
 
 
 # Anchors are looked for in the line's shape, in which every digit is 0.

@@ -13,11 +13,17 @@ from collections.abc import Iterator
 
 from msgspec import field
 
+from megatron_monitor.parsers.declared.failures import (
+    exception_of,
+    failure_of,
+    is_victim,
+    lost_peer,
+    memory_told,
+    named_failure,
+)
 from megatron_monitor.parsers.engine.fields import integer
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.events import Event, FailureSeen, ProcessExited
-from megatron_monitor.parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
-from megatron_monitor.parsers.formats.exits import failure_of, is_victim
 from megatron_monitor.parsers.formats.tracebacks import HEADER, WRAPPER
 from megatron_monitor.parsers.patterns import lazy
 

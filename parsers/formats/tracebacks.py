@@ -12,9 +12,7 @@ from typing import Any
 
 from msgspec import field
 
-from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
-from megatron_monitor.parsers.events import Event, TracebackSeen
-from megatron_monitor.parsers.formats.exceptions import (
+from megatron_monitor.parsers.declared.failures import (
     IMPORTS,
     exception_of,
     lost_peer,
@@ -23,6 +21,8 @@ from megatron_monitor.parsers.formats.exceptions import (
     signal_name,
     signal_of,
 )
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import Event, TracebackSeen
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_PENDING = 10_000

@@ -18,7 +18,7 @@ from megatron_monitor.run.state import RunState
 from tests.commands import command
 from tests.parsers.test_speakers import CASES
 from tests.plain import encode
-from tests.test_forms import FORMS
+from tests.test_formats import SAMPLES
 
 ITERATIONS = (
     " iteration       30/    1000 | consumed samples:  30720 | consumed tokens: 62914560 | elapsed time per iteration "
@@ -57,7 +57,7 @@ DUMP = """\
   exit_duration_in_mins ........................... {0}
 -------------------- end of arguments ---------------------
 """
-LINES = (*(line for line, _ in CASES), *(line for _, form in FORMS for line in form["samples"]), *ITERATIONS)
+LINES = (*(line for line, _ in CASES), *SAMPLES, *ITERATIONS)
 NUMBERS = (
     "inf", "-inf", "nan", "-0", "0", "9223372036854775807", "9223372036854775808", "18446744073709551616",
     "-9223372036854775809", "1" + "0" * 400,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
@@ -17,7 +16,7 @@ from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from megatron_monitor.parsers.events import ANSI, Event, Malformed
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
-from tests import test_forms
+from tests import test_formats
 from tests.conftest import examples
 
 Found = list[tuple[int, str, str]]
@@ -235,8 +234,7 @@ def test_numbers_that_are_too_wide_are_none(width: int) -> None:
 
 SAMPLES = [
     *(form.replace("#", "7") for form in FORMS),
-    *(sample.line for dialect in built_in() for sample in dialect.samples if "\n" not in sample.line),
-    *(line for _, form in test_forms.FORMS for line in form["samples"]),
+    *(line for line in test_formats.SAMPLES if "\n" not in line),
 ]
 """A line of every kind that is known."""
 

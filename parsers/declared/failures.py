@@ -1,15 +1,17 @@
-"""What the last line of a Python traceback says: its class and text, the failure that they name, whose program it was.
+"""What a text or an exit status says of a failure: the last line of a Python traceback (its class, the failure that it
+names, whose program it was), the code of a process, the C library's name of a signal.
 
 Decided here, where lines are read: whoever judges a run reads fields and no text.
 """
 
 import re
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import byte_size
-from megatron_monitor.parsers.events import Failure, Role
+from megatron_monitor.parsers.events import Failure, FailureSeen, Role
 from megatron_monitor.parsers.patterns import lazy, patterned
 from megatron_monitor.parsers.tables import table_in
 
@@ -27,7 +29,7 @@ _TRIED = lazy(r"Tried to allocate " + _SIZE)
 _CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
 _FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
     (row["of"], row["failure"], pattern)
-    for row, pattern in patterned(table_in("megatron_monitor.parsers.formats", "failures.toml"), "failures")
+    for row, pattern in patterned(table_in("megatron_monitor.parsers.declared", "failures.toml"), "failures")
 ]
 _KINDS = frozenset(kind for kind, _, _ in _FAILURES)
 
@@ -114,3 +116,42 @@ def _launched(message: str) -> bool:
     """Whether the command that failed was a program that trains, as far as its name is told."""
     match = _COMMAND.match(message)
     return match is None or bool(_STARTS.search((match[1] or match[2]).rpartition("/")[2]))
+
+
+_BY_SIGNAL: dict[int, Failure] = {
+    2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",
+}  # fmt: skip
+SIGNALS = frozenset(_BY_SIGNAL)
+"""Signals that have a failure of their own."""
+
+
+def signal_in(exit_code: int) -> int | None:
+    """The signal that ended the process: a negative code, or one above 128; what a bare exit code 1 is of stands
+    elsewhere.
+    """
+    return -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else None
+
+
+def failure_of(exit_code: int) -> Failure:
+    """The failure that an exit status tells."""
+    if signal := signal_in(exit_code):
+        return _BY_SIGNAL.get(signal, "unknown")
+    return "python_exception" if exit_code == 1 else "unknown"
+
+
+def ended_by(signal: str) -> tuple[Failure, bool] | None:
+    """What the C library's name of a signal (strsignal) tells, whatever stands behind it, and whether another line says
+    why; None if it is none.
+    """
+    return next((tuple(ends) for name, ends in TABLES["signals"].items() if signal.startswith(name)), None)
+
+
+def is_victim(exit_code: int) -> bool:
+    """SIGTERM is what launchers send to the others."""
+    return exit_code in (-15, 143)
+
+
+def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
+    """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
+    told = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
+    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **told)

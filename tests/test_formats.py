@@ -1,8 +1,11 @@
-"""The dialects that come with the program: each file's samples give what they say."""
+"""The formats that come with the program: each file's samples give what they say."""
 
 import pytest
 
 from megatron_monitor.parsers.declared.schema import Dialect, built_in
+
+EXPRESSIONS = [(spec.rule, spec) for dialect in built_in() for spec in dialect.lines if spec.regex]
+SAMPLES = [sample.line for dialect in built_in() for sample in dialect.samples]
 
 
 @pytest.mark.parametrize("dialect", built_in(), ids=lambda dialect: dialect.name)

@@ -1,1 +1,0 @@
-"""One file a trainer: how its lines are read."""
