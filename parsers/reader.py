@@ -28,6 +28,8 @@ from megatron_monitor.parsers.wrappers import CUT, Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
+_BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
+"""What a file in UTF-16 or UTF-8 may begin with; the NULs of UTF-16 are dropped as those of holes are (lines.py)."""
 _SHORT = 1000  # bytes of a line that is remembered
 _Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
 """A rule and what it gave."""
@@ -178,6 +180,8 @@ class SourceReader:
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         """Its events into `out`."""
         data, numbers = block.data, list[int]()
+        if block.first_line == 1 and data.startswith(_BYTE_ORDER):
+            data = data.lstrip(b"\xff\xfe\xef\xbb\xbf")
         if b"\r" in data:
             # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
             physical = data.replace(b"\r\n", b"\n").split(b"\n")
@@ -205,7 +209,7 @@ class SourceReader:
                 if raw == self._redrawn:
                     continue
                 layout = entry.layout
-                if layout is None and entry.answer is not None:
+                if layout is None and (entry.answer is not None or not entry.tries):
                     layout = self._memo.layout(entry)
                 if layout is not None:
                     answer = layout.read(raw)

@@ -227,13 +227,13 @@ def ratio(text: str) -> float | None:
 
 def mebibytes(text: str) -> int | None:
     """A number of MiB as bytes."""
-    value = number(text)
+    value = amount(text)
     return None if value is None or _bounded(value, abs(value) < _MAX_MIB) is None else round(value * MIB)
 
 
 def gibibytes(text: str) -> int | None:
     """A number of GiB as bytes."""
-    value = number(text)
+    value = amount(text)
     return None if value is None or _bounded(value, abs(value) < _MAX_GIB) is None else round(value * GIB)
 
 

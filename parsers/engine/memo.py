@@ -3,6 +3,8 @@
 A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
 """
 
+import contextlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -15,7 +17,8 @@ _MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log o
 _LAYOUT = 1000  # bytes of a layout
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
 _TRIES = 20  # lines of a shape after which no layout is made any more
-_HOST_SHAPES = [name.encode().translate(SHAPE) + b":" for name in NOT_HOSTS]
+_WIDTHS = re.compile(b"0+")
+_HOSTS = re.compile(b"|".join(name.encode().translate(SHAPE) + b":" for name in sorted(NOT_HOSTS)))
 
 
 class Shape:
@@ -53,6 +56,8 @@ class Memo:
         self.used = used
         self.unread = unread or {}
         self._shapes: dict[bytes, Known] = {}
+        self._any_width: dict[bytes, Shape] = {}
+        """By the shape with each number as one digit, the first of those that differ in nothing else."""
         self._bytes = 0
 
     def known(self, data: bytes) -> list[Known]:
@@ -79,6 +84,7 @@ class Memo:
         self._bytes += size
         if self._bytes > _MAX_BYTES:
             self._shapes.clear()
+            self._any_width.clear()
             self._bytes = size
 
     def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
@@ -101,10 +107,17 @@ class Memo:
             return
         self._count(_LAYOUT)
         shape.answer = raw, spanned
+        if self.scanner.rules[shape.rules[asked - 1]].any_width:
+            self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 
     def layout(self, shape: Shape) -> Layout | None:
-        """How lines of a shape are read of which the first is known."""
-        assert shape.answer is not None
+        """How lines of a shape are read of which the first is known, or one whose numbers have other widths."""
+        if shape.answer is None:
+            first = self._any_width.get(_WIDTHS.sub(b"0", shape.key)) if self._any_width else None
+            known = first and (first.layout or (self.layout(first) if first.answer else None))
+            with contextlib.suppress(NoLayoutError):
+                shape.layout = known.fitted(shape.key) if known and not _may_name_host(shape.key) else None
+            return shape.layout
         (raw, spanned), shape.answer = shape.answer, None
         if _may_name_host(shape.key):
             return None
@@ -119,7 +132,7 @@ class Memo:
 
 def _may_name_host(shape: bytes) -> bool:
     """Whether `fp16:` is a host's name depends on its digits."""
-    return any(host in shape for host in _HOST_SHAPES)
+    return _HOSTS.search(shape) is not None
 
 
 NOTHING = Layout(b"", (), None)

@@ -88,6 +88,8 @@ class Rule(Struct, frozen=True):
     """Whether it answers, with which events and which fields depends on no digit of the line. If it answers with spans
     (spans.py), further lines of the shape are read by them; if it does not answer, they are noise to it.
     """
+    any_width: bool = False
+    """Of a rule `by_shape`: nor does any of that depend on how many digits its numbers have."""
     opens: Callable[..., Gatherer] | None = None
     """What it opens, by which a resume carries it on."""
 

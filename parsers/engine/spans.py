@@ -6,9 +6,10 @@ line's bytes and reads all further lines of the shape by the same converters.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -20,11 +21,10 @@ SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""
 
 Convert: TypeAlias = Callable[[str], Any]
-_Item: TypeAlias = tuple[Any, slice, Callable[[bytes], Any]]
-"""A value's name, or where its name stands, where the value stands, and what reads it."""
 
 _COLOURS = re.compile(ANSI.pattern.encode())
 _DIGIT = re.compile("[0-9]")
+_NUMBERS = re.compile(b"[0-9]+")
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
 _WHOLE = re.compile(rb"[-+]?\d{1,15}")
 _PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
@@ -65,17 +65,67 @@ class Spanned(Struct):
         return [made] if isinstance(made, Event) else list(made)
 
 
+_Bound: TypeAlias = tuple[Any, slice, Callable[[bytes], Any]]
+"""A value's name, where it stands, and what reads the bytes there."""
+
+
+class _Item(NamedTuple):
+    """A value of the first line."""
+
+    name: Any
+    """Its name; of an item of a mapping whose name holds digits, where that stands."""
+    at: slice
+    """Where it stands."""
+    said: Any
+    """Its span; or what it is, where no digit stands in it."""
+
+
+class _Widths:
+    """Where the values of a line stand in others, whose numbers have other widths."""
+
+    def __init__(self, line: bytes) -> None:
+        numbers = _numbers(line)
+        self._starts, self._ends = [start for start, _ in numbers], [end for _, end in numbers]
+        self._cuts: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+
+    def bound(self, item: _Item, numbers: Sequence[tuple[int, int]], line: bytes) -> _Bound:
+        """The same value in a line of these numbers."""
+        name, at, said = item
+        if type(said) is not Span:
+            return _bound(item, line)
+        at = self._place(at, numbers)
+        return self._place(name, numbers) if type(name) is slice else name, at, _of_bytes(said, line[at])
+
+    def _place(self, at: slice, numbers: Sequence[tuple[int, int]]) -> slice:
+        cut = self._cuts.get((at.start, at.stop)) or self._cut(at)
+        return slice(numbers[cut[0]][0] - cut[1], numbers[cut[2]][1] + cut[3])
+
+    def _cut(self, at: slice) -> tuple[int, int, int, int]:
+        """The first number in it, bytes before that, the last one, bytes behind that."""
+        first, last = bisect_right(self._ends, at.start), bisect_left(self._starts, at.stop) - 1
+        before, behind = self._starts[first] - at.start, at.stop - self._ends[last]
+        if first > last or before < 0 or behind < 0:
+            raise NoLayoutError
+        self._cuts[at.start, at.stop] = cut = first, before, last, behind
+        return cut
+
+
+def _numbers(line: bytes) -> list[tuple[int, int]]:
+    return [match.span() for match in _NUMBERS.finditer(line)]
+
+
 class Layout:
     """How the lines of one shape are read."""
 
-    __slots__ = ("_parts", "_used", "read", "redrawn", "used")
+    __slots__ = ("_parts", "_raw", "_used", "_widths", "read", "redrawn", "used")
 
     def __init__(self, raw: bytes, answer: Sequence[tuple[str, Spanned]], used: Callable[[Event], bool] | None) -> None:
         """`raw` is the first line of the shape, `answer` that of the rules. Raises NoLayoutError. `used`: whether the
         reader has a use for an event; None: for all, and for a progress bar that is drawn again.
         """
         places = _places(raw)
-        self._parts = [(rule, _Part(raw, said, places)) for rule, said in answer]
+        self._raw, self._widths = raw, cast("_Widths | None", None)
+        self._parts = [(rule, _Part.of(raw, said, places)) for rule, said in answer]
         events = [event for _, said in answer for event in said.events()]
         wanted = [used is None or used(event) for event in events]
         self._used = None if all(wanted) else used
@@ -86,6 +136,15 @@ class Layout:
         """False where nobody has a use for what such lines say."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
         """The same line once more says nothing new: a progress bar is drawn again and again."""
+
+    def fitted(self, shape: bytes) -> "Layout":
+        """That of a shape whose numbers have other widths. Raises NoLayoutError."""
+        self._widths = widths = self._widths or _Widths(self._raw)
+        numbers, other = _numbers(shape), Layout.__new__(Layout)
+        other._parts = [(rule, part.fitted(widths, numbers, shape)) for rule, part in self._parts]
+        other.used, other.redrawn, other._used = self.used, self.redrawn, self._used
+        other.read = other._one if self.read == self._one else other._all
+        return other
 
     def _one(self, raw: bytes) -> list[tuple[str, Event]] | None:
         ((rule, part),) = self._parts
@@ -109,32 +168,47 @@ class Layout:
 
 
 class _Part:
-    """One `Spanned` by the bytes of the line."""
+    """One `Spanned` by the bytes of the line: values, and values within mappings or tuples."""
 
-    __slots__ = ("_constants", "_fields", "_make", "_maps")
+    __slots__ = ("_constants", "_items", "_make", "_maps", "fields", "maps")
 
-    def __init__(self, raw: bytes, said: Spanned, places: Sequence[int]) -> None:
-        self._make = said.make
-        self._fields: list[_Item] = []
-        self._maps: list[tuple[str, list[_Item], bool, type]] = []
-        self._constants: dict[str, Any] = {}
+    def __init__(self, make: Callable[..., Any], constants: dict[str, Any]) -> None:
+        self._make, self._constants = make, constants
+        self._items: list[_Item] = []
+        self._maps: list[tuple[str, list[_Item], type]] = []
+        self.fields: list[_Bound] = []
+        self.maps: list[tuple[str, list[_Bound], bool, type]] = []
+
+    @classmethod
+    def of(cls, raw: bytes, said: Spanned, places: Sequence[int]) -> "_Part":
+        """By the first line, in which each character of its text stands at `places`."""
+        part = cls(said.make, {})
         for name, value in said.values.items():
-            if isinstance(value, Span):
-                if _DIGIT.search(value.text):
-                    at = _slice(raw, value, places)
-                    self._fields.append((name, at, _of_bytes(value, raw[at])))
-                else:
-                    self._constants[name] = value.value
-            elif isinstance(value, dict | tuple):
-                self._maps.append((name, *_map(raw, value, places), type(value)))
+            if isinstance(value, dict | tuple):
+                part._maps.append((name, _map(raw, value, places), type(value)))
+            elif isinstance(value, Span) and _DIGIT.search(value.text):
+                part._items.append(_Item(name, _slice(raw, value, places), value))
             else:
-                self._constants[name] = value
+                part._constants[name] = value.value if isinstance(value, Span) else value
+        part._bind(part, lambda item: _bound(item, raw))
+        return part
+
+    def fitted(self, widths: _Widths, numbers: Sequence[tuple[int, int]], line: bytes) -> "_Part":
+        """For a line of these numbers, or its shape."""
+        other = _Part(self._make, self._constants)
+        self._bind(other, lambda item: widths.bound(item, numbers, line))
+        return other
+
+    def _bind(self, other: "_Part", bound: Callable[[_Item], _Bound]) -> None:
+        other.fields = list(map(bound, self._items))
+        for name, items, kind in self._maps:
+            other.maps.append((name, list(map(bound, items)), any(type(item.name) is slice for item in items), kind))
 
     def read(self, raw: bytes) -> Any:
-        values = {name: read(raw[at]) for name, at, read in self._fields}
+        values = {name: read(raw[at]) for name, at, read in self.fields}
         if None in values.values():
             return None
-        for name, items, named, kind in self._maps:
+        for name, items, named, kind in self.maps:
             if named:
                 value = {(raw[key].decode() if type(key) is slice else key): read(raw[at]) for key, at, read in items}
             else:
@@ -145,20 +219,26 @@ class _Part:
         return self._make(**values, **self._constants)
 
 
-def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]) -> tuple[list[_Item], bool]:
-    """(the items of a mapping or tuple, whether digits stand in names: they are read where they stand before)."""
+def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]) -> list[_Item]:
+    """The items of a mapping or tuple; names that hold digits are read where they stand before the value."""
     items: list[_Item] = []
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
         digits = _DIGIT.search(str(name)) if isinstance(value, dict) else None
         text, told = (item.text, item.value) if isinstance(item, Span) else (item, item)
         if not digits and not _DIGIT.search(text):
-            items.append((name, slice(0, 0), partial(_same, told)))
+            items.append(_Item(name, slice(0, 0), told))
             continue
         if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
             raise NoLayoutError
         at = _slice(raw, item, places)
-        items.append((_before(raw, str(name), at.start) if digits else name, at, _of_bytes(item, raw[at])))
-    return items, any(isinstance(place, slice) for place, _, _ in items)
+        items.append(_Item(_before(raw, str(name), at.start) if digits else name, at, item))
+    return items
+
+
+def _bound(item: _Item, line: bytes) -> _Bound:
+    """(name, place, what reads the bytes there)."""
+    said = item.said
+    return item.name, item.at, _of_bytes(said, line[item.at]) if isinstance(said, Span) else partial(_same, said)
 
 
 def _before(raw: bytes, name: str, end: int) -> slice:

@@ -124,5 +124,6 @@ RULES: tuple[Rule, ...] = (
         (b"%|", b"it/s", b"s/it", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
         read_line,
         by_shape=True,
+        any_width=True,
     ),
 )

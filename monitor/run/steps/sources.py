@@ -77,6 +77,8 @@ class Trainer:
     """The same of the last one that is not."""
     elapsed: float | None = None
     """Seconds since its start that the training's bar showed last."""
+    before: int = 0
+    """Steps that earlier bars of the same length have counted: one is drawn for each epoch."""
     generates: bool = False
     """A step holds a rollout (TRL's GRPO): it takes as long as its longest answer."""
 

@@ -31,6 +31,10 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
+    if trainer.supposed and event.total == trainer.total:
+        if event.step == 0 and launch.last_iteration == trainer.before + event.total:  # a bar an epoch
+            trainer.before += event.total
+        event = structs.replace(event, step=trainer.before + event.step)
     if event.step == 0 and name in _OF_TRAINING:
         take_bar(state, event.total, told)
         launch, trainer = state.launch, state.launch.trainer
@@ -44,7 +48,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, told):
         return False
     state.proven = True
-    launch.train_iterations = event.total
+    launch.train_iterations = trainer.before + event.total
     return _step(state, _timed(state, event, told))
 
 
@@ -76,6 +80,8 @@ def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
     trainer, elapsed = state.launch.trainer, event.elapsed_seconds
     if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
         return
+    if state.launch.phase == "evaluating" and state.launch.last_iteration is None:
+        return  # a prediction's, under its heading
     drawn = _drawn(trainer, event, elapsed)
     if len(drawn) < 2 or elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
