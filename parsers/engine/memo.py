@@ -107,7 +107,7 @@ class Memo:
             return
         self._count(_LAYOUT)
         shape.answer = raw, spanned
-        if self.scanner.rules[shape.rules[asked - 1]].any_width:
+        if self.scanner.rules[shape.rules[asked - 1]].any_width and shape.layout is None:
             self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 
     def layout(self, shape: Shape) -> Layout | None:

@@ -89,7 +89,7 @@ class Rule(Struct, frozen=True):
     (spans.py), further lines of the shape are read by them; if it does not answer, they are noise to it.
     """
     any_width: bool = False
-    """Of a rule `by_shape`: nor does any of that depend on how many digits its numbers have."""
+    """Of a rule `by_shape`: nor does any of that depend on how many digits its numbers have, up to 15."""
     opens: Callable[..., Gatherer] | None = None
     """What it opens, by which a resume carries it on."""
 

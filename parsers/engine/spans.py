@@ -28,6 +28,7 @@ _NUMBERS = re.compile(b"[0-9]+")
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
 _WHOLE = re.compile(rb"[-+]?\d{1,15}")
 _PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
+_WIDEST = 15  # digits of a number of another width
 _REPEATED = 256  # texts whose value is remembered, a converter: memory, in which most are told, stays the same
 
 
@@ -94,6 +95,8 @@ class _Widths:
         if type(said) is not Span:
             return _bound(item, line)
         at = self._place(at, numbers)
+        if said.read in QUICK and not QUICK[said.read][0].fullmatch(line[at]):
+            raise NoLayoutError  # it may be out of bounds
         return self._place(name, numbers) if type(name) is slice else name, at, _of_bytes(said, line[at])
 
     def _place(self, at: slice, numbers: Sequence[tuple[int, int]]) -> slice:
@@ -141,6 +144,8 @@ class Layout:
         """That of a shape whose numbers have other widths. Raises NoLayoutError."""
         self._widths = widths = self._widths or _Widths(self._raw)
         numbers, other = _numbers(shape), Layout.__new__(Layout)
+        if any(end - start > _WIDEST for start, end in numbers):
+            raise NoLayoutError
         other._parts = [(rule, part.fitted(widths, numbers, shape)) for rule, part in self._parts]
         other.used, other.redrawn, other._used = self.used, self.redrawn, self._used
         other.read = other._one if self.read == self._one else other._all
