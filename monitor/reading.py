@@ -9,10 +9,10 @@ from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Rule, Scanner
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.parsers.formats.custom import CustomReader
+from megatron_monitor.parsers.patterns import Guarded
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
 from megatron_monitor.run.fold import UNREAD, used
-from megatron_monitor.scalars import compiled
 
 _CHUNK = 1 << 20
 
@@ -27,7 +27,7 @@ class Own(NamedTuple):
 def own_rules(config: Config) -> Own:
     """The rules by which this configuration reads; it has been checked already."""
     patterns = tuple(
-        Rule(one.name, (), CustomReader(one.name, one.kind, compiled(one.match), one.contains, one.failure))
+        Rule(one.name, (), CustomReader(one.name, one.kind, Guarded(one.match), one.contains, one.failure))
         for one in config.patterns
     )
     dialects = tuple(dialect for several in config.formats for dialect in several)

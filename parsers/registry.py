@@ -18,6 +18,7 @@ from megatron_monitor.parsers.formats import (
     tracebacks,
     unread,
 )
+from megatron_monitor.parsers.patterns import Guarded
 
 _ORDER = (
     "neox", "megatron", "hf_trainer", "hf-trainer", "deepspeed", "megatron_reports", "arguments", "slurm", "batch",
@@ -42,7 +43,7 @@ def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
     """The rules of all formats with those of a site's own dialects, which replace built-in ones of the same name."""
     names = {dialect.name for dialect in own}
     marks = rules_of((*own, *(dialect for name, dialect in _FILES.items() if name not in names)))
-    return (*marks, *(rule for dialect in own for rule in expressions_of(dialect)), *_OWN)
+    return (*marks, *(rule for dialect in own for rule in expressions_of(dialect, Guarded)), *_OWN)
 
 
 RULES: tuple[Rule, ...] = rules_with(())

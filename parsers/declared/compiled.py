@@ -4,7 +4,7 @@ Lines with the same mark are one rule, which reads the line once. A block is gat
 line that is none of it, or when it has stood complete at the end of its log for a while (`SourceReader.settle`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.patterns import lazy
 
 _MAX_BLOCK = 300  # lines of a block
 _MAX_TEXT = 1000  # characters of one
@@ -93,13 +94,13 @@ def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
     return tuple(rule for _, rule in found)
 
 
-def expressions_of(dialect: Dialect) -> tuple[Rule, ...]:
-    """The rules of its lines that regular expressions find, in their order."""
+def expressions_of(dialect: Dialect, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
+    """The rules of its lines that regular expressions find, in their order; `make` makes a pattern of its text."""
     found = []
     rows = [spec for spec in dialect.lines if spec.regex]
     for name, several in groupby(rows, lambda spec: spec.rule or f"{dialect.name}.{spec.means}"):
         specs = tuple(several)
-        one, anchors = Expressions(specs), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
+        one, anchors = Expressions(specs, make), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
         found.append(Rule(name, anchors, one.read, one.by_shape))
     return tuple(found)
 
@@ -140,6 +141,6 @@ def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Ite
         if not reading.wanted(found):
             continue
         said = reading.events(head.values, found, line)
-        if said.events():
-            yield said
+        if said:
+            yield from said
             return

@@ -14,7 +14,7 @@ from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
 from megatron_monitor.parsers.engine.spans import Span, Spanned
 from megatron_monitor.parsers.events import EVENT_TYPES, Event
-from megatron_monitor.parsers.patterns import filled, lazy
+from megatron_monitor.parsers.patterns import filled
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _Convert = Callable[[str], Any]
@@ -23,13 +23,14 @@ _Convert = Callable[[str], Any]
 class Expressions:
     """The expressions of one rule. They are made when the first line asks for them: most logs have few such lines."""
 
-    def __init__(self, specs: Sequence[LineSpec]) -> None:
-        self._specs = specs
+    def __init__(self, specs: Sequence[LineSpec], make: Callable[[str], Any]) -> None:
+        """`make`: a pattern of its text."""
+        self._specs, self._make = specs, make
         self.every, self.by_shape = any(spec.every for spec in specs), any(spec.by_shape for spec in specs)
 
     @cached_property
     def _all(self) -> list["_Expression"]:
-        return [_Expression(spec, self.by_shape) for spec in self._specs]
+        return [_Expression(spec, self.by_shape, self._make) for spec in self._specs]
 
     def read(self, line: Line) -> list[Event | Spanned]:
         """What the first says that answers, or each as often as the line has it."""
@@ -45,9 +46,9 @@ class Expressions:
 class _Expression:
     """One of them, ready to read."""
 
-    def __init__(self, spec: LineSpec, by_shape: bool) -> None:
+    def __init__(self, spec: LineSpec, by_shape: bool, make: Callable[[str], Any]) -> None:
         self.pattern, self._location, self._holds, *self._beside = (
-            lazy(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, spec.holds, *spec.beside)
+            make(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, spec.holds, *spec.beside)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.means]

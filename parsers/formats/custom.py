@@ -1,12 +1,7 @@
-"""A site's own lines: how a pattern of the configuration reads.
-
-The patterns are written by people and run on text that anybody may write: each search has a timeout, and one that
-runs into it three times is switched off.
-"""
+"""A site's own lines: how a pattern of the configuration reads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
@@ -18,36 +13,31 @@ from megatron_monitor.parsers.events import (
     FailureSeen,
     Malformed,
 )
-
-_TIMEOUT_SECONDS = 0.05
-_MAX_TIMEOUTS = 3
-_MAX_CHARACTERS = 64 * 1024
+from megatron_monitor.parsers.patterns import Guarded
 
 
 @dataclass(slots=True)
 class CustomReader:
-    """One pattern, compiled by the `regex` library, and how often it ran out of time."""
+    """One pattern."""
 
     name: str
     """A label value."""
     kind: str
     """value, progress or failure."""
-    pattern: Any
+    pattern: Guarded
     contains: str | None
     """A literal that the line must hold."""
     failure: Failure | None
     """Which failure a line of kind `failure` is."""
-    timeouts: int = 0
+
+    @property
+    def timeouts(self) -> int:
+        """How often its pattern ran out of time."""
+        return self.pattern.timeouts
 
     def __call__(self, line: Line) -> Iterator[Event]:
         """The event that the line gives, if it is one of these."""
-        if self.timeouts >= _MAX_TIMEOUTS or (self.contains is not None and self.contains not in line.text):
-            return
-        try:
-            match = self.pattern.search(line.text[:_MAX_CHARACTERS], timeout=_TIMEOUT_SECONDS)
-        except TimeoutError:
-            self.timeouts += 1
-            return
+        match = self.pattern.search(line.text) if self.contains is None or self.contains in line.text else None
         if match is None:
             return
         if self.kind == "progress":
