@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import RULES, crash, hang
-from megatron_monitor.detectors.base import RANK, Finding, Rule, RuleSettings
+from megatron_monitor.detectors.base import RANK, AttemptRule, Finding, Rule, RuleSettings
 from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
 from megatron_monitor.parsers import events
@@ -61,7 +61,11 @@ class Judge:
         self._rules: list[tuple[type[Rule], RuleSettings]] = [
             (rule, getattr(config.detectors, name)) for name, rule in RULES.items()
         ]
-        self._of_steps = [(rule, own) for rule, own in self._rules if rule.on_steps is not Rule.on_steps]
+        self._of_steps = [
+            (rule.name, rule, issubclass(rule, AttemptRule), own)
+            for rule, own in self._rules
+            if rule.on_steps is not Rule.on_steps
+        ]
         self._timed = [(rule, own) for rule, own in self._rules if rule.is_timed]
         self._listeners: dict[type[Event], list[tuple[type[Rule], RuleSettings]]] = {}
         for rule, own in self._rules:
@@ -131,9 +135,13 @@ class Judge:
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Let every rule see the steps. Whether a finding may have changed."""
-        changed = False
-        for rule, settings in self._of_steps:
-            changed |= rule.ready(state).on_steps(state, steps, settings)
+        changed, known, number = False, state.memory_of, state.launch.number
+        for name, rule, of_attempt, settings in self._of_steps:
+            own: Any = known.get(name)
+            if type(own) is not rule or (of_attempt and own.attempt != number):  # else it is ready: the usual case
+                own = rule.ready(state)
+            if own.on_steps(state, steps, settings):
+                changed = True
         return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
