@@ -138,7 +138,8 @@ class Judge:
         changed, known, number = False, state.memory_of, state.launch.number
         for name, rule, of_attempt, settings in self._of_steps:
             own: Any = known.get(name)
-            if type(own) is not rule or (of_attempt and own.attempt != number):  # else it is ready: the usual case
+            ready = type(own) is rule  # the usual case
+            if not ready or (of_attempt and own.attempt != number):
                 own = rule.ready(state)
             if own.on_steps(state, steps, settings):
                 changed = True
