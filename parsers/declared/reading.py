@@ -25,7 +25,6 @@ _TEXTS: Final = ("time", "path")
 _AROUND = " \t'\"}]|"  # a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
-_DIRECT: Final = (_STEP_VALUES | MEMORY.keys() | {"step", "total", "time"}) - {"iteration", "losses", "extra"}
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
 _TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     "launch": (events.MilestoneReached, {"milestone": "launched"}),
@@ -152,41 +151,8 @@ class Reading:
             message = line.span((start, start + len(line.text.strip()[:500])), str)
         if self.spec.means in get_args(Part) and _REPEATED in line.text:
             return []
-        direct = self._directly({**head}, read, line.origin_spans) if self.spec.means == "step" else None
-        if direct is not None:
-            return direct
         said = Spanned(self._made, {"head": dict(head), "found": read, "message": message} | line.origin_spans)
         return [said] if said.events() else []
-
-    def _directly(
-        self, values: dict[str, Span], found: Mapping[str, Span], origin: dict[str, Any]
-    ) -> list[Spanned] | None:
-        """The events of a step's line whose fields are its values as they stand: what `_made` makes of them, in a third
-        of the time. None where a field is worked out of several, or digits decide whether it is one.
-        """
-        losses: dict[str, Span] = {}
-        extra: dict[str, Span] = {}
-        for name, span in found.items():
-            target = self._targets.get(name, _UNKNOWN)[0]
-            if not target:
-                extra[name] = span
-            elif isinstance(span.value, str) and target not in _TEXTS:
-                return None
-            elif target == LOSSES:
-                losses[name] = span
-            else:
-                values.setdefault(target, span)
-        if "step" not in values or self.spec.given or self.spec.then or not values.keys() <= _DIRECT:
-            return None
-        origin |= {"logged_at": values.pop("time")} if "time" in values else {}
-        step, total = values.pop("step"), values.pop("total", None)
-        memory = {MEMORY[name]: values.pop(name) for name in MEMORY if name in values}
-        fields = {"iteration": step, "train_iterations": total, "losses": losses, "extra": extra, **values}
-        said = [Spanned(events.MemoryReported, {"iteration": step, "occasion": "step", **memory, **origin})]
-        return [
-            *(said if memory else ()),
-            Spanned(events.IterationLogged, {**fields, "dialect": self._dialect, **origin}),
-        ]
 
     def _made(
         self,

@@ -95,7 +95,8 @@ class _Widths:
         if type(said) is not Span:
             return _bound(item, line)
         at = self._place(at, numbers)
-        if said.read in QUICK and not QUICK[said.read][0].fullmatch(line[at]):
+        form = QUICK[said.read][0] if said.read in QUICK else None
+        if form and not form.fullmatch(line[at]) and form.fullmatch(said.text.encode()):
             raise NoLayoutError  # it may be out of bounds
         return self._place(name, numbers) if type(name) is slice else name, at, _of_bytes(said, line[at])
 
