@@ -2,13 +2,16 @@
 
 Time is an argument. A detector that sees each step returns whether its verdict may have changed, so that a million
 healthy iterations cost a million small updates and hardly a judgement.
+
+Lines that come live are folded at the instant of their delivery, and time passes between deliveries. Lines of a
+finished log (`Placed`) bear instants of their own: time passes between any two of them, and a silence is judged only
+where the lines prove it.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,12 +21,14 @@ from megatron_monitor.detectors.base import RANK, AttemptRule, Finding, Rule, Ru
 from megatron_monitor.events import Events
 from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.events import Event, LogEvent, TimersReported
+from megatron_monitor.parsers.events import Event, LogEvent, TimersReported, TimeShown
 from megatron_monitor.run.evidence import believe, settle
 from megatron_monitor.run.fold import fold, fold_timers
 from megatron_monitor.run.launches import is_known, retire
+from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import STEP_EVENTS, Step, is_amended, step_of
+from megatron_monitor.source_clock import Placed
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
@@ -36,8 +41,11 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
 """Events that change nothing of what `Rule.on_steps` may take as constant, but for a restart:
 as a setting does that is known already."""
 
-Timed: TypeAlias = tuple[LogEvent, str, float]
-"""An event, the stream it came from, and the instant at which it is folded."""
+_LEAST_GAP = 1.0  # seconds between two lines below which no deadline is looked for
+_EPSILON = 1e-6
+_OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
+_UNPLACED: frozenset[type[Event]] = frozenset({events.PartBegan, events.GenerationMoved})
+"""Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
 
 
 @dataclass(slots=True)
@@ -47,6 +55,15 @@ class Judged:
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)
     archived: bool = False
+    clock: float = -math.inf
+    """Of a finished log: the instant up to which its lines were folded or time has passed."""
+    passed: float = math.nextafter(-math.inf, 0.0)
+    """Deadlines up to there are over: they were judged, or nothing may be concluded from the silence before."""
+
+    def pass_over(self, until: float, *, judged: bool = False) -> None:
+        """Time has passed up to there. `judged`: each deadline before was; one of that very instant is still to be."""
+        self.clock = max(self.clock, until)
+        self.passed = max(self.passed, math.nextafter(self.clock, 0.0) if judged else self.clock)
 
 
 class Judge:
@@ -73,11 +90,8 @@ class Judge:
                 self._listeners.setdefault(kind, []).append((rule, own))
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
-        """`follow` events of one instant."""
-        return self.follow(run, zip(entries, repeat(source), repeat(at)), live)
-
-    def follow(self, run: Judged, timed: Iterable[Timed], live: bool) -> list[Transition]:
-        """Fold events in their order and let the detectors see them. Each is asked for when all before it are judged.
+        """Fold events of a stream in their order and let the detectors see them, at `at` or, if `Placed`, at their own
+        times.
 
         While a log is followed, the run is judged at once where a verdict may have changed, so that what begins and
         ends within one reading is notified too. In a backlog steps are collected: the detectors see many at a time.
@@ -93,9 +107,16 @@ class Judge:
                 self._update(state, steps)
                 steps.clear()
 
-        for entry, source, at in timed:
+        for entry in entries:
             event = entry.event
             kind = type(event)
+            if type(entry) is Placed:
+                if not entry.dated and kind in _UNPLACED:
+                    continue
+                transitions += self.wait_for(run, entry)
+                at = run.clock
+                if kind is TimeShown:
+                    continue
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
             if steps and kind not in _KEEP_BUFFER and not is_known(state.launch, event):
@@ -183,14 +204,86 @@ class Judge:
     def retire(self, run: Judged, at: float) -> list[Transition]:
         """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
         state = run.state
+        transitions = self.pass_until(run, at) if run.clock > -math.inf else []
         due = crash.due(state)
         if due is not None:
             believe(state, due)
         told = max(at, due or at)
-        transitions = self.judge(run, told) if state.live else []
+        transitions += self.judge(run, told) if state.live else []
         retire(state, at)
         run.archived = True
         return transitions + self.judge(run, told)
+
+    # --- the time of a finished log ---------------------------------------------------------------------------------
+
+    def wait_for(self, run: Judged, placed: Placed) -> list[Transition]:
+        """Time passes until the line is due, at the instant that it then has (`run.clock`)."""
+        at = max(placed.at, run.clock)
+        if at - run.clock <= _LEAST_GAP or at <= self.calm_until(run):
+            run.clock = at
+            return []
+        if placed.proof == "proved" and not placed.took:
+            deadline = self.deadline(run, run.passed)
+            if deadline is None or deadline >= at:
+                run.pass_over(at, judged=True)
+                return []
+        state, transitions = run.state, list[Transition]()
+        if state.launch.phase == "crashed":
+            reported = crash.due(state)
+            if placed.proof == "unknown" or _failed_since(state, reported, at):
+                # a relaunch, or what failed only now: the crash is reported, and it may follow
+                transitions = self.pass_until(run, min(at, (reported or run.clock) + 2 * _EPSILON))
+                run.pass_over(at)
+        elif self.leaves_open(run, placed):
+            run.pass_over(at)
+            if placed.dated and placed.proof in ("lawful", "unknown"):
+                state.progress_at = at  # the last undated line may have been written just now
+        elif placed.proof == "lawful" and not (
+            placed.dated or state.launch.phase in ENDED or state.progress_at is None
+        ):
+            at = max(run.clock, state.progress_at + self._lawful_silence(run, placed))
+            run.pass_over(at)
+        return transitions + self.pass_until(run, at)
+
+    def leaves_open(self, run: Judged, placed: Placed) -> bool:
+        """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
+        state = run.state
+        if state.launch.phase in ENDED or state.progress_at is None:
+            return False
+        if placed.proof == "lawful":
+            return placed.at <= state.progress_at + self._lawful_silence(run, placed)
+        if placed.proof == "beside":
+            return state.iterations_total == 0
+        return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
+
+    def _lawful_silence(self, run: Judged, placed: Placed) -> float:
+        """Seconds that may lie before a line that does not say when it was."""
+        return hang.lawful(run.state, type(placed.event), self._hang)
+
+    def pass_until(self, run: Judged, until: float) -> list[Transition]:
+        """Time passes without a line: each deadline is judged at its instant; one that came among the last lines, at
+        the last of them.
+        """
+        transitions, after = list[Transition](), run.passed
+        while (deadline := self.deadline(run, after)) is not None and deadline < until:
+            after = deadline + _EPSILON
+            run.clock = max(run.clock, after)
+            transitions += self.judge(run, run.clock)
+        run.pass_over(until, judged=True)
+        return transitions
+
+    def finish(self, run: Judged, until: float) -> list[Transition]:
+        """Its log has ended, and is watched up to `until`, or until what may have been caught is believed: nobody went
+        on behind it. What became of a run that had not ended by then is unknown.
+        """
+        last, state = run.clock, run.state
+        failure = crash.ended_by(state.launch)
+        if failure is not None and not failure.helper and state.launch.doubtful:
+            until = max(until, (crash.due(state) or 0.0) + 2 * _EPSILON)
+        transitions = self.pass_until(run, until) + self.judge(run, max(run.clock, until))
+        settle(state, run.clock, 0.0)  # what said that it was done, and nothing more, is done
+        run.clock = last
+        return transitions
 
     def calm_until(self, run: Judged) -> float:
         """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.
@@ -213,22 +306,6 @@ class Judge:
             ahead.append(max(due, now))
         return min(ahead, default=None)
 
-    def lawful_silence(self, run: Judged, event: Event) -> float:
-        """Seconds that may lie before an event of which no line says when it was."""
-        return hang.lawful(run.state, type(event), self._hang)
-
-    def crash_reported_at(self, run: Judged) -> float | None:
-        """When the end of the launch is reported; None where none has failed."""
-        return crash.due(run.state)
-
-    def believed_at(self, run: Judged) -> float:
-        """When a failure that may have been caught is believed, where nothing goes on; 0 where none is in doubt."""
-        state = run.state
-        failure = crash.ended_by(state.launch)
-        if failure is None or failure.helper or not state.launch.doubtful:
-            return 0.0
-        return crash.due(state) or 0.0
-
     def _findings(self, run: Judged, now: float) -> dict[str, Finding]:
         if run.archived:
             return {}
@@ -241,3 +318,10 @@ class Judge:
         if crash.Crash.name in found:
             crash.Crash.of(state).note(state, found[crash.Crash.name])
         return found
+
+
+def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
+    """Whether what failed may have done so right before `at`: no line says when, and no step how long one takes."""
+    failure = state.launch.failure
+    undated = failure is not None and failure.logged_at is None and not state.launch.iterations
+    return undated and reported is not None and at > reported + _LEAST_GAP

@@ -1,185 +1,166 @@
-"""A finished log on its own clock: what the daemon would have reported, and when. The same judgement, no waiting.
+"""Finished logs on their own clock: what the daemon would have reported, and when. The same core, no waiting.
 
 Each source has a clock (source_clock/): the times that its lines print where they print any, else the sum of the
-iterations' times, evaluation and saving included where the log prints them. The sources of a run are merged in the
-order of their clocks. Only a silence that the lines prove is judged.
+iterations' times, evaluation and saving included where the log prints them. The sources are merged in the order of
+their clocks and handed to a core as if they came live; only a silence that the lines prove is judged.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
 """
 
 import heapq
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from itertools import chain, groupby, islice
-from operator import itemgetter
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
-from megatron_monitor.charts.history import History
+from msgspec.structs import replace
+
 from megatron_monitor.charts.steady import Sample
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.runs import Run
 from megatron_monitor.detectors.base import stated
 from megatron_monitor.detectors.slowdown.words import level, standing
-from megatron_monitor.identity.naming import experiment_name
+from megatron_monitor.follow.messages import CaughtUp, Lines, Opened, Scanned
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged, Timed
-from megatron_monitor.parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
+from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.parsers.events import LogEvent, TimeShown
 from megatron_monitor.run import derived
-from megatron_monitor.run.evidence import settle
-from megatron_monitor.run.experiments import BOUNDS, Experiments
+from megatron_monitor.run.experiments import BOUNDS
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.records import Experiment
 from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.step import Step
 from megatron_monitor.source_clock import Placed, SourceClock, clocked
+from megatron_monitor.source_clock.steps import number_of
+from megatron_monitor.units import LONGEST_SECONDS
 
-_LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
-_EPSILON = 1e-6
-_OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
 _DAY = 86400.0
-_YEAR = 365 * _DAY
-_UNPLACED: frozenset[type[Event]] = frozenset({PartBegan, GenerationMoved})
-"""Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
-_MOST = 1024  # events that the judge is handed at once
+_MOST = 1024  # lines that the core is handed at once
 _OPENING = 1000  # events of a source among which its year is looked for
 
 
-class Replay:
-    """One run. `play` takes events in the order of their times and gives the transitions; `finish` the rest."""
+class Figures:
+    """Of one run, what its steps took, for medians."""
 
-    def __init__(self, judge: Judge, name: str) -> None:
-        self.run = Judged(RunState(name=name, history=History(kept=False)))
-        self.run.state.live = True
-        self.dated = False
-        self.first: float | None = None
+    def __init__(self) -> None:
+        self.seconds, self.samples, self.tflops = Sample(), Sample(), Sample()
+        self._counted, self._timed = 0, False
+
+    def look(self, state: RunState) -> None:
+        """See the state after an event."""
+        seconds, counted = state.launch.step_seconds, state.iterations_total
+        new = counted != self._counted or not self._timed  # DeepSpeed prints a step's time on the next line
+        self._counted, self._timed = counted, seconds is not None
+        if seconds is None or not new:
+            return
+        self.seconds.add(seconds)
+        if (rate := derived.samples_per_second(state)) is not None:
+            self.samples.add(rate)
+        if (tflops := state.launch.latest.tflops) is not None:
+            self.tflops.add(tflops)
+
+
+class _Measuring(Judge):
+    """A judge that keeps figures of each run that it judges."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, repeats=False)
+        self.figures = defaultdict[str, Figures](Figures)
+
+    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
+        """Fold, judge, measure."""
+        transitions = super().take(run, entries, source, at, live)
+        self.figures[run.state.name].look(run.state)
+        return transitions
+
+    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool) -> list[Transition]:
+        self.figures[run.state.name].look(run.state)
+        return super()._judge_after(run, steps, at, changed)
+
+
+class Replay:
+    """A core whose time is that of the lines that it is handed."""
+
+    def __init__(self, config: Config, sources: Iterable[str], *, dated: bool = False) -> None:
+        """`dated`: the log prints times, which are shown as such."""
         self.now = 0.0
-        self._open_until = float("-inf")  # nothing is judged up to there, that instant included
-        self._judged_until = float("-inf")  # deadlines before are; lines may have followed too closely to look for more
-        self._judge = judge
-        self._due: Placed | None = None
-        self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
+        self.first: float | None = None
+        self.dated = dated
+        self._judge = _Measuring(config)
+        config = replace(config, max_runs=sys.maxsize, run_retention=LONGEST_SECONDS)
+        self.core = Core(config, self._judge, charts=False)
+        self.core.handle(Scanned("", self.now), self.now)
+        for source in sources:
+            self.core.handle(Opened(source, source, None, 0, self.now, False), self.now)
+            self.core.handle(CaughtUp(source, self.now), self.now)
+
+    @property
+    def runs(self) -> list[Run]:
+        """Of which a training is proven, in the order in which they began."""
+        return [run for run in self.core.runs.values() if run.state.proven]
 
     def play(self, items: Iterable[Placed]) -> Iterator[Transition]:
-        """Events in the order of their times, each at its own."""
-        events: Iterator[Placed] = filter(_has_a_place, items)
-        while (due := self._due or next(events, None)) is not None:
-            begin = yield from self._wait_for(due)
-            self._due = None
-            yield from self._judge.follow(self.run, self._stretch(chain((begin,), islice(events, _MOST))), True)
-
-    def _wait_for(self, placed: Placed) -> Generator[Transition, None, Placed]:
-        """Time passes until the event is due: at the time that it then has."""
-        at = self.now if placed.at == float("inf") else max(placed.at, self.now)
-        if self.first is None:
-            self.first = self.now = at
-        if at - self.now > _LEAST_GAP and self._is_to_wait(placed, at):
-            state = self.run.state
-            reported = self._judge.crash_reported_at(self.run) if state.launch.phase == "crashed" else None
-            if state.launch.phase == "crashed" and (placed.proof == "unknown" or _failed_since(state, reported, at)):
-                # a relaunch, or what failed only now: the crash is reported, and it may follow
-                yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
-                self.now = self._open_until = at
-            elif placed.proof != "proved" or placed.took > 0:
-                at = self._unproved(placed._replace(at=at))
-            yield from self.pass_until(at)
-        self.now = at
-        return placed._replace(at=at)
-
-    def _is_to_wait(self, placed: Placed, at: float) -> bool:
-        """Whether time alone may change a verdict before the event, or nobody knows how long the silence before it was.
-        Where not, the time has passed.
-        """
-        if at <= self._judge.calm_until(self.run):
-            return False
-        if placed.proof != "proved" or placed.took > 0:
-            return True
-        deadline = self._judge.deadline(self.run, self._judged_before())
-        if deadline is None or deadline >= at:
-            self._judged_until = at
-            return False
-        return True
-
-    def _judged_before(self) -> float:
-        """Deadlines up to there need no judgement any more."""
-        return max(math.nextafter(self._judged_until, 0.0), self._open_until)
-
-    def _stretch(self, items: Iterable[Placed]) -> Iterator[Timed]:
-        """Events up to one before which time alone may change a verdict: that one is due then."""
-        state, never = self.run.state, float("inf")
+        """Lines in the order of their times, each at its own."""
+        batch: list[Placed] = []
         for placed in items:
-            at, entry, source, *_ = placed
-            if at < self.now or at == never:
-                at = self.now
-            if at - self.now > _LEAST_GAP and self._is_to_wait(placed, at):
-                self._due = placed
-                return
-            self.now = at
-            if type(entry.event) is TimeShown:
+            if batch and (len(batch) == _MOST or placed.source != batch[0].source or self._stands_alone(placed)):
+                yield from self._hand_over(batch)
+                batch = []
+            self.now = placed.at = self.now if placed.at == math.inf else max(placed.at, self.now)
+            self.first = self.now if self.first is None else self.first
+            if type(placed.event) is TimeShown and self._stands_alone(placed):
+                yield from self._wait_for(placed)
                 continue
-            before, timed = state.iterations_total, state.launch.step_seconds is not None
-            yield entry, source, at
-            if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
-                self._sample(state)
+            batch.append(placed)
+            if self._stands_alone(placed):
+                yield from self._hand_over(batch)
+                batch = []
+        if batch:
+            yield from self._hand_over(batch)
 
-    def _sample(self, state: RunState) -> None:
-        if state.launch.step_seconds is None:
-            return
-        self._seconds.add(state.launch.step_seconds)
-        rate, tflops = derived.samples_per_second(state), state.launch.latest.tflops
-        if rate is not None:
-            self._samples.add(rate)
-        if tflops is not None:
-            self._tflops.add(tflops)
+    def _stands_alone(self, placed: Placed) -> bool:
+        """Whether it depends on the line, or on the instant, whose the lines are that follow."""
+        source = self.core.sources[placed.source]
+        return not source.member.settled or placed.event.kind in BOUNDS or bool(source.experiments.held)
+
+    def _hand_over(self, batch: list[Placed]) -> Iterator[Transition]:
+        self.core.handle(Lines(batch[0].source, batch), batch[-1].at)
+        yield from self.core.pass_until(batch[-1].at)
+
+    def _wait_for(self, placed: Placed) -> Iterator[Transition]:
+        """The line says nothing but what the time is."""
+        run = self.current(placed.source)
+        if run is not None:
+            self.core.of_run(run, partial(self._judge.wait_for, run, placed))
+            yield from self.core.pass_until(self.now)
+
+    def current(self, source: str) -> Run | None:
+        """The run that a source's lines belong to now, if it has begun."""
+        return self.core.current(self.core.sources[source])
 
     def leaves_open(self, placed: Placed) -> bool:
-        """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
-        state = self.run.state
-        if state.launch.phase in ENDED or state.progress_at is None:
-            return False
-        if placed.proof == "lawful":
-            return placed.at <= state.progress_at + self._judge.lawful_silence(self.run, placed.entry.event)
-        if placed.proof == "beside":
-            return state.iterations_total == 0
-        return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
-
-    def _unproved(self, placed: Placed) -> float:
-        """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
-        state, at, moved_at = self.run.state, placed.at, self.run.state.progress_at
-        if self.leaves_open(placed):
-            self.now = self._open_until = at
-            if placed.dated and placed.proof in ("lawful", "unknown"):
-                state.progress_at = at  # the last undated line may have been written just now
-        elif placed.proof == "lawful" and not placed.dated and moved_at is not None and state.launch.phase not in ENDED:
-            at = self.now = self._open_until = max(
-                self.now, moved_at + self._judge.lawful_silence(self.run, placed.entry.event)
-            )
-        return at
-
-    def finish(self, after: float) -> Iterator[Transition]:
-        """The log has ended; `after` seconds more are watched, or until what may have been caught is believed: nobody
-        went on behind it. What became of a run that had not ended by then is unknown.
-        """
-        last = self.now
-        yield from self.pass_until(max(last + after, self._judge.believed_at(self.run) + 2 * _EPSILON))
-        yield from self._judge.judge(self.run, self.now)
-        settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
-        self.now = last
-
-    def retire(self, at: float) -> Iterator[Transition]:
-        """Another experiment begins in the log."""
-        yield from self.pass_until(self.now if at == float("inf") else at)
-        last = self.run.state.progress_at
-        yield from self._judge.retire(self.run, self.now)
-        self.now = self.now if last is None else last  # what comes behind its last line is not its own time
+        """Whether nothing may be concluded from the silence before a line."""
+        run = self.current(placed.source)
+        return run is not None and self._judge.leaves_open(run, placed)
 
     def pass_until(self, until: float) -> Iterator[Transition]:
-        """Time passes without an event: each deadline is judged at its instant; one that came among the last lines, at
-        the last of them.
-        """
-        after = self._judged_before()
-        while (deadline := self._judge.deadline(self.run, after)) is not None and deadline < until:
-            after = deadline + _EPSILON
-            self.now = max(self.now, after)
-            yield from self._judge.judge(self.run, self.now)
-        self.now = self._judged_until = max(self.now, until)
+        """Time passes without a line."""
+        for run in [run for run in self.core.runs.values() if not run.archived]:
+            self.core.of_run(run, partial(self._judge.pass_until, run, until))
+        self.now = max(self.now, until)
+        yield from self.core.pass_until(self.now)
+
+    def finish(self, after: float) -> Iterator[Transition]:
+        """The logs have ended; `after` seconds more are watched."""
+        self.core.flush(self.now)
+        for run in [run for run in self.core.runs.values() if not run.archived]:
+            self.core.of_run(run, partial(self._judge.finish, run, max(self.now, run.clock) + after))
+        yield from self.core.pass_until(self.now)
 
     def time_of(self, at: float) -> str | float:
         """ISO 8601 where the log prints times, else seconds since the first line."""
@@ -187,10 +168,12 @@ class Replay:
             return datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
         return round(at - (self.first or 0.0), 3)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, run: Run) -> dict[str, Any]:
         """The run in figures; absent where the log does not show it."""
-        state = self.run.state
-        seconds = self.now - (self.first or 0.0)
+        state, figures = run.state, self._judge.figures[run.state.name]
+        begins = self.first if run is next(iter(self.core.runs.values())) else state.first_at
+        ends = state.progress_at if run.archived else run.clock
+        seconds = 0.0 if ends is None or begins is None else ends - begins
         return stated({
             "run": state.name,
             "state": derived.run_state(state, False) if state.launch.phase in ENDED else "open",
@@ -203,136 +186,82 @@ class Replay:
             "at_risk_seconds": _rounded(derived.at_risk_seconds(state)),
             "restarts": state.restarts,
             "failures": dict(sorted(state.failures_total.items())),
-            "incidents": dict(sorted(self.run.book.counts.items())),
+            "incidents": dict(sorted(run.book.counts.items())),
             "slowdown": None if (found := level(state)) is None else standing(found),
-            "median_seconds_per_iteration": _rounded(self._seconds.median),
-            "median_samples_per_second": _rounded(self._samples.median),
-            "median_tflops": _rounded(self._tflops.median),
+            "median_seconds_per_iteration": _rounded(figures.seconds.median),
+            "median_samples_per_second": _rounded(figures.samples.median),
+            "median_tflops": _rounded(figures.tflops.median),
             "unplanned_restarts": state.unplanned_ends,
             "mean_time_between_failures_seconds": _rounded(derived.mean_time_between_failures_seconds(state)),
             "advised_save_interval_seconds": _rounded(derived.advised_save_interval(state)),
         })  # fmt: skip
 
 
-def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
-    """Whether what failed may have done so right before `at`: no line says when, and no step how long one takes."""
-    failure = state.launch.failure
-    undated = failure is not None and failure.logged_at is None and not state.launch.iterations
-    return undated and reported is not None and at > reported + _LEAST_GAP
-
-
-def _has_a_place(placed: Placed) -> bool:
-    return placed.dated or type(placed.entry.event) not in _UNPLACED
-
-
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-class Players:
-    """The experiments of a log, each a replay of its own, in the order in which they began."""
-
-    def __init__(self, judge: Judge, name: str, clocks: Mapping[str, SourceClock]) -> None:
-        self.all = [Replay(judge, name)]
-        self._judge, self._name, self._clocks = judge, name, clocks
-        self._by_label = {"": self.all[0]}
-        self._experiments = {source: Experiments() for source in clocks}
-        self._latest = Experiments()  # of the source that is furthest
-
-    def play(self, items: Iterable[Placed]) -> Iterator[tuple[Replay, Transition]]:
-        """Events in the order of their times, each at its own, as far as it is known whose it is."""
-        for (player, dated), several in groupby(items, self._whose):
-            those = self._date(several, dated)
-            if player is not None:
-                yield from ((player, transition) for transition in player.play(those))
-            else:
-                for placed in those:
-                    yield from self._play_bound(placed)
-
-    def _whose(self, placed: Placed) -> tuple[Replay | None, bool]:
-        """(whose the event is, None where that is to be decided; whether the log has printed times by then)."""
-        experiments = self._experiments[placed.source]
-        decided = not experiments.held and placed.entry.event.kind not in BOUNDS
-        dated = self.all[0].dated or self._clocks[placed.source].scale.dated
-        return self.current(placed.source) if decided else None, dated
-
-    def _play_bound(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
-        """One event that may tell of another experiment, or comes behind one that may."""
-        experiments = self._experiments[placed.source]
-        before, number = self.current(placed.source), experiments.number
-        due = experiments.take(placed.entry, placed, before.run.state)
-        if experiments.told and experiments.number >= self._latest.number:
-            self._latest = experiments
-        player = self.current(placed.source)
-        if experiments.number != number and experiments is self._latest:
-            player.run.archived = False  # a sweep may come back to one
-            yield from ((before, transition) for transition in before.retire(due[0][1].at))
-        yield from ((player, transition) for transition in player.play(item for _, item in due))
-
-    def _date(self, items: Iterator[Placed], dated: bool) -> Iterator[Placed]:
-        """Where the log prints times from here on: what was counted from 0, of a source that prints none, is moved
-        there.
-        """
-        if not dated or self.all[0].dated:
-            return items
-        for player in self.all:
-            player.dated = True
-        placed = next(items)
-        first, now = self.all[0].first, self.current(placed.source).now
-        if first is not None and placed.at - now > _YEAR:
-            self.all[0].first = first + placed.at - now
-            placed = placed._replace(proof="unknown")
-        return chain((placed,), items)
-
-    def current(self, source: str | None = None) -> Replay:
-        """The one that a source's lines belong to, the newest if none is given."""
-        own = self._experiments[source] if source is not None else self._latest
-        own = own if own.told else self._latest
-        player = self._by_label.get(own.label)
-        if player is None:
-            player = self._by_label[own.label] = Replay(self._judge, experiment_name(self._name, own.label))
-            player.run.state.experiment = Experiment(self._name, own.label)
-            player.dated = self.all[0].dated
-            self.all.append(player)
-        return player
-
-    def finish(self, after: float) -> Iterator[tuple[Replay, Transition]]:
-        """The log has ended; `after` seconds more are watched."""
-        for source, experiments in self._experiments.items():
-            player = self.current(source)
-            held = [item for _, item in experiments.release()]
-            yield from ((player, transition) for transition in player.play(held))
-        player = self.current()
-        yield from ((player, transition) for transition in player.finish(after))
-
-
 def replay(
-    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0,
+    config: Config, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0,
     written: Mapping[str, float] | None = None,
-) -> Iterator[tuple[Replay, Transition | None]]:  # fmt: skip
-    """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None.
+) -> Iterator[tuple[Replay, Transition | Run]]:  # fmt: skip
+    """Every transition of logs that are read together, by their paths, with the replay that gave it; last, each run.
 
     `written`: when each source was last written, Unix seconds, for stamps without a year.
     """
-    clocks, streams = {}, []
+    items, dated = merged(sources, written or {})
+    player = Replay(config, sources, dated=dated)
+    for transition in chain(player.play(items), player.finish(after)):
+        yield player, transition
+    for run in player.core.runs.values():
+        yield player, run
+
+
+def merged(
+    sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float], *, zone: tzinfo = UTC, start: float = 0.0
+) -> tuple[Iterator[Placed], bool]:
+    """(the lines of all sources in the order of their times, whether any source prints them).
+
+    A source that prints none begins at `start`, or with the first that does; of several, one whose steps begin further
+    on follows the others. A line without any time stands at infinity. `zone`: of the times that are printed without
+    one; `written` as above.
+    """
     opened = {source: _opened(entries) for source, entries in sources.items()}
-    near = min((moment for moment, _ in opened.values() if moment is not None), default=None)
-    for source, (_, entries) in opened.items():
-        last = (written or {}).get(source)
-        clocks[source] = SourceClock(written=last, latest=math.inf if last is None else last + _DAY)
-        if near is not None:
-            clocks[source] = SourceClock(written=near)
-        streams.append(clocked(entries, source, clocks[source]))
-    players = Players(judge, name, clocks)
-    yield from players.play(heapq.merge(*streams, key=itemgetter(0)))
-    yield from players.finish(after)
-    for player in players.all:
-        yield player, None
+    near = min((moment for moment, _, _ in opened.values() if moment is not None), default=None)
+    dated, undated = list[Iterator[Placed]](), dict[int | None, list[Iterator[Placed]]]()
+    for source, (_, step, entries) in opened.items():
+        last = near if near is not None else written.get(source)
+        clock = SourceClock(zone, last, math.inf if last is None or near is not None else last + _DAY)
+        stream = clocked(entries, source, clock)
+        if (first := next(stream, None)) is not None:
+            stream = chain((first,), stream)
+            if clock.scale.dated:
+                dated.append(stream)
+                start = min(first.at, start) if len(dated) > 1 else first.at
+            else:
+                undated.setdefault(step, []).append(stream)
+    beside = _one_after_another([undated.pop(None, [])], start)
+    training = _one_after_another([streams for _, streams in sorted(undated.items())], start)
+    return heapq.merge(*dated, beside, training, key=attrgetter("at")), bool(dated)
 
 
-def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:
-    """(the first full stamp near the beginning of a source, its entries)."""
+def _one_after_another(groups: Sequence[Sequence[Iterator[Placed]]], at: float) -> Iterator[Placed]:
+    """Groups of streams whose times count from 0; those of a group are abreast."""
+    for streams in groups:
+        begin = at
+        for placed in heapq.merge(*streams, key=attrgetter("at")):
+            if placed.at < math.inf:
+                at = placed.at = placed.at + begin
+            elif streams is not groups[-1]:
+                placed.at = at
+            yield placed
+
+
+def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, int | None, Iterator[LogEvent]]:
+    """(the first full stamp near the beginning of a source, its first step, its entries)."""
     rest = iter(entries)
     read = list(islice(rest, _OPENING))
     moments = (log_clock(entry.event.logged_at) for entry in read)
-    return next((moment for moment in moments if moment is not None), None), chain(read, rest)
+    steps = (number_of(entry.event) for entry in read)
+    stamp = next((moment for moment in moments if moment is not None), None)
+    return stamp, next((step for step in steps if step is not None), None), chain(read, rest)

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.detection.timing_series import Series, events
 from megatron_monitor.config import Config
-from megatron_monitor.judgement import Judge
+from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.replay import Replay
+from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import Placed
 
 SEEDS = {"development": 1_000, "final": 1_900_000}
@@ -25,10 +25,11 @@ SEEDS = {"development": 1_000, "final": 1_900_000}
 
 def reported(series: Series) -> list[dict[str, Any]]:
     """Everything that is notified of the run: firing, not quiet."""
-    player = Replay(Judge(Config()), f"series-{series.seed}")
+    judge, run = Judge(Config()), Judged(RunState(name=f"series-{series.seed}", live=True))
     out: list[dict[str, Any]] = []
     for number, (at, event) in enumerate(events(series)):
-        transitions = player.play([Placed(at, LogEvent(number, "bench", event, ""), "bench")])
+        placed = Placed.of(at, LogEvent(number, "bench", event, ""), "bench")
+        transitions = judge.take(run, [placed], "bench", at, True)
         out.extend(item.to_json() for item in transitions if item.status == "firing" and not item.quiet)
     return out
 

@@ -4,26 +4,23 @@ A log that prints times is dated by them: programs print none with a zone, so th
 none is dated from `start`, the instant of its first line, by the sum of its iterations' times.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
-from itertools import chain, islice
-from operator import itemgetter
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from megatron_monitor.config import Config
+from megatron_monitor.core.runs import Run
 from megatron_monitor.core.view import view_of
-from megatron_monitor.judgement import Judge
 from megatron_monitor.metrics import CATALOGUE, samples_of
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.prometheus_text import Family, escaped
-from megatron_monitor.replay import Players, Replay
-from megatron_monitor.run.experiments import BOUNDS
+from megatron_monitor.replay import Replay, merged
 from megatron_monitor.snapshot import Histogram, Sample, clean_label
-from megatron_monitor.source_clock import Placed, SourceClock, clocked
+from megatron_monitor.source_clock import Placed
 
 _BUFFERED = 512  # points of one label set kept in memory
 
@@ -106,7 +103,6 @@ Samples = Mapping[str, tuple[Sample, ...] | Histogram]
 
 _LIVE_ONLY = frozenset({"megatron_hang_deadline_timestamp_seconds"})
 """Nobody waits for a finished log: a deadline in a history that ends just before now would be reported as a hang."""
-_DAY = 86400.0  # by which stamps of another zone may seem later than the file
 
 
 class UndatedError(Exception):
@@ -123,85 +119,55 @@ class Moment:
 
 
 def history(
-    config: Config, judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], step: float, zone: tzinfo,
-    start: float | None = None, written: float | None = None,
+    config: Config, sources: Mapping[str, Iterable[LogEvent]], step: float, zone: tzinfo,
+    start: float | None = None, written: Mapping[str, float] | None = None,
 ) -> Iterator[Moment]:  # fmt: skip
-    """The run every `step` seconds from its first line to its last, and at the last, and so each of the experiments in
-    its log, one after the other. Nothing of what is no training.
+    """Each run in logs that are read together, by their paths, every `step` seconds from the first line to the last,
+    and at its own last. Nothing of what is no training.
 
-    `written`: when the files were last written, Unix seconds, for stamps without a year.
+    `written`: when each file was last written, Unix seconds, for stamps without a year.
     """
-    latest = float("inf") if written is None else written + _DAY
-    clocks = {source: SourceClock(zone, written, latest) for source in sources}
-    streams = _begun(sources, clocks, start, name)
-    players = Players(judge, name, clocks)
-    player = players.current()
-    player.dated = any(clock.scale.dated for clock in clocks.values())
+    items, dated = merged(sources, written or {}, zone=zone, start=start or 0.0)
+    if not dated and start is None:
+        raise UndatedError
+    player, shown, over = Replay(config, sources, dated=True), dict[str, Samples](), set[str]()
     due: float | None = None
-    shown: Samples | None = None
-    items = heapq.merge(*streams, key=itemgetter(0))
     left = list(islice(items, 1))
     while left:
         item = left.pop()
-        at = item.at
-        if due is None:
-            due = at
-        while due < at < float("inf"):
-            unproved = player.leaves_open(item)
-            transitions = [] if unproved else list(player.pass_until(due))
-            if transitions or shown is None:
-                shown = _samples(config, player)
-            if player.run.state.proven:
-                yield Moment(player.run.state.name, due, shown)
+        due = item.at if due is None else due
+        while due < item.at < float("inf"):
+            if not player.leaves_open(item) and list(player.pass_until(due)):
+                shown.clear()
+            for run in player.runs:
+                if not run.archived:
+                    if run.state.name not in shown:
+                        shown[run.state.name] = _samples(config, run)
+                    yield Moment(run.state.name, due, shown[run.state.name])
             due += step
-        before, shown = player, None
-        deque(players.play(_until(due, item, items, left)), maxlen=0)
-        player = players.current()
-        if player is not before and before.now > due - step:
-            yield from _last(config, before)
-    deque(players.finish(0.0), maxlen=0)
-    yield from _last(config, player)
+        shown.clear()
+        deque(player.play(_until(due, item, items, left)), maxlen=0)
+        for run in player.runs:
+            if run.archived and run.state.name not in over:
+                over.add(run.state.name)
+                if run.clock > due - step:
+                    yield Moment(run.state.name, run.clock, _samples(config, run))
+    deque(player.finish(0.0), maxlen=0)
+    for run in player.runs:
+        if not run.archived:
+            yield Moment(run.state.name, run.clock, _samples(config, run))
 
 
 def _until(due: float, begin: Placed, items: Iterator[Placed], left: list[Placed]) -> Iterator[Placed]:
-    """Lines up to the one before which the run is looked at: that one is `left`. Alone where another run may begin."""
+    """Lines up to the one before which the runs are looked at: that one is `left`."""
     yield begin
-    alone = begin.entry.event.kind in BOUNDS
     for item in items:
-        if alone or due < item.at < float("inf") or item.entry.event.kind in BOUNDS:
+        if due < item.at < float("inf"):
             left.append(item)
             return
         yield item
 
 
-def _begun(
-    sources: Mapping[str, Iterable[LogEvent]], clocks: Mapping[str, SourceClock], start: float | None, name: str
-) -> list[Iterator[Placed]]:
-    """Each source's lines at their times: its first one is read, and waits for those of the others."""
-    streams = [clocked(entries, source, clocks[source]) for source, entries in sources.items()]
-    firsts = [next(stream, None) for stream in streams]
-    begins = [first.at for first in firsts if first is not None and clocks[first.source].scale.dated]
-    if not begins and start is None:
-        raise UndatedError(name)
-    origin = min(begins, default=start or 0.0)
-    return [
-        _dated(chain([first], stream), 0.0 if clocks[first.source].scale.dated else origin)
-        for first, stream in zip(firsts, streams, strict=True) if first is not None
-    ]  # fmt: skip
-
-
-def _last(config: Config, player: Replay) -> Iterator[Moment]:
-    """How a run ends that holds a training."""
-    if player.run.state.proven:
-        yield Moment(player.run.state.name, player.now, _samples(config, player))
-
-
-def _dated(items: Iterable[Placed], origin: float) -> Iterator[Placed]:
-    """Times counted from 0 made times of the day; an origin of 0 leaves them as they are."""
-    for item in items:
-        yield item._replace(at=item.at + origin) if origin else item
-
-
-def _samples(config: Config, player: Replay) -> Samples:
-    samples = samples_of(view_of(player.run, config, now=player.now))
+def _samples(config: Config, run: Run) -> Samples:
+    samples = samples_of(view_of(run, config, now=run.clock))
     return {name: values for name, values in samples.items() if name not in _LIVE_ONLY}

@@ -17,9 +17,10 @@ from megatron_monitor.follow.discovery import find
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import Watch as Pattern
-from megatron_monitor.follow.patterns import absolute, has_magic
+from megatron_monitor.follow.patterns import has_magic
 from megatron_monitor.follow.streams import STDIN, is_stream
 from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import one_line
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
@@ -53,8 +54,8 @@ class Given(NamedTuple):
         """
         config = load(self.file if self.file is not None else "", self.overrides)
         if paths:
-            absolute = tuple(STDIN if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
-            config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute, name=name)))
+            own = [_watched_as(path, config, name) for path in map(absolute_of, paths)]
+            config = msgspec.structs.replace(config, runs=(*config.runs, *own))
             if self.file is None and not any(key.startswith("run_retention=") for key in self.overrides):
                 # whoever names a log by hand wants to see it, however long ago it ended
                 config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
@@ -66,6 +67,14 @@ class Given(NamedTuple):
             return self.load(paths, name)
         except ConfigError as error:
             fail(error, code=2)
+
+
+def _watched_as(path: str, config: Config, name: str | None) -> Watch:
+    """One path of the command line; what the configuration names keeps that name."""
+    known = watch_of(path, config.runs).watch if name is None else None
+    if known is not None and (known.name or known.name_from):
+        return msgspec.structs.replace(known, paths=(path,))
+    return Watch(paths=(path,), name=name)
 
 
 def with_config(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,9 +146,14 @@ def open_log(path: str) -> IO[bytes]:
     return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
+def absolute_of(path: str) -> str:
+    """As the core knows it; standard input, where `-` names it, by its device."""
+    return STDIN if path == "-" else os.path.abspath(os.path.expanduser(path))
+
+
 def run_of(path: str, config: Config) -> str:
-    """The run that a file's lines are of; standard input's is called `-`."""
-    return path if path == "-" else named(absolute(path), config.runs).name
+    """The run that a file's lines are of."""
+    return named(absolute_of(path), config.runs).name
 
 
 def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
@@ -151,13 +165,13 @@ def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
 
 
 def written_at(paths: Iterable[str]) -> dict[str, float]:
-    """When each file was last written, Unix seconds; now for what is no file."""
+    """By absolute path when each file was last written, Unix seconds; now for what is no file."""
     found = {}
     for path in paths:
         try:
-            found[path] = os.stat(path).st_mtime
+            found[absolute_of(path)] = os.stat(path).st_mtime
         except OSError:
-            found[path] = SystemClock().wall()
+            found[absolute_of(path)] = SystemClock().wall()
     return found
 
 

@@ -11,10 +11,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from megatron_monitor.backfill import Moment, Spool, UndatedError, history
-from megatron_monitor.commands.arguments import POSITIVE_DURATION, Given, by_run, say, spooled, with_config, written_at
+from megatron_monitor.commands.arguments import (
+    POSITIVE_DURATION,
+    Given,
+    absolute_of,
+    by_run,
+    say,
+    spooled,
+    with_config,
+    written_at,
+)
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
-from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.reading import dated_events
 
@@ -69,8 +77,8 @@ def backfill(
         spool = Spool(Path(folder), extra)
         complete, runs = True, by_run(files, config)
         for name, logs in tracked(runs.items(), len(runs)):
-            sources, written = {path: _read(path, config) for path in logs}, max(written_at(logs).values())
-            moments = history(config, Judge(config), name, sources, step, zone, began, written)
+            sources = {absolute_of(path): _read(path, config) for path in logs}
+            moments = history(config, sources, step, zone, began, written_at(logs))
             complete = _fill(spool, name, moments) and complete
         with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as stream:
             spool.write(stream)

@@ -8,6 +8,7 @@ import click
 from megatron_monitor.commands.arguments import (
     DURATION,
     Given,
+    absolute_of,
     by_run,
     fail,
     json_option,
@@ -19,9 +20,9 @@ from megatron_monitor.commands.arguments import (
 )
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
+from megatron_monitor.core.runs import Run
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.reading import dated_events
 from megatron_monitor.replay import Replay
@@ -44,18 +45,17 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
     config = given.configured(paths)
-    judge = Judge(config, repeats=False)
     seen, untold, runs = False, "", by_run(paths, config)
     for name, files in tracked(runs.items(), len(runs)):
-        sources = {path: _entries(path, config) for path in files}
-        for player, transition in played(judge, name, sources, after, written_at(files)):
-            if transition is not None:
-                if everything or not transition.quiet:
-                    _say(player, transition, as_json)
-            elif player.run.state.proven:
+        sources = {absolute_of(path): _entries(path, config) for path in files}
+        for player, item in played(config, sources, after, written_at(files)):
+            if isinstance(item, Transition):
+                if everything or not item.quiet:
+                    _say(player, item, as_json)
+            elif item.state.proven:
                 seen = True
-                _sum_up(player, as_json)
-            elif failure := player.run.state.launch.failure:
+                _sum_up(player, item, as_json)
+            elif failure := item.state.launch.failure:
                 untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
         fail(f"no training line in {', '.join(paths)}{untold}")
@@ -81,8 +81,8 @@ def _say(player: Replay, transition: Transition, as_json: bool) -> None:
     )
 
 
-def _sum_up(player: Replay, as_json: bool) -> None:
-    summary: dict[str, Any] = player.summary()
+def _sum_up(player: Replay, run: Run, as_json: bool) -> None:
+    summary: dict[str, Any] = player.summary(run)
     if as_json:
         print_json({"summary": summary})
         return

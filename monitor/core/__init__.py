@@ -145,8 +145,18 @@ class Core(Watched):
                 self.folding.take_deferred(run, now)
             if run.state.proven:
                 self.of_run(run, partial(self._judge_run, run, now))
+        return [self._announced(item, now) for item in self._taken()]
+
+    def pass_until(self, now: float) -> list[Transition]:
+        """The same on the clock of finished logs: what waited long enough is folded. Their runs are judged between
+        their lines (`Judge.wait_for`).
+        """
+        self.folding.release_overdue(now)
+        return self._taken()
+
+    def _taken(self) -> list[Transition]:
         transitions, self.transitions = self.transitions, []
-        return [self._announced(item, now) for item in transitions]
+        return transitions
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
         before = run.state.launch.hung, run.state.launch.phase

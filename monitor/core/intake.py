@@ -19,6 +19,7 @@ from megatron_monitor.follow.messages import (
     Data,
     Fingerprint,
     Gone,
+    Lines,
     Message,
     Opened,
     Readable,
@@ -83,12 +84,15 @@ class Intake:
                         for run in self._watched.runs.of_log(saved.run):
                             self._all_read(run, now, new=False)
 
-    def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
+    def _of_source(self, source: Source, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
         if not isinstance(message, CaughtUp) or not source.resumed:  # a restart on an archive changes none of its parts
             self._watched.touch(source.run)
         match message:
             case Data():
                 self._data(source, message, now)
+            case Lines():
+                source.mtime, source.read_at, source.behind_bytes = now + self._watched.wall_offset, now, 1
+                self._folding.take(source, message.entries, now, now)
             case Restarted():
                 self._restarted(source, message, now)
             case CaughtUp() if source.ordered is not None and source.ordered.lines:

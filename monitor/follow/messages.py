@@ -4,11 +4,12 @@ Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next con
 Gone and Unreadable end nothing: the source may go on with any message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import MASK, masked_path
 
 SourceId: TypeAlias = str
@@ -87,6 +88,13 @@ class Data(Struct, frozen=True):
     behind_bytes: int
 
 
+class Lines(Struct, frozen=True):
+    """The next lines of a finished file, read and dated already (source_clock/): each bears an instant of its own."""
+
+    source: SourceId
+    entries: Sequence[LogEvent]
+
+
 class Restarted(Struct, frozen=True):
     """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all was read, or
     what was read of the one that was cut.
@@ -155,7 +163,7 @@ class Scanned(Struct, frozen=True):
     """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
 
 
-Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
+Message: TypeAlias = Opened | Data | Lines | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
 
 
 def source_id(path: str) -> SourceId:

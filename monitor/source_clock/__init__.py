@@ -119,5 +119,5 @@ class Silence:
         if not self._dating.clock.scale.dated or placed.at == float("inf"):
             return
         self.last_at = placed.at
-        if type(placed.entry.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):
+        if type(placed.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):
             self.progress_at = placed.at

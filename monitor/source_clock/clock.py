@@ -138,17 +138,23 @@ Proof = Literal["proved", "lawful", "unknown", "beside"]
 nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
 
 
-class Placed(NamedTuple):
+class Placed(LogEvent, gc=False):
     """A line's event at its time: seconds, Unix time where the source is dated."""
 
-    at: float
-    entry: LogEvent
-    source: str
+    at: float = 0.0
+    source: str = ""
     proof: Proof = "proved"
     dated: bool = True
     """The line shows its time."""
     took: float = 0.0
     """Seconds that the first iteration of a launch says it took, with those before it for which it stands."""
+
+    @classmethod
+    def of(
+        cls, at: float, entry: LogEvent, source: str, proof: Proof = "proved", dated: bool = True, took: float = 0.0
+    ) -> "Placed":
+        """The entry at its time."""
+        return cls(entry.line, entry.rule, entry.event, entry.raw, at, source, proof, dated, took)
 
 
 class SourceClock:
@@ -178,14 +184,14 @@ class SourceClock:
         told = sum([span.seconds for span in spans])
         at = scale.place(dated.event, raw, told)
         if begin is None:
-            placed = list(self._backward(waiting, spans, at, source))
+            found = list(self._backward(waiting, spans, at, source))
         else:
-            placed = list(self._between(waiting, spans, begin, at, dated, source))
+            found = list(self._between(waiting, spans, begin, at, dated, source))
         carried, self._carried = self._carried, 0
         loose = any(span.open for span in spans)
         unknown = scale.unsure or (carried and not loose)
-        placed.append(self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved"))
-        return placed
+        found.append(self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved"))
+        return found
 
     def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
         event = entry.event
@@ -195,13 +201,13 @@ class SourceClock:
         steps = self.steps.count(event, None)
         took = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
         self.scale.now, self.first_seconds = at, 0.0
-        return Placed(at, entry, source, proof, True, took)
+        return Placed.of(at, entry, source, proof, True, took)
 
     def _forward(self, waiting: list[LogEvent], spans: list[Span], source: str) -> Iterator[Placed]:
         """No stamp follows: each at the earliest. What stands before the first one that tells a time gets that time."""
         if self.scale.now is None and not any(span.known for span in spans):
             for entry in waiting:
-                yield Placed(float("inf"), entry, source, "proved", False)
+                yield Placed.of(float("inf"), entry, source, "proved", False)
             return
         at = self.scale.now
         if at is None:
@@ -212,7 +218,7 @@ class SourceClock:
         for entry, span in zip(waiting, spans, strict=True):
             at += span.seconds
             self._carried += span.open
-            yield Placed(at, entry, source, "lawful" if span.open else "proved", False, span.took)
+            yield Placed.of(at, entry, source, "lawful" if span.open else "proved", False, span.took)
         self.scale.now = at
 
     def _backward(self, waiting: list[LogEvent], spans: list[Span], end: float, source: str) -> Iterator[Placed]:
@@ -224,7 +230,7 @@ class SourceClock:
             if timed:
                 after -= span.seconds
             timed = timed or span.known
-            yield Placed(end - max(after, 0.0), entry, source, "proved", False, span.took)
+            yield Placed.of(end - max(after, 0.0), entry, source, "proved", False, span.took)
 
     def _between(
         self, waiting: list[LogEvent], spans: list[Span], begin: float, end: float, dated: LogEvent, source: str
@@ -248,7 +254,7 @@ class SourceClock:
             elif index in ends:
                 proof = "beside"
             jumped = False
-            yield Placed(at, entry, source, proof, False, span.took)
+            yield Placed.of(at, entry, source, proof, False, span.took)
 
     def _slack(self, spans: list[Span], passed: float, dated: Event) -> float:
         """The seconds of those that `passed` which no line explains."""

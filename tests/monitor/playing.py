@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from megatron_monitor.config import load
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
+from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.replay import Replay
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Fault, Scenario, timeline
 from megatron_monitor.source_clock import Placed
@@ -43,33 +42,38 @@ class Playing:
     """Texts at their instants in seconds, as many at a time as there are; what has been played can be kept."""
 
     def __init__(self, config: str = "") -> None:
-        self.reader, self.player = SourceReader(), Replay(Judge(load(config), repeats=False), "run")
+        self.reader, self.judge = SourceReader(), Judge(load(config), repeats=False)
+        self.run = Judged(RunState(name="run", live=True))
         self.told: list[Transition] = []
         self.at = 0.0
 
     def feed(self, timed: Iterable[tuple[float, str]], stream: str = "log") -> None:
         """More of them; another stream's lines stand in a file of their own, and are whole."""
-        told, player, reader = self.told, self.player, self.reader if stream == "log" else SourceReader()
+        reader = self.reader if stream == "log" else SourceReader()
         for at, text in timed:
-            told.extend(player.pass_until(at))
+            self.wait(at)
             for entry in reader.feed(text.encode()):
-                told.extend(player.play([Placed(at, entry, stream)]))
+                self.told.extend(self.judge.take(self.run, [Placed.of(at, entry, stream)], stream, at, True))
             self.at = at
+
+    def wait(self, at: float) -> None:
+        """Time passes until that instant."""
+        self.told.extend(self.judge.pass_until(self.run, at))
 
     def end(self, after: float) -> Played:
         """`after` seconds of silence."""
-        self.told.extend(self.player.finish(after + self.at - self.player.now))
-        return Played(self.told, self.player.run.state)
+        self.told.extend(self.judge.finish(self.run, self.at + after))
+        return Played(self.told, self.run.state)
 
     def kept(self) -> Callable[[], "Playing"]:
         """Makes others of it, each to be gone on with."""
-        mark, held = self.reader.save(), pickle.dumps((self.player, self.told, self.at))
+        mark, held = self.reader.save(), pickle.dumps((self.judge, self.run, self.told, self.at))
 
         def another() -> Playing:
             other = Playing.__new__(Playing)
             other.reader = SourceReader()
             other.reader.restore(mark)
-            other.player, other.told, other.at = pickle.loads(held)
+            other.judge, other.run, other.told, other.at = pickle.loads(held)
             return other
 
         return another

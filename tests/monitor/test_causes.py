@@ -9,28 +9,20 @@ from megatron_monitor.config import default_config
 from megatron_monitor.core.view import view_of
 from megatron_monitor.detectors import RULES
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.metrics import _LABELS, samples_of
 from megatron_monitor.parsers.events import Failure
-from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.replay import Replay
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.snapshot import Sample
-from megatron_monitor.source_clock import Placed
-from tests.monitor.playing import play, texts
+from tests.monitor.playing import Playing, play, texts
 
 _ECC = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 
 
-def player_after(scenario: Scenario, seconds: float) -> Replay:
+def player_after(scenario: Scenario, seconds: float) -> Playing:
     """The run so many seconds after its last line."""
-    reader, player = SourceReader(), Replay(Judge(default_config(), repeats=False), "run")
-    at = 0.0
-    for at, text in texts(scenario):
-        list(player.pass_until(at))
-        for entry in reader.feed(text.encode()):
-            list(player.play([Placed(at, entry, "log")]))
-    list(player.pass_until(at + seconds))
+    player = Playing()
+    player.feed(texts(scenario))
+    player.wait(player.at + seconds)
     return player
 
 
@@ -41,8 +33,8 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     assert (first.incident, first.severity, first.phase) == ("hang", "critical", "training")
     assert first.advice == advice_for("hang")
     assert "iteration" in first.line
-    list(player.pass_until(player.now + 3600.0))
-    player._judge.judge(player.run, player.now)
+    player.wait(player.at + 4200.0)
+    player.judge.judge(player.run, player.at + 4200.0)
     assert tuple(causes(player.run.book)) == (first,)
     assert player.run.book.open["hang"].summary != first.summary
     (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]

@@ -11,10 +11,10 @@ import pytest
 
 from megatron_monitor.config import Config
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.reading import dated_events
-from megatron_monitor.replay import Replay, replay
 from tests.monitor.playing import play
+from tests.monitor.replayed import Ended
+from tests.monitor.replayed import replayed as of_sources
 
 BEGAN = datetime(2026, 5, 3, 18, 0, 0, tzinfo=UTC)
 
@@ -58,15 +58,11 @@ def launch(
         yield step(now, first + number * every + every - 1)
 
 
-def replayed(timed: list[tuple[float, str]]) -> tuple[list[Transition], Replay]:
+def replayed(timed: list[tuple[float, str]]) -> tuple[list[Transition], Ended]:
     """What `replay` says of the log, and its player."""
     data = "".join(text for _, text in timed).encode()
-    config = Config()
-    told = []
-    for player, item in replay(Judge(config, repeats=False), "run", {"log": dated_events(io.BytesIO(data), config)}):  # noqa: B007
-        if item is not None and not item.quiet:
-            told.append(item)
-    return told, player
+    runs, told = of_sources({"log": dated_events(io.BytesIO(data), Config())})
+    return told, runs["run"]
 
 
 def firing(told: list[Transition]) -> list[str]:
@@ -129,7 +125,7 @@ def test_a_report_of_the_first_failure_moves_no_clock() -> None:
     then = list(launch(end + 30, 41, 30, 2.0))
     _, player = replayed([*before, script(end - 1, "waiting"), *block, *then])
     state = player.run.state
-    assert [player.time_of(item) for item in (state.launch.watch.at or 0,)] == [
+    assert [player.player.time_of(item) for item in (state.launch.watch.at or 0,)] == [
         f"{BEGAN + timedelta(seconds=int(then[-1][0])):%Y-%m-%dT%H:%M:%S}"
     ]
     assert (state.ends[0].failure, state.ends[0].nodes) == ("python_exception", ["node7"])

@@ -230,7 +230,7 @@ def test_standard_input(tmp_path: Path) -> None:
     """`-` and a FIFO are read to their end by every command that reads logs; their runs are named by them."""
     line = LINE + "\n"
     assert 'megatron_iteration{run="stdin"} 7.0' in invoke("run", "--once", "-", stdin=line).stdout
-    assert '"run": "-"' in invoke("replay", "--json", "-", stdin=line).stdout
+    assert '"run": "stdin"' in invoke("replay", "--json", "-", stdin=line).stdout
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     for command, shown in (

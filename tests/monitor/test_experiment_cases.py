@@ -15,15 +15,15 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.replay import Replay, replay
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import HELD_SECONDS
 from megatron_monitor.snapshot import Sample
 from tests.clock import ManualClock
 from tests.lines import dump, line
+from tests.monitor.replayed import Ended
+from tests.monitor.replayed import replayed as of_sources
 from tests.plain import decode, encode
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
@@ -128,16 +128,9 @@ def sweep() -> Log:
     return log.arguments(experiment_run_id="exp3").die()
 
 
-def replayed(*texts: str, after: float = 10.0) -> tuple[dict[str, Replay], list[Transition]]:
+def replayed(*texts: str, after: float = 10.0) -> tuple[dict[str, Ended], list[Transition]]:
     """The runs by name as `replay` ends with them, and what it tells."""
-    sources = {str(number): SourceReader().feed(text.encode()) for number, text in enumerate(texts)}
-    runs, told = {}, []
-    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources, after):
-        if transition is None:
-            runs[player.run.state.name] = player
-        elif not transition.quiet:
-            told.append(transition)
-    return runs, told
+    return of_sources({str(number): SourceReader().feed(text.encode()) for number, text in enumerate(texts)}, after)
 
 
 def reported(folder: Path, *texts: str) -> dict[str, Row]:
@@ -328,9 +321,7 @@ def test_names_are_bounded() -> None:
 def test_backfill_shows_each_experiment(tmp_path: Path) -> None:
     """One after the other, each up to its last line."""
     text = sweep().text.encode()
-    moments = list(
-        history(default_config(), Judge(default_config()), "run", {"a": SourceReader().feed(text)}, 60.0, UTC)
-    )
+    moments = list(history(default_config(), {"run": SourceReader().feed(text)}, 60.0, UTC))
     names = list(dict.fromkeys(moment.run for moment in moments))
     assert names == ["run", "run:exp1", "run:exp2", "run:exp3"]
     for name in names:

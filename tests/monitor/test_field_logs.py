@@ -8,29 +8,22 @@ from megatron_monitor.archive import read_runs
 from megatron_monitor.commands.arguments import Given
 from megatron_monitor.config import default_config
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.reading import dated_events
-from megatron_monitor.replay import Replay, replay
 from megatron_monitor.reports.rows import Options
 from tests.conftest import FIELD_LOGS, REAL_LOGS
+from tests.monitor.replayed import Ended, replayed
 
 
-def judged(*paths: Path, after: float = 10.0) -> tuple[dict[str, Replay], list[Transition]]:
+def judged(*paths: Path, after: float = 10.0) -> tuple[dict[str, Ended], list[Transition]]:
     """The runs of a job's files by name, watched for so many seconds after their end, and what people are told."""
     sources = {}
     for path in paths:
         with path.open("rb") as stream:
             sources[str(path)] = list(dated_events(stream, default_config()))
-    runs, told = dict[str, Replay](), list[Transition]()
-    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources, after=after):
-        if transition is None:
-            runs[player.run.state.name] = player
-        elif not transition.quiet:
-            told.append(transition)
-    return runs, told
+    return replayed(sources, after)
 
 
-def one(*paths: Path, after: float = 180.0) -> tuple[Replay, list[Transition]]:
+def one(*paths: Path, after: float = 180.0) -> tuple[Ended, list[Transition]]:
     """The same where there is one run."""
     runs, told = judged(*paths, after=after)
     (player,) = runs.values()

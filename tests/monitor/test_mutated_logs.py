@@ -10,10 +10,9 @@ from functools import cache
 import pytest
 
 from megatron_monitor.config import Config
-from megatron_monitor.judgement import Judge
 from megatron_monitor.reading import dated_events
-from megatron_monitor.replay import replay
 from megatron_monitor.simulate import Fault, Scenario, timeline
+from tests.monitor.replayed import replayed
 
 NOISE = (
     b"\x00\xff\xfe\x80\x1b[",
@@ -90,15 +89,12 @@ LOGS: dict[str, Callable[[], bytes]] = {
 
 def said(data: bytes, stream: type[io.BytesIO] = io.BytesIO) -> tuple[list[object], list[object]]:
     """What `replay` counts, and what it tells."""
-    config, counts, told = Config(), [], []
-    sources = {"run.log": dated_events(stream(data), config)}
-    for player, item in replay(Judge(config, repeats=False), "run", sources):
-        if item is None:
-            state = player.run.state
-            counts.append((state.iterations_total, state.launch.latest.iteration, state.restarts, state.failures_total))
-        elif not item.quiet:
-            told.append((item.incident, item.status, item.severity, item.onset_iteration))
-    return counts, told
+    runs, told = replayed({"run.log": dated_events(stream(data), Config())})
+    states = [ended.run.state for ended in runs.values()]
+    return [
+        (state.iterations_total, state.launch.latest.iteration, state.restarts, state.failures_total)
+        for state in states
+    ], [(item.incident, item.status, item.severity, item.onset_iteration) for item in told]
 
 
 @cache

@@ -112,15 +112,15 @@ def test_what_stands_before_the_first_time_gets_it() -> None:
     """Lines without any time before them are placed at the first that has one; a source without times at the end."""
     software = LogEvent(1, "r", SoftwareSeen(name="torch", version="2"), "")
     first = LogEvent(2, "r", IterationLogged(iteration=1, seconds_per_iteration=10.0), "")
-    assert [at for at, *_ in clocked([software, first], "a")] == [10.0, 10.0]
-    assert [at for at, *_ in clocked([software], "a")] == [float("inf")]
+    assert [placed.at for placed in clocked([software, first], "a")] == [10.0, 10.0]
+    assert [placed.at for placed in clocked([software], "a")] == [float("inf")]
 
 
 def test_a_clock_never_runs_backwards() -> None:
     """A rank whose clock is behind does not turn time back."""
     stamps = ("2026-01-01T00:00:10", "2026-01-01T00:00:05", "2026-01-01T00:00:12")
     entries = [LogEvent(1, "r", SoftwareSeen(name="x", version="1", logged_at=stamp), "") for stamp in stamps]
-    assert [at % 60 for at, *_ in clocked(entries, "a")] == [10, 10, 12]
+    assert [placed.at % 60 for placed in clocked(entries, "a")] == [10, 10, 12]
 
 
 ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n"

@@ -6,15 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from megatron_monitor.config import Config
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.judgement import Judge
-from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.replay import Replay
-from megatron_monitor.source_clock import Placed
 from megatron_monitor.statistics.levels import printed_unit
 from tests.lines import dump
-from tests.monitor.playing import Played, play
+from tests.monitor.playing import Played, Playing, play
 
 ARGUMENTS = {"seq_length": 2048, "world_size": 8, "global_batch_size": 64}
 
@@ -53,10 +48,9 @@ def told(played: Played) -> list[str]:
 
 def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
     """`megatron_slowdown_ratio` after each line."""
-    reader, player, found = SourceReader(), Replay(Judge(Config(), repeats=False), "run"), []
+    player, found = Playing(), []
     for at, text in timed:
-        for entry in reader.feed(text.encode()):
-            list(player.play([Placed(at, entry, "log")]))
+        player.feed([(at, text)])
         value = slowdown.ratio(player.run.state)
         if value is not None:
             found.append(value)

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.config import default_config
-from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.replay import replay
+from tests.monitor.replayed import replayed
 
 
 def drawn(name: str, done: int, total: int, passed: float, figures: str = "") -> str:
@@ -61,13 +59,8 @@ def played(lines: Iterator[str]) -> tuple[list[str], dict[str, Any]]:
     """Incidents that were told, and the summary."""
     reader = SourceReader()
     entries = [*reader.feed("".join(lines).encode()), *reader.flush()]
-    told, figures = [], dict[str, Any]()
-    for player, transition in replay(Judge(default_config(), repeats=False), "run", {"run": entries}):
-        if transition is None:
-            figures = player.summary()
-        elif not transition.quiet:
-            told.append(transition.incident)
-    return told, figures
+    runs, told = replayed({"run": entries})
+    return [item.incident for item in told], runs["run"].summary()
 
 
 @pytest.mark.parametrize(

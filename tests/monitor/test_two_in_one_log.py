@@ -65,10 +65,10 @@ def test_two_running_jobs_of_one_run_are_named() -> None:
     lines, playing = list(training(1)), Playing()
     third = len(lines) // 3
     playing.feed(lines[:third])
-    state = playing.player.run.state
+    state = playing.run.state
     state.job, state.beside = Job(id="12", state="RUNNING"), "13"
     playing.feed(lines[third : 2 * third])
-    playing.player.run.state.beside = ""
+    playing.run.state.beside = ""
     playing.feed(lines[2 * third :])
     played = playing.end(0.0)
     assert [one.status for one in played.of("mixed_log")] == ["firing", "resolved"]
