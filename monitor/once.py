@@ -1,6 +1,8 @@
 """One reading to the end: the daemon's core over files that are read once, and the page that comes of it."""
 
+import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import TypeAlias
@@ -9,16 +11,21 @@ import msgspec
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.sources import watches
-from megatron_monitor.follow.discovery import Found
+from megatron_monitor.core.sources import TOGETHER, watches
+from megatron_monitor.follow.discovery import Found, find
 from megatron_monitor.follow.messages import Unreadable
+from megatron_monitor.follow.mounts import read_mounts
+from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.readers import read_once
+from megatron_monitor.identity import named
 from megatron_monitor.incidents import Transition
 from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
+from megatron_monitor.reading import Own, judged_reader, own_rules
 from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.source_clock import begins
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
@@ -26,6 +33,7 @@ _COUNTED = (
     "build_info", "runs", "sources", "lines_total", "events_total", "bytes_total", "malformed_lines_total",
     "io_errors_total",
 )  # fmt: skip
+_HEAD = 1 << 16  # bytes of a file that show when it begins
 _TIMELESS = frozenset(f"megatron_monitor_{name}" for name in _COUNTED)
 
 
@@ -53,14 +61,15 @@ def read_all(
 ) -> tuple[Core, list[str]]:  # fmt: skip
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on. Where
-    files were `found` before, these are read.
+    files were `found` before, these are read. Files of one run are read in the order in which they begin.
     """
     config = msgspec.structs.replace(config, max_runs=sys.maxsize)
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
     core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)
     problems: list[str] = []
-    with closing(read_once(watches(config), clock=clock, found=found)) as messages:
+    found = find(watches(config), read_mounts(), OsLayer()) if found is None else found
+    with closing(read_once(watches(config), clock=clock, found=_in_order(found, config))) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")
@@ -74,6 +83,33 @@ def read_all(
         if run is None or not run.state.proven:
             problems.append(f"{source.name}: no training line in {source.reader.lines} lines")
     return core, problems
+
+
+def _in_order(found: Iterable[Found], config: Config) -> list[Found]:
+    """The files; of those of one run that which begins first, by its first stamp or else its first step, is first."""
+    runs, own = defaultdict[str, list[Found]](list), own_rules(config)
+    for one in found:
+        runs[named(one.path, config.runs).name].append(one)
+    for files in runs.values():
+        known = {one: _begins(one.path, own) for one in files} if len(files) > 1 else {}
+        for place, least in ((0, TOGETHER), (1, 0.0)):  # stamps say more than steps
+            values = {one: value for one, beginning in known.items() if (value := beginning[place]) is not None}
+            if values and len(values) == len(files):
+                if max(values.values()) - min(values.values()) > least:  # else they are abreast
+                    files.sort(key=values.__getitem__)
+                break
+    return [one for files in runs.values() for one in files]
+
+
+def _begins(path: str, own: Own) -> tuple[float | None, int | None]:
+    """(the first stamp near the beginning of a file, the first step)"""
+    if not os.path.isfile(path):
+        return None, None
+    try:
+        with open(path, "rb") as stream:
+            return begins(judged_reader(own).feed(stream.read(_HEAD)))
+    except OSError:  # the reading says what is wrong with it
+        return None, None
 
 
 def metrics_page(config: Config) -> tuple[str, list[str], bool]:

@@ -9,7 +9,6 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 import heapq
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -19,7 +18,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from megatron_monitor.charts.steady import Sample
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.runs import Run
@@ -27,60 +25,17 @@ from megatron_monitor.detectors.base import stated
 from megatron_monitor.detectors.slowdown.words import level, standing
 from megatron_monitor.follow.messages import CaughtUp, Lines, Opened, Scanned
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent, TimeShown
 from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import BOUNDS
-from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.step import Step
-from megatron_monitor.source_clock import Placed, SourceClock, clocked
-from megatron_monitor.source_clock.steps import number_of
+from megatron_monitor.source_clock import Placed, SourceClock, begins, clocked
 from megatron_monitor.units import LONGEST_SECONDS
 
 _DAY = 86400.0
 _MOST = 1024  # lines that the core is handed at once
 _OPENING = 1000  # events of a source among which its year is looked for
-
-
-class Figures:
-    """Of one run, what its steps took, for medians."""
-
-    def __init__(self) -> None:
-        self.seconds, self.samples, self.tflops = Sample(), Sample(), Sample()
-        self._counted, self._timed = 0, False
-
-    def look(self, state: RunState) -> None:
-        """See the state after an event."""
-        seconds, counted = state.launch.step_seconds, state.iterations_total
-        new = counted != self._counted or not self._timed  # DeepSpeed prints a step's time on the next line
-        self._counted, self._timed = counted, seconds is not None
-        if seconds is None or not new:
-            return
-        self.seconds.add(seconds)
-        if (rate := derived.samples_per_second(state)) is not None:
-            self.samples.add(rate)
-        if (tflops := state.launch.latest.tflops) is not None:
-            self.tflops.add(tflops)
-
-
-class _Measuring(Judge):
-    """A judge that keeps figures of each run that it judges."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, repeats=False)
-        self.figures = defaultdict[str, Figures](Figures)
-
-    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
-        """Fold, judge, measure."""
-        transitions = super().take(run, entries, source, at, live)
-        self.figures[run.state.name].look(run.state)
-        return transitions
-
-    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool) -> list[Transition]:
-        self.figures[run.state.name].look(run.state)
-        return super()._judge_after(run, steps, at, changed)
 
 
 class Replay:
@@ -91,7 +46,7 @@ class Replay:
         self.now = 0.0
         self.first: float | None = None
         self.dated = dated
-        self._judge = _Measuring(config)
+        self._judge = Judge(config, repeats=False)
         config = replace(config, max_runs=sys.maxsize, run_retention=LONGEST_SECONDS)
         self.core = Core(config, self._judge, charts=False)
         self.core.handle(Scanned("", self.now), self.now)
@@ -134,8 +89,9 @@ class Replay:
 
     def _wait_for(self, placed: Placed) -> Iterator[Transition]:
         """The line says nothing but what the time is."""
+        yield from self.core.pass_until(self.now)
         run = self.current(placed.source)
-        if run is not None:
+        if run is not None and not self.core.sources[placed.source].experiments.held:  # else it waits for what is held
             self.core.of_run(run, partial(self._judge.wait_for, run, placed))
             yield from self.core.pass_until(self.now)
 
@@ -170,10 +126,12 @@ class Replay:
 
     def summary(self, run: Run) -> dict[str, Any]:
         """The run in figures; absent where the log does not show it."""
-        state, figures = run.state, self._judge.figures[run.state.name]
-        begins = self.first if run is next(iter(self.core.runs.values())) else state.first_at
+        state = run.state
+        size, steady = state.steady.chosen(state.launch.topology.global_batch_size) or (None, None)
+        pace = steady.seconds.median if steady else None
+        first = self.first if run is next(iter(self.core.runs.values())) else state.first_at
         ends = state.progress_at if run.archived else run.clock
-        seconds = 0.0 if ends is None or begins is None else ends - begins
+        seconds = 0.0 if ends is None or first is None else ends - first
         return stated({
             "run": state.name,
             "state": derived.run_state(state, False) if state.launch.phase in ENDED else "open",
@@ -188,9 +146,9 @@ class Replay:
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(run.book.counts.items())),
             "slowdown": None if (found := level(state)) is None else standing(found),
-            "median_seconds_per_iteration": _rounded(figures.seconds.median),
-            "median_samples_per_second": _rounded(figures.samples.median),
-            "median_tflops": _rounded(figures.tflops.median),
+            "median_seconds_per_iteration": _rounded(pace),
+            "median_samples_per_second": _rounded(size / pace if size and pace else derived.samples_per_second(state)),
+            "median_tflops": _rounded(steady.tflops.median if steady else None),
             "unplanned_restarts": state.unplanned_ends,
             "mean_time_between_failures_seconds": _rounded(derived.mean_time_between_failures_seconds(state)),
             "advised_save_interval_seconds": _rounded(derived.advised_save_interval(state)),
@@ -258,10 +216,7 @@ def _one_after_another(groups: Sequence[Sequence[Iterator[Placed]]], at: float) 
 
 
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, int | None, Iterator[LogEvent]]:
-    """(the first full stamp near the beginning of a source, its first step, its entries)."""
+    """The beginning of a source (`begins`), and its entries."""
     rest = iter(entries)
     read = list(islice(rest, _OPENING))
-    moments = (log_clock(entry.event.logged_at) for entry in read)
-    steps = (number_of(entry.event) for entry in read)
-    stamp = next((moment for moment in moments if moment is not None), None)
-    return stamp, next((step for step in steps if step is not None), None), chain(read, rest)
+    return *begins(read), chain(read, rest)

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
+from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from megatron_monitor.source_clock.clock import Placed, SourceClock
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["Dating", "Placed", "Silence", "SourceClock", "clocked"]
+__all__ = ["Dating", "Placed", "Silence", "SourceClock", "begins", "clocked"]
 
 
 _LOOK_AHEAD = 100  # events behind a step in which its time is looked for
@@ -93,6 +94,14 @@ def _seconds_behind(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]
         if number is not None:
             return (seconds_of(entry.event) or 0.0) if number == number_of(step) else 0.0
     return 0.0
+
+
+def begins(entries: Iterable[LogEvent]) -> tuple[float | None, int | None]:
+    """Of the first entries of a source: the first full stamp, and the first step."""
+    moments = (log_clock(entry.event.logged_at) for entry in entries)
+    steps = (number_of(entry.event) for entry in entries)
+    stamp = next((moment for moment in moments if moment is not None), None)
+    return stamp, next((step for step in steps if step is not None), None)
 
 
 class Silence:
