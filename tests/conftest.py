@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,13 @@ settings.load_profile("default")
 def examples(count: int) -> settings:
     """For a property that takes so many examples by default, and twenty times as many with the profile `fuzz`."""
     return settings(max_examples=count * settings().max_examples // 100)
+
+
+def spread(rows: Sequence[Any], every: int) -> list[Any]:
+    """Parameters of a test: of these rows one in so many is in `make test`, the others are in `make nightly`."""
+    marks = [() if place % every == 0 else pytest.mark.nightly for place in range(len(rows))]
+    tuples = (row if isinstance(row, list | tuple) else (row,) for row in rows)
+    return [pytest.param(*row, marks=mark) for row, mark in zip(tuples, marks, strict=True)]
 
 
 # Prometheus's tools and the like live for seconds, of which a fifth went into Go's collector.

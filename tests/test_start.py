@@ -19,59 +19,64 @@ NEVER = (
     "megatron_monitor.simulate", "megatron_monitor.reports", "megatron_monitor.store",
 )  # fmt: skip
 """Modules that reading a log to its end must not load, with what is below them."""
+COMMANDS = {
+    "help": ("--help",),
+    "run": ("run", "--once", "LOG"),
+    "parse": ("parse", "LOG"),
+    "replay": ("replay", "LOG"),
+    **{form: ("report", "--format", form, "LOG") for form in ("csv", "json", "markdown", "html")},
+    "pattern": ("run", "--once", "--set", "patterns=[{name: own, match: 'iteration', kind: progress}]", "LOG"),
+}
+"""One after the other in one process: what a command must not load, those before it must not either."""
+PROGRAM = """\
+import ast, sys
+from megatron_monitor.cli import main
+for name, arguments in ast.literal_eval(sys.argv.pop()).items():
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, name
+    print("loaded", name, *sys.modules, file=sys.stderr)
+"""
 
 
-def loaded(*arguments: str) -> set[str]:
-    """The modules that a command has loaded as it ends."""
-    program = (
-        "import sys, atexit\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "from megatron_monitor.cli import main\n"
-        "main()\n"
-    )
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The modules that are there when a command has ended."""
+    log = tmp_path_factory.mktemp("start") / "train.log"
+    with log.open("wb") as stream:
+        write(Scenario(iterations=20), stream)
+    commands = {name: [str(log) if one == "LOG" else one for one in words] for name, words in COMMANDS.items()}
     done = subprocess.run(
-        [PYTHON, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=slack(60)
+        [PYTHON, "-c", PROGRAM, repr(commands)], cwd=ROOT, capture_output=True, text=True, timeout=slack(60)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
+    lines = (line.split() for line in done.stderr.splitlines() if line.startswith("loaded "))
+    return {name: set(modules) for _, name, *modules in lines}
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> str:
-    """Twenty iterations."""
-    path = tmp_path / "train.log"
-    with path.open("wb") as stream:
-        write(Scenario(iterations=20), stream)
-    return str(path)
+def test_help_loads_no_command(loaded: dict[str, set[str]]) -> None:
+    """Who asks what there is waits for none of it."""
+    assert [module for module in loaded["help"] if module.startswith("megatron_monitor.commands.")] == []
 
 
-def test_one_reading_loads_what_it_needs(log: str) -> None:
+@pytest.mark.parametrize("command", ["run", "parse", "replay"])
+def test_one_reading_loads_what_it_needs(loaded: dict[str, set[str]], command: str) -> None:
     """No server, no client, no watcher, no configuration language."""
-    modules = loaded("run", "--once", log)
+    modules = loaded[command]
     assert "megatron_monitor.parsers.reader" in modules
     assert [module for module in sorted(modules) if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
 
 
-def test_what_is_loaded_late_is_there_when_it_is_needed(log: str) -> None:
-    """The same reading with a pattern of one's own."""
-    pattern = "patterns=[{name: own, match: 'iteration', kind: progress}]"
-    modules = loaded("run", "--once", "--set", pattern, log)
-    assert {"yaml", "regex", "megatron_monitor.parsers.formats.custom"} <= modules
-
-
-def test_a_replay_loads_no_more(log: str) -> None:
-    """The same for the other long readings."""
-    for arguments in (("replay", log), ("parse", log)):
-        modules = loaded(*arguments)
-        assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
-
-
 @pytest.mark.parametrize(("form", "library"), [("csv", None), ("json", None), ("markdown", None), ("html", "jinja2")])
-def test_a_report_loads_what_its_format_needs(log: str, form: str, library: str | None) -> None:
+def test_a_report_loads_what_its_format_needs(loaded: dict[str, set[str]], form: str, library: str | None) -> None:
     """Neither the tables of a terminal nor the templates of a page for others."""
-    assert loaded("report", "--format", form, log) & {"rich", "jinja2"} == ({library} if library else set())
+    assert loaded[form] & {"rich", "jinja2"} == ({library} if library else set())
 
 
-def test_help_loads_no_command() -> None:
-    """Who asks what there is waits for none of it."""
-    assert [module for module in loaded("--help") if module.startswith("megatron_monitor.commands.")] == []
+def test_what_is_loaded_late_is_there_when_it_is_needed(loaded: dict[str, set[str]]) -> None:
+    """The same reading with a pattern of one's own."""
+    needed = {"yaml", "regex", "megatron_monitor.parsers.formats.custom"}
+    assert needed <= loaded["pattern"]
+    assert "regex" not in loaded["run"]

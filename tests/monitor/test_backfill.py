@@ -95,7 +95,7 @@ def test_an_incident_fires_when_the_daemon_would_have_told_it(tmp_path: Path) ->
 
 def test_a_history_has_no_deadlines(tmp_path: Path) -> None:
     """Rules compare them with the present: one of a log that ends just before now would be reported as a hang."""
-    found = points_of(invoke(str(simulated(tmp_path / "run.log"))).stdout)
+    found = points_of(invoke(str(simulated(tmp_path / "run.log")), "--step", "2m").stdout)
     assert "megatron_last_progress_timestamp_seconds" in found
     assert "megatron_hang_deadline_timestamp_seconds" not in found
 
@@ -103,8 +103,8 @@ def test_a_history_has_no_deadlines(tmp_path: Path) -> None:
 def test_the_zone_of_the_log(tmp_path: Path) -> None:
     """Times are read in --timezone; instants among the values move with them."""
     log = simulated(tmp_path / "a.log")
-    utc = points_of(invoke(str(log)).stdout)
-    paris = points_of(invoke(str(log), "--timezone", "Europe/Paris").stdout)
+    utc = points_of(invoke(str(log), "--step", "2m").stdout)
+    paris = points_of(invoke(str(log), "--step", "2m", "--timezone", "Europe/Paris").stdout)
     for name in ("megatron_iteration", "megatron_last_progress_timestamp_seconds"):
         moved = [b.at - a.at for a, b in zip(utc[name], paris[name], strict=True)]
         assert set(moved) == {-3600.0}
@@ -140,7 +140,7 @@ def test_iterations_before_the_first_dated_line_are_dated_backwards(tmp_path: Pa
 def test_labels_and_what_is_refused(tmp_path: Path) -> None:
     """A label more stands on every series; a bad one and a file of no training are told."""
     log = simulated(tmp_path / "a.log")
-    points = points_of(invoke(str(log), "--label", 'job=mega"tron').stdout)
+    points = points_of(invoke(str(log), "--step", "2m", "--label", 'job=mega"tron').stdout)
     assert all(point.labels["job"] == 'mega"tron' for found in points.values() for point in found)
     invoke(str(log), "--label", "run=x", code=2)
     invoke(str(log), "--label", "9=x", code=2)
@@ -173,14 +173,14 @@ def test_each_point_of_the_histogram_is_whole(tmp_path: Path) -> None:
 def test_standard_input(tmp_path: Path) -> None:
     """A pipe is read once and kept meanwhile, since a history is read twice."""
     text = simulated(tmp_path / "a.log").read_bytes()
-    result = command("backfill", "-", stdin=text)
+    result = command("backfill", "-", "--step", "2m", stdin=text)
     assert {point.labels["run"] for point in points_of(result.stdout)["megatron_iteration"]} == {"stdin"}
 
 
 def test_points_wait_on_the_disk(tmp_path: Path) -> None:
     """Many scrapes of one run keep their order and lose none."""
     log = simulated(tmp_path / "a.log")
-    text = invoke(str(log), "--step", "2s").stdout
+    text = invoke(str(log), "--step", "6s").stdout
     times = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("megatron_iteration{")]
-    assert len(times) > 2000
+    assert len(times) > 650
     assert times == sorted(set(times))

@@ -99,38 +99,6 @@ def test_work_is_lost_once() -> None:
     assert play(tenth).state.lost_iterations_total == 20
 
 
-def test_a_report_of_the_first_failure_moves_no_clock() -> None:
-    """It prints at the end of a teardown of seven minutes when the first rank failed, and its block lies inside
-    that of another rank's traceback. What comes behind it stands at its own time.
-    """
-    before = list(launch(0, 1, 60, 2.0))
-    failed = before[-1][0] + 1
-    end = failed + 420
-    block = [
-        (end, "[rank4]:[rank4]: Traceback (most recent call last):\n"),
-        (end, '[rank4]:[rank4]:   File "/work/train.py", line 68, in <module>\n'),
-        (end, "  traceback : Traceback (most recent call last):\n"),
-        (end, '    File "/venv/errors/__init__.py", line 362, in wrapper\n'),
-        (end, "Root Cause (first observed failure):\n"),
-        (end, "[0]:\n"),
-        (end, f"  time      : {BEGAN + timedelta(seconds=failed):%Y-%m-%d_%H:%M:%S}\n"),
-        (end, "  host      : node7\n"),
-        (end, "  rank      : 2 (local_rank: 2)\n"),
-        (end, "  exitcode  : 1 (pid: 3957125)\n"),
-        (end, "  error_file: /tmp/error.json\n"),
-        (end, "  traceback : Traceback (most recent call last):\n"),
-        (end, '    File "/venv/errors/__init__.py", line 362, in wrapper\n'),
-        (end, "  RuntimeError: Eq(u0 + u1, 20640)\n"),
-    ]
-    then = list(launch(end + 30, 41, 30, 2.0))
-    _, player = replayed([*before, script(end - 1, "waiting"), *block, *then])
-    state = player.run.state
-    assert [player.player.time_of(item) for item in (state.launch.watch.at or 0,)] == [
-        f"{BEGAN + timedelta(seconds=int(then[-1][0])):%Y-%m-%dT%H:%M:%S}"
-    ]
-    assert (state.ends[0].failure, state.ends[0].nodes) == ("python_exception", ["node7"])
-
-
 @pytest.mark.parametrize("slow", [6, 45])
 def test_what_is_critical_has_stood_for_half_a_minute(slow: int) -> None:
     """Iterations of 2.3 s take 3 s for 18 s on a shared node: nobody is woken. Near miss: for 130 s."""

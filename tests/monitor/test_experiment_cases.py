@@ -17,7 +17,6 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reports.rows import Options, Row
-from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import HELD_SECONDS
 from megatron_monitor.snapshot import Sample
 from tests.clock import ManualClock
@@ -166,21 +165,6 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     assert rows["run:exp1"].seconds_per_iteration == pytest.approx(20.0, abs=0.01)
 
 
-def test_another_model_is_another_run_and_no_slowdown() -> None:
-    """Whether the first has finished or was cut off."""
-    for finished in (True, False):
-        log = Log().launch(seconds=2.0)
-        if finished:
-            log.end()
-        log.launch(seconds=9.0, num_layers=48, hidden_size=4096)
-        runs, told = replayed(log.text)
-        assert list(runs) == ["run", "run:2"]
-        assert told == []
-        assert runs["run:2"].run.state.launch.topology.layers == 48
-        assert runs["run"].run.state.launch.topology.layers == 24
-        assert [player.run.state.lost_iterations_total for player in runs.values()] == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -251,24 +235,6 @@ def test_the_same_training_in_another_layout_goes_on() -> None:
         assert player.run.state.lost_iterations_total == (0 if planned else 10)
 
 
-def test_an_elastic_restart_from_the_beginning_is_a_restart() -> None:
-    """A launch that died has not finished: what it did is lost, and the next is the same training."""
-    runs, told = replayed(Log().launch(10).die().launch(5, world_size=4).text)
-    (player,) = runs.values()
-    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 10)
-    assert [item.status for item in told if item.incident == "crash"] == ["firing", "resolved"]
-
-
-def test_a_configuration_that_never_trained_is_a_run_of_its_own() -> None:
-    """A sweep over batches in which one dies at its start, and the next is smaller."""
-    log = Log().launch().end().arguments(global_batch_size=256).die().launch(global_batch_size=32).end()
-    runs, told = replayed(log.text)
-    assert {name: player.summary()["state"] for name, player in runs.items()} == {
-        "run": "finished", "run:2": "crashed", "run:3": "finished",
-    }  # fmt: skip
-    assert [(item.run, item.status) for item in told] == [("run:2", "firing"), ("run:2", "resolved")]
-
-
 def test_a_relaunch_of_one_experiment_is_an_attempt() -> None:
     """The same id after a crash, at another batch even; and the same arguments after an end lose nothing."""
     log = Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="a", global_batch_size=32).end()
@@ -296,16 +262,6 @@ def test_two_models_of_one_launch_are_one_run() -> None:
         log.arguments().dump(critic).set_up().iterate(last)
     (player,) = replayed(log.text)[0].values()
     assert player.run.state.restarts == 1
-
-
-def test_one_that_was_killed_without_a_word() -> None:
-    """The next experiment ends it: no restart of it, no failure that nobody saw."""
-    log = Log().launch(10, experiment_run_id="a").launch(experiment_run_id="b").end()
-    runs, told = replayed(log.text)
-    state = runs["run"].run.state
-    assert (state.restarts, state.ends, state.iterations_total) == (0, [], 10)
-    assert derived.run_state(state, runs["run"].run.archived) == "lost"
-    assert told == []
 
 
 def test_names_are_bounded() -> None:

@@ -58,14 +58,20 @@ def _alone(dialect: str, kind: str) -> tuple[object, object, int]:
     return _told(single), _figures(single), 60 + single.state.iterations_total
 
 
-@pytest.mark.parametrize("first", sorted(PROGRAMS))
-def test_a_launch_behind_another_is_judged_and_shown_as_it_is_alone(first: str) -> None:
-    """All pairs of programs that `simulate` writes, the first of which came to its end; six fates of the second."""
+NAMES = sorted(PROGRAMS)
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("first", NAMES)
+def test_a_launch_behind_another_is_judged_and_shown_as_it_is_alone(first: str, every: int) -> None:
+    """All pairs of programs that `simulate` writes, the first of which came to its end; six fates of the second. One
+    pair in seven in `make test`, with each program before and behind.
+    """
     before = Playing()
     before.feed(texts(_scenario(first, "none", 0)))
     assert before.at < BEGINS
     ended = before.kept()
-    for second, kind in itertools.product(sorted(PROGRAMS), KINDS):
+    for second, kind in list(itertools.product(NAMES, KINDS))[NAMES.index(first) % every :: every]:
         pair = ended()
         pair.feed(_second(second, kind))
         played = pair.end(7300.0)

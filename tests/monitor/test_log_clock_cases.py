@@ -14,8 +14,6 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
-from megatron_monitor.reading import dated_events
-from megatron_monitor.source_clock import SourceClock, clocked
 from tests.commands import command
 from tests.lines import dump
 from tests.lines import line as iteration_line
@@ -316,20 +314,6 @@ def test_two_logs_in_one_file_prove_no_silence(told: Tell) -> None:
     assert told(starts + "".join(parts)) == []
     late = setup() + training(1, 100, 0.0) + training(101, 130, 200.0 + 7200.0)
     assert told(late) == ["hang firing", "hang resolved"]
-
-
-def test_stamps_without_a_year_alone(tmp_path: Path) -> None:
-    """The file's own time tells it, and no stamp lies after it."""
-    log = tmp_path / "a.err"
-    log.write_text(
-        "[rank0]:[E1231 23:59:50.0 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 1 milliseconds before timing out.\n"
-    )
-    with log.open("rb") as stream:
-        written = datetime(2026, 6, 1, tzinfo=UTC).timestamp()
-        clock = SourceClock(written=written, latest=written)
-        (at,) = {item.at for item in clocked(dated_events(stream, load("")), "a", clock)}
-    assert datetime.fromtimestamp(at, UTC).year == 2025
 
 
 def test_backfill_knows_the_zone(tmp_path: Path) -> None:

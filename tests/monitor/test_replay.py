@@ -73,23 +73,6 @@ def test_a_deadline_at_the_very_instant_of_a_line_is_kept(offset: int, tmp_path:
     assert hang["time"][:-1] == "2026-11-23T07:00:0"
 
 
-@pytest.mark.parametrize("spread", [0.4, 0.9, 2.0])
-def test_a_crash_is_told_though_its_last_lines_follow_each_other_closely(spread: float, tmp_path: Path) -> None:
-    """The last of them stands behind the instant at which the crash is due, and nothing else until the next launch."""
-    last = "".join(
-        f"2026-11-23 04:00:{10 + number * spread:06.3f} node1 rank {number} gives up\n"
-        for number in range(int(6.2 / spread) + 1)
-    )
-    (tmp_path / "a.log").write_text(
-        f"{arguments()}[before the start of training step] datetime: 2026-11-23 04:00:00.000000\n"
-        "2026-11-23 04:00:10.000 [rank3]: Traceback (most recent call last):\n"
-        '[rank3]:   File "pretrain_gpt.py", line 1, in <module>\n[rank3]: AssertionError\n'
-        f"{last}{arguments()}[before the start of training step] datetime: 2026-11-23 04:09:00.000000\n"
-    )
-    (crash, *_) = replayed(tmp_path / "a.log")[0]
-    assert (crash["incident"], crash["time"][:-1]) == ("crash", "2026-11-23T04:00:1")
-
-
 def test_no_training_line(tmp_path: Path) -> None:
     """Said, and exit 1."""
     (tmp_path / "a.log").write_text("hello\n")
@@ -146,26 +129,3 @@ def test_set_up_that_is_read_behind_an_end_in_another_file_is_of_that_launch(
     assert (summary["state"], summary["restarts"], [item["incident"] for item in said]) == ("crashed", 0, ["crash"])
     out.write_text(2 * set_up)
     assert replayed(err, out)[1]["restarts"] == (failure == ILLEGAL)
-
-
-def test_set_up_goes_on_in_its_own_file_however_late_it_is_placed(tmp_path: Path) -> None:
-    """The only times that its file shows are of its beginning and its end."""
-    (tmp_path / "a.out").write_text(
-        "START TIME: Sun Mar  1 08:00:00 UTC 2026\nusing world size: 16, data-parallel-size: 2 \n"
-        f"{arguments()}END TIME: Sun Mar  1 08:01:30 UTC 2026\n"
-    )
-    (tmp_path / "a.err").write_text(f"{BEGINS}{ILLEGAL}{FAILS.replace('08:05', '08:01')}")
-    said, summary = replayed(tmp_path / "a.out", tmp_path / "a.err")
-    assert (summary["state"], summary["restarts"], [item["incident"] for item in said]) == ("crashed", 0, ["crash"])
-
-
-def test_what_failed_at_an_unknown_time_was_followed_by_no_silence(tmp_path: Path) -> None:
-    """It is placed behind the heading. Before the first step it may have failed right before the next line."""
-    heading = "[INFO|trainer.py:25{}] 2026-03-01 08:00:00,092 >> {}\n"
-    (tmp_path / "a.log").write_text(
-        heading.format(19, "***** Running training *****")
-        + heading.format(25, "  Total optimization steps = 24")
-        + f"{ILLEGAL}  0%|          | 0/24 [04:46<?, ?it/s]\n{FAILS}"
-    )
-    said, _ = replayed(tmp_path / "a.log")
-    assert [item["incident"] for item in said] == ["crash"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.statistics.levels import printed_unit
+from tests.conftest import spread
 from tests.lines import dump
 from tests.monitor.playing import Played, Playing, play
 
@@ -61,7 +61,7 @@ def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
 
 
 @pytest.mark.parametrize("seconds", [0.4545, 0.455, 0.4555, 0.0949, 1.0051])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", spread([1, 2, 3], 3))
 def test_two_printed_decimals_are_noise(seconds: float, seed: int) -> None:
     """0.455 s printed as 0.45 and 0.46 in turn: the last digit is 2.2 %."""
     times = noisy(seconds, 1500, seed=seed)
@@ -87,7 +87,7 @@ def test_constant_times_of_few_digits_are_no_coarse_print() -> None:
 # --- what is lawful in a launch's first minutes, and behind an evaluation ---------------------------------------------
 
 
-@pytest.mark.parametrize("factor", [1.03, 1.07])
+@pytest.mark.parametrize("factor", spread([1.03, 1.07], 2))
 def test_gpus_that_become_warm(factor: float) -> None:
     """After a minute of 0.46 s steps they take 3 or 7 % longer, for good: the level. Near misses: 15 % longer, the same
     shift after five minutes, and after a minute of 5 s steps, in which too few have come to tell a level.
@@ -121,34 +121,21 @@ def test_steps_behind_an_evaluation_get_back_their_pace() -> None:
     assert lasting.firing("slowdown").iteration in range(450, 500)
 
 
-@pytest.mark.parametrize(
-    ("times", "unit"),
-    [
-        ([0.45, 0.46, 0.5], 0.01 / 0.45),
-        ([0.451, 0.46], 0.001 / 0.451),
-        ([0.4512, 0.46], 0.0),
-        ([1 / 8.13, 1 / 8.2], 0.01 / 8.13),
-    ],
-)
-def test_the_printed_unit(times: list[float], unit: float) -> None:
-    """Of seconds, or of iterations per second."""
-    assert printed_unit([math.log(x) for x in times]) == pytest.approx(unit)
-
-
 # --- what stays slow ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", spread(range(4), 2))
 def test_a_noisy_slow_level_goes_on_firing(seed: int) -> None:
     """20 % slower with a noise of 8 %, a few lines as fast as before: slow until it is not."""
     rng = random.Random(seed)
     slow = [0.597 * (1.0 if rng.random() < 0.04 else math.exp(rng.gauss(0.18, 0.08))) for _ in range(600)]
-    times = noisy(0.597, 500, seed=seed) + slow
-    assert told(play(log(times))) == ["firing"]
-    assert told(play(log([*times, *noisy(0.597, 60, seed=9)]), after=310.0)) == ["firing", "resolved"]
+    times = noisy(0.597, 500, seed=seed) + slow + noisy(0.597, 60, seed=9)
+    played = play(log(times), after=310.0)
+    assert told(played) == ["firing", "resolved"]
+    assert (played.of("slowdown")[1].iteration or 0) > 1100
 
 
-@pytest.mark.parametrize("factor", [1.04, 1.1, 1.5])
+@pytest.mark.parametrize("factor", spread([1.04, 1.1, 1.5], 3))
 def test_the_ratio_is_over_the_time_of_before(factor: float) -> None:
     """For as long as it is slower, however long that is; 1 again behind it."""
     values = ratios(log(noisy(5.0, 200) + noisy(5.0 * factor, 1500, seed=2) + noisy(5.0, 300, seed=3)))
@@ -175,7 +162,7 @@ def test_a_way_back_takes_lines_not_iterations() -> None:
 # --- what flaps -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "seed"), [(0.1, 1), (0.25, 2), (0.5, 3)])
+@pytest.mark.parametrize(("share", "seed"), spread([(0.25, 2), (0.1, 1), (0.5, 3)], 3))
 def test_a_level_that_flaps_is_told_twice_at_most(share: float, seed: int) -> None:
     """Stretches of 4 % in the mean of 15 lines, all day."""
     rng, slow, times = random.Random(seed), False, []
@@ -198,7 +185,7 @@ def test_faster_stretches_are_no_normal() -> None:
     assert told(play(log(times))) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", spread(range(4), 2))
 def test_a_heavy_tail_is_no_slowdown(seed: int) -> None:
     """Every fifth line is longer by up to 15 %, one by one and some together; the others lie within 0.2 %."""
     rng, slow, times = random.Random(seed), False, []
@@ -221,9 +208,14 @@ def test_evaluation_inside_the_line_is_no_slowdown() -> None:
 def test_a_sequence_that_grows_is_lawful(arguments: dict[str, str]) -> None:
     """Random-LTD: the kept sequence grows, by what no line tells; 20 % in the end, and a step of 50 % is none of it."""
     times = [x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 1000, 0.02))]
-    assert told(play(log(times, **arguments))) == []
-    assert told(play(log(times))) != []
-    assert told(play(log([*times, *noisy(1.0, 50, 0.02, 7)], **arguments))) == ["firing"]
+    played = play(log([*times, *noisy(1.0, 50, 0.02, 7)], **arguments))
+    assert told(played) == ["firing"]
+    assert (played.firing("slowdown").iteration or 0) > 1000
+
+
+def test_the_same_steps_of_a_sequence_that_does_not_grow() -> None:
+    """Near miss: nothing explains the 20 %."""
+    assert told(play(log(x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 800, 0.02)))))
 
 
 def test_another_model_in_the_file_is_not_compared() -> None:

@@ -9,6 +9,7 @@ from megatron_monitor.hands.record import ASK, Order, StepDone
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import look_up_all
 from megatron_monitor.system.clock import SystemClock
+from tests.conftest import spread
 from tests.lines import line
 from tests.monitor.core.test_hands import REQUEUE, RESUBMIT, Handy
 from tests.monitor.extended import remediation, slurm
@@ -259,7 +260,7 @@ SETUP = "SLURM_JOB_ID=1234\n"
         ("/l/plain.log", ""),  # the monitor runs in the job; the log tells nothing
     ],
 )
-@pytest.mark.parametrize("policy", [REQUEUE, RESUBMIT])
+@pytest.mark.parametrize("policy", spread([REQUEUE, RESUBMIT], 2))
 def test_a_healthy_job_is_left_alone_whatever_stops_beside_it(path: str, setup: str, policy: str) -> None:
     """D1: the job's own log grows all the time."""
     site = Healthy(policy)

@@ -128,7 +128,7 @@ def test_glm_falls_thirty_iterations_before_its_loss() -> None:
 def test_a_slow_decline() -> None:
     """L3: the scale sinks over 2,300 iterations; told before the loss breaks at 7000. Up and down by two: silent."""
     log = TrainingLog()
-    for iteration in range(1, 4700):
+    for iteration in range(2300, 4700):
         scale = 32768.0 * (1, 2, 4, 2)[(iteration // 400) % 4]
         log.feed(fp16(iteration, 3.0, scale, log.around(5e4, 0.1)))
     assert log.incidents == set()
@@ -150,6 +150,8 @@ def test_gradients_grow_only_where_their_norm_does(growth: float, words: str) ->
         )
         log.feed(line)
         silent.feed(re.sub(r"grad norm: \S+ \| ", "", line))
+        if log.told and silent.told:
+            break
     assert words in log.firings("loss_scale_collapse")[0].summary
     assert "if gradients grow" in silent.firings("loss_scale_collapse")[0].summary
 
