@@ -99,6 +99,10 @@ class Log:
             "addr=[::]:27967, remote=[::]:35988): Connection reset by peer"
         )
 
+    def saved(self, folder: str, iteration: int = 20) -> "Log":
+        """A checkpoint is whole."""
+        return self.say(f"  successfully saved checkpoint from iteration {iteration:7d} to {folder}")
+
     def die(self) -> "Log":
         """An exception that nobody catches, and the launcher's word for it."""
         return self.say(
@@ -165,103 +169,69 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     assert rows["run:exp1"].seconds_per_iteration == pytest.approx(20.0, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, {"global_batch_size": 128}),
-        ({}, {"world_size": 16}),
-        ({}, {"micro_batch_size": 2}),
-        # nothing was saved where the next looks for it
-        ({"load": "/ckpt", "save": "/ckpt"}, {"load": "/ckpt", "save": "/ckpt", "global_batch_size": 128}),
-    ],
-)
-def test_another_batch_or_layout_that_begins_anew_after_a_finished_launch(
-    before: dict[str, object], after: dict[str, object]
-) -> None:
-    """A benchmark over sizes, without ids: numbers."""
-    log = Log().launch(**before).end().launch(**after).end().launch(**after).end()
-    runs, _ = replayed(log.text)
-    assert list(runs) == ["run", "run:2"]  # the third is the second once more
-    state = runs["run:2"].run.state
-    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 40, 0)
+FOLDER = {"load": "/ckpt", "save": "/ckpt", "train_iters": 40}
+LAUNCHES: dict[str, tuple[Log, dict[str, tuple[int, int, int]]]] = {
+    # a benchmark over sizes, without ids: the third launch is the second once more
+    **{
+        f"another {name}, with {more}": (
+            Log().launch(**more).end().launch(**more, **{name: size}).end().launch(**more, **{name: size}).end(),
+            {"run": (0, 20, 0), "run:2": (1, 40, 0)},
+        )
+        for name, size, more in [
+            ("global_batch_size", 128, {}), ("world_size", 16, {}), ("micro_batch_size", 2, {}),
+            ("global_batch_size", 128, {"load": "/ckpt", "save": "/ckpt"}),  # nothing was saved where it looks for it
+        ]
+    },
+    # passes over one configuration, each into a folder of its own: nothing is resumed, nothing lost
+    "folders of their own": (
+        Log().launch(save="/a", load="/a").saved("/a").end().launch(save="/b", load="/b").saved("/b").end(),
+        {"run": (0, 20, 0), "run:2": (0, 20, 0)},
+    ),
+    "from where the last one saved": (
+        Log().launch(save="/a").saved("/a").end().launch(40, first=21, save="/b", load="/a", train_iters=40),
+        {"run": (1, 40, 0)},
+    ),
+    "a folder of its own, behind one that had not finished": (
+        Log().launch(12, save="/a").launch(40, save="/b", train_iters=40), {"run": (1, 52, 12)},
+    ),
+    "the same once more, into the same folder": (
+        Log().launch(save="/a").saved("/a").end().launch(save="/a").saved("/a").end(), {"run": (1, 40, 0)},
+    ),
+    "on fewer GPUs, from the checkpoint": (
+        Log().launch(**FOLDER).saved("/ckpt", 10).launch(30, first=11, world_size=4, global_batch_size=32, **FOLDER),
+        {"run": (1, 40, 10)},
+    ),
+    "on fewer GPUs, after an end that was planned": (
+        Log().launch(**FOLDER).saved("/ckpt", 10)
+        .say("[exiting program at iteration 20] datetime: 2026-03-01 08:08:00 ")
+        .launch(30, first=11, world_size=4, global_batch_size=32, **FOLDER), {"run": (1, 40, 0)},
+    ),
+    "the same id after a crash, at another batch": (
+        Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="a", global_batch_size=32).end(),
+        {"run": (1, 30, 10)},
+    ),
+    "the same arguments after an end": (Log().launch().end().launch().end(), {"run": (1, 40, 0)}),
+    "a sweep that comes back": (
+        Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="b").end()
+        .launch(experiment_run_id="a").end().launch(experiment_run_id="c").end(),
+        {"run": (1, 30, 10), "run:b": (0, 20, 0), "run:c": (0, 20, 0)},
+    ),
+    "an actor's and a critic's arguments at each launch": (
+        Log().arguments().dump(SIZES | {"num_layers": 12}).set_up().iterate(10)
+        .arguments().dump(SIZES | {"num_layers": 12}).set_up().iterate(20), {"run": (1, 30, 10)},
+    ),
+}  # fmt: skip
+"""A log, and of each run (restarts, iterations, lost ones)."""
 
 
-def test_a_finished_launch_and_one_that_saves_elsewhere() -> None:
-    """A benchmark's passes over one configuration, each into a folder of its own: nothing is resumed, nothing lost."""
-    log = Log()
-    for number in range(3):
-        log.launch(save=f"/ckpt/pass{number}", load=f"/ckpt/pass{number}")
-        log.say(f"  successfully saved checkpoint from iteration      20 to /ckpt/pass{number}").end()
+@pytest.mark.parametrize(("log", "expected"), LAUNCHES.values(), ids=LAUNCHES)
+def test_which_launches_are_one_run(log: Log, expected: dict[str, tuple[int, int, int]]) -> None:
+    """What resumes, or begins the same anew, is one; of what ended well nobody is told."""
     runs, told = replayed(log.text)
-    assert list(runs) == ["run", "run:2", "run:3"]
-    assert told == []
-
-
-@pytest.mark.parametrize("load", ["/ckpt/first", "None"])
-def test_a_launch_that_saves_elsewhere_may_go_on(load: str) -> None:
-    """From where the last one saved, or after one that had not finished."""
-    log = Log().launch(20 if load != "None" else 12, save="/ckpt/first", load="None")
-    if load != "None":
-        log.say("  successfully saved checkpoint from iteration      20 to /ckpt/first").end()
-    log.launch(40, first=21 if load != "None" else 1, save="/ckpt/second", load=load, train_iters=40)
-    (player,) = replayed(log.text)[0].values()
-    assert player.run.state.restarts == 1
-
-
-def test_a_finished_training_may_begin_anew() -> None:
-    """The same arguments once more, into the same folder: nobody resumes."""
-    log = Log()
-    for _ in range(2):
-        log.launch(save="/ckpt", load="None").say(
-            "  successfully saved checkpoint from iteration      20 to /ckpt"
-        ).end()
-    runs, told = replayed(log.text)
-    assert told == []
-    assert [player.run.state.restarts for player in runs.values()] == [1]
-
-
-def test_the_same_training_in_another_layout_goes_on() -> None:
-    """On fewer GPUs from the checkpoint, after an end that was planned or none: a restart."""
-    for planned in (True, False):
-        folder = {"load": "/ckpt", "save": "/ckpt", "train_iters": 40}
-        log = Log().launch(15, **folder)
-        log.say("  successfully saved checkpoint at iteration      10 to /ckpt").iterate(20, 16, total=40)
-        if planned:
-            log.say(f"[exiting program at iteration 20] datetime: {log.stamp()} ")
-        log.launch(30, first=11, world_size=4, global_batch_size=32, **folder)
-        runs, _ = replayed(log.text)
-        (player,) = runs.values()
-        assert player.run.state.restarts == 1
-        assert player.run.state.lost_iterations_total == (0 if planned else 10)
-
-
-def test_a_relaunch_of_one_experiment_is_an_attempt() -> None:
-    """The same id after a crash, at another batch even; and the same arguments after an end lose nothing."""
-    log = Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="a", global_batch_size=32).end()
-    (player,) = replayed(log.text)[0].values()
-    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 10)
-    (player,) = replayed(Log().launch().end().launch().end().text)[0].values()
-    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 0)
-    assert player.summary()["lost_seconds"] == {}
-
-
-def test_a_sweep_may_come_back_to_an_experiment() -> None:
-    """Then the run of that id goes on: what died is launched again after the others."""
-    log = Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="b").end()
-    log.launch(experiment_run_id="a").end().launch(experiment_run_id="c").end()
-    runs, _ = replayed(log.text)
-    assert list(runs) == ["run", "run:b", "run:c"]
-    first = runs["run"].run.state
-    assert (first.restarts, first.iterations_total, first.lost_iterations_total) == (1, 30, 10)
-
-
-def test_two_models_of_one_launch_are_one_run() -> None:
-    """An actor's and a critic's arguments stand one after the other, at each launch."""
-    log, critic = Log(), {**SIZES, "num_layers": 12}
-    for last in (10, 20):
-        log.arguments().dump(critic).set_up().iterate(last)
-    (player,) = replayed(log.text)[0].values()
-    assert player.run.state.restarts == 1
+    states = {name: player.run.state for name, player in runs.items()}
+    found = {name: (one.restarts, one.iterations_total, one.lost_iterations_total) for name, one in states.items()}
+    assert found == expected
+    assert {item.incident for item in told} <= {"crash"}
 
 
 def test_names_are_bounded() -> None:
