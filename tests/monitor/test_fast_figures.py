@@ -17,7 +17,6 @@ from megatron_monitor.run.fold import UNREAD
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import HISTOGRAM_BUCKETS, Histogram, Pace
-from megatron_monitor.statistics.levels import Level
 
 seconds = st.one_of(st.sampled_from([0.1, 2.5, 2.5, 5.0]), st.floats(0.001, 2000.0))
 
@@ -42,19 +41,6 @@ def test_the_median_that_is_kept_is_the_median(steps: list[tuple[float, int | No
     bounds = [0.0, *HISTOGRAM_BUCKETS, float("inf")]
     spread = [sum(low < value <= high for value, _ in steps) for low, high in pairwise(bounds)]
     assert seconds.buckets == spread
-
-
-@given(st.lists(st.floats(-8.0, 8.0), min_size=16, max_size=260))
-def test_the_scale_is_the_median_deviation(values: list[float]) -> None:
-    """By sorting all deviations, as the definition says; the printed digits are many enough."""
-    level = Level(unit=0.0)
-    for index, value in enumerate(values):
-        level.add(value, index)
-        if level.seen % 8 == 0 and level.seen >= 16:
-            ordered = sorted(values[max(0, index - 199) : index + 1])
-            middle = ordered[len(ordered) // 2]
-            deviation = sorted(abs(x - middle) for x in ordered)[len(ordered) // 2]
-            assert level.scale == max(0.0035, 1.4826 * deviation)
 
 
 @given(st.datetimes(datetime(2015, 1, 1), datetime(2040, 1, 1)))  # noqa: DTZ001 - logs print no zone

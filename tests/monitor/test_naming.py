@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from megatron_monitor import identity
 from megatron_monitor.config import Watch
-from tests.conftest import REAL_LOGS, real_logs
 
 
 def run_name(path: str, watches: Sequence[Watch] = ()) -> str:
@@ -160,12 +159,3 @@ def test_any_path_has_a_name(path: str, pattern: str) -> None:
     assert 0 < len(name) <= 200
     assert name.encode()
     assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
-
-
-@pytest.mark.real_logs
-def test_names_of_real_logs() -> None:
-    """Every real log has its own name under one pattern, and only 2340723.out and .err share one."""
-    paths = [str(path) for path in real_logs()]
-    names = [named(path, f"{REAL_LOGS}/*/*") for path in paths]
-    assert len(paths) - len(set(names)) == 1
-    assert names.count("nvidia/2340723") == 2

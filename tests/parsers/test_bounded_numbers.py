@@ -172,8 +172,7 @@ def test_a_page_is_made_of_them(tmp_path: Path, every: int) -> None:
             some = itertools.islice(variants(line), number % every, None, every)
             stream.writelines(text[:6000] + "\n" for text in some)
     core, _ = read_all(Given().configured([str(log)]))
-    (page,) = (run.page for run in core.snapshot(1.0).runs)
-    assert page["run"] == "run"
+    assert core.snapshot(1.0).runs[0].page["run"] == "run"
     TextFormat().page(core.snapshot(1.0))
     encode(core.save(1.0))
     command("report", log)
