@@ -68,14 +68,18 @@ class NanLoss(AttemptRule):
     """Further losses that have been numbers: one that never was is not computed."""
     engine: str = ""
     """What the engine's own line printed beside a loss that is gone."""
-    handed_on = ("printed", "last_loss", "finite")
-    """A loss that the launch before printed may be gone in the first line of the next one."""
+    dialect: str | None = None
+    """Whose lines these were: another program prints other values."""
+    handed_on = ("printed", "last_loss", "finite", "dialect")
+    """A loss that the attempt before printed may be gone in the first line of the next one."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """See each report of a loss."""
         launch = state.launch
         changed = False
         source, checkpoint = launch.driver, state.past.checkpoints.last_iteration
+        if launch.dialect != self.dialect:
+            self.dialect, self.printed, self.finite = launch.dialect, 0, []
         for step in steps:
             loss = step.loss
             if step.reported and source == "iteration":

@@ -47,7 +47,7 @@ def outcome(state: RunState, run_state: str, tally: Tally) -> str:
     if launch.watchdog_ranks:
         return "hang"
     silence = silent_before_end(state, tally)
-    if run_state == "crashed":
+    if run_state in ("crashed", "stopped"):
         failure = launch.failure.failure if launch.failure else "unknown"
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"

@@ -10,6 +10,7 @@ from pathlib import Path
 from megatron_monitor import alerts, daemon, desk, events, incidents, poster  # noqa: F401 - a fork imports nothing
 from megatron_monitor.cli import main
 from megatron_monitor.commands import run  # noqa: F401
+from megatron_monitor.detectors import crash
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.e2e.forks import forked
@@ -20,6 +21,7 @@ SCALE = 20.0
 HASTENED = (
     (events, "_SAME_RUN"), (events, "_SAME_CLUSTER"), (events, "_LONGEST"), (events, "_MISSED"), (events, "_BACK"),
     (incidents, "_LINGERS"), (incidents, "_FOLLOWS"), (desk, "_ALERTS"), (poster, "_AGAIN"),
+    (crash, "_WAIT"),
 )  # fmt: skip
 
 if __name__ == "__main__":
