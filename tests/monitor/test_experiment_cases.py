@@ -1,6 +1,5 @@
 """Several experiments in one log: each is a run of its own. What restarts is one run, and so are a job's two files."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -337,18 +336,6 @@ def test_live_each_experiment_begins_and_ends() -> None:
     assert daemon.states() == {}
 
 
-def test_live_a_crash_ends_with_the_next_experiment() -> None:
-    """Whoever was told of it hears that it is over; it is told even where the next comes at once."""
-    log = Log().launch(10, experiment_run_id="a").die()
-    daemon = Daemon()
-    for part in parts(log):
-        daemon.write(part, 20.0)
-    for part in parts(Log().launch(5, experiment_run_id="b")):
-        daemon.write(part)
-    assert daemon.told == [("run", "crash", "firing"), ("run", "crash", "resolved")]
-    assert daemon.states() == {"run": "crashed", "run:b": "training"}
-
-
 @pytest.mark.parametrize("cut", range(4))
 def test_names_stay_over_restarts_of_the_daemon(cut: int) -> None:
     """Wherever it is stopped, also between the launcher's first lines and the arguments, and read from the start."""
@@ -405,32 +392,6 @@ def test_an_old_log_that_ends_with_a_launcher_s_line_is_history() -> None:
 
 
 # --- a job's two files ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "order", [("/l/run_stderr.log", "/l/run_stdout.log"), ("/l/run_stdout.log", "/l/run_stderr.log")]
-)
-def test_two_files_of_a_job_are_one_run_in_either_order(order: Sequence[str]) -> None:
-    """What libraries say on standard error is no training loop: the failure behind it comes last."""
-    texts = {
-        "/l/run_stdout.log": Log().launch(10).text,
-        "/l/run_stderr.log": "INFO:root:NeoXArgs.calculate_derived() Total number of GPUs determined to be: 16\n"
-        "slurmstepd-node04: error: Detected 1 oom-kill event(s) in StepId=3982836.0. Some of your processes may have "
-        "been killed by the cgroup out-of-memory handler.\nsrun: error: node04: task 12: Out Of Memory\n",
-    }
-    core = Core(config())
-    for path in order:
-        for message in (
-            Opened(path, path, None, 0, NOW, False),
-            Data(path, 0, texts[path].encode(), NOW, NOW, 0),
-            CaughtUp(path, NOW),
-        ):
-            core.handle(message, NOW)
-    core.flush(NOW)
-    (run,) = core.runs.values()
-    assert (run.state.name, run.state.launch.phase, run.state.restarts) == ("run", "crashed", 0)
-    assert run.state.launch.failure is not None
-    assert run.state.launch.failure.failure == "host_oom"
 
 
 def test_the_second_file_belongs_to_the_last_experiment(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
+from tests.conftest import spread
 
 _AT_THE_END = {"configuration", "launch_blocking"}
 """They look at the run once for all the steps of a batch: at what they find, not at when they found it."""
@@ -31,7 +32,7 @@ def memories(entries: list[LogEvent], size: int) -> dict[str, Any]:
     return {name: msgspec.to_builtins(kept) for name, kept in run.state.memory_of.items() if name not in _AT_THE_END}
 
 
-@pytest.mark.parametrize(("seed", "kind"), list(enumerate(sorted(FAULTS))))
+@pytest.mark.parametrize(("seed", "kind"), spread(list(enumerate(sorted(FAULTS))), 3))
 def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
     """Restarts, spikes, saves and overflows between the steps of a batch."""
     dialects = sorted(DIALECTS)

@@ -11,6 +11,7 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from tests.clock import ManualClock
+from tests.conftest import spread
 from tests.monitor.core.following import Following, arguments, step
 from tests.monitor.follow.conftest import reader_of
 from tests.plain import Disk
@@ -72,7 +73,7 @@ class Both:
         return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 3))
 def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_path: Path) -> None:
     """Written, rotated, cut, removed, begun as a training, and the monitor killed: as if nothing were dormant."""
     chance, both, names, written, iterations = Random(seed), Both(tmp_path), ["a", "b", "c"], 0, 0

@@ -15,6 +15,7 @@ from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import Message, Unheard
 from megatron_monitor.incidents import Transition
 from tests.clock import ManualClock
+from tests.conftest import spread
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs, reader_of
 
@@ -112,7 +113,7 @@ def fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
         one.close()
 
 
-@pytest.mark.parametrize("file_system", ["ext4", "nfs"])
+@pytest.mark.parametrize("file_system", spread(["nfs", "ext4"], 2))
 @pytest.mark.parametrize("seconds", [15.0, 80.0, 300.0])
 @pytest.mark.parametrize("call", ["stat", "open", "pread"])
 def test_a_blocked_mount(fleet: Callable[..., Fleet], file_system: str, seconds: float, call: str) -> None:

@@ -13,6 +13,7 @@ from megatron_monitor.parsers.events import MemoryReported
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import Series
+from tests.conftest import spread
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "memory_pressure"
@@ -104,7 +105,7 @@ def test_without_the_device_size_nothing_is_near() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0, 100.0])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", spread(range(5), 4))
 def test_a_gigabyte_a_day_at_every_pace(seconds: float, seed: int) -> None:
     """Each pace and noise of its own."""
     noise = random.Random(seed)
@@ -144,14 +145,14 @@ def test_a_host_leak() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.02, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("gained", [0.5, 5.0, 12.0])
+@pytest.mark.parametrize("gained", spread([0.5, 5.0, 12.0], 2))
 def test_a_warm_up_plateau_is_silent(tau: float, gained: float) -> None:
     """Caches and fragmentation grow towards a level, over a minute or an hour."""
     for seconds in (10.0, 60.0):
         assert driven(lambda hours: (58 + gained * (1 - math.exp(-hours / tau))) * GIB, seconds, 12.0) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", spread(range(5), 4))
 def test_noise_is_silent(seed: int) -> None:
     """Reports that vary by a hundred MB, with outliers of gigabytes, for five days."""
     noise = random.Random(seed)
