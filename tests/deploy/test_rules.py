@@ -61,7 +61,8 @@ def test_promtool_takes_what_is_shipped(arguments: tuple[str | Path, ...]) -> No
 
 
 WRONG: list[list[str]] = loaded((Path(__file__).parent / "wrong_rules.yaml").read_text())
-FIRST = {case: place for place, (_, case, _, _) in reversed(list(enumerate(WRONG)))}.values()
+LONG = "half of the time is lost"  # in a day, which takes three seconds
+FIRST = {case: place for place, (_, case, _, _) in reversed(list(enumerate(WRONG))) if case != LONG}.values()
 
 
 @pytest.mark.prometheus
