@@ -13,7 +13,7 @@ import signal
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -164,6 +164,19 @@ class Play:
         """Wait until the monitor knows the pace of the run's present attempt."""
         name, goal = training.path.stem, training.number + 12
         self.daemon.wait(lambda: (self.daemon.metric("megatron_iteration", run=name) or 0) >= goal, PATIENCE)
+
+    def is_saved(self) -> None:
+        """Wait until the monitor has saved twice: what it knew before is in the second state."""
+        for _ in range(2):
+            known = self._states()
+            self.daemon.wait(lambda known=known: self._states() != known, PATIENCE)  # type: ignore[misc]
+
+    def _states(self) -> dict[Path, int]:
+        found = {}
+        for path in (self.directory / "state").rglob("*"):
+            with suppress(FileNotFoundError):  # a file that takes another one's place
+                found[path] = path.stat().st_mtime_ns
+        return found
 
     def is_scraped(self) -> None:
         """Wait until each Prometheus server knows of the monitor's runs."""

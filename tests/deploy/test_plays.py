@@ -168,7 +168,7 @@ def dead(play: Play) -> None:
     play.start()
     training = play.run()
     play.knows(training)
-    play.rests(100.0)  # its state is saved
+    play.is_saved()
     play.is_scraped()
     play.daemon.kill()
     training.hangs()
@@ -182,7 +182,7 @@ def p7b(play: Play) -> None:
     play.start()
     training = play.run()
     play.knows(training)
-    play.rests(100.0)  # its state is saved
+    play.is_saved()
     play.is_scraped()
     play.daemon.kill()
     training.hangs()
