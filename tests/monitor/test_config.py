@@ -145,33 +145,27 @@ def test_problems_have_structure() -> None:
     assert (problem.suggestion, problem.line, problem.column) == ('did you mean "factor"?', 3, 5)
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    """A file that cannot be read is a ConfigError like any other."""
-    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file or directory"):
-        load(tmp_path / "absent.yaml")
-
-
-def test_file_that_is_no_text(tmp_path: Path) -> None:
-    """Bytes that are not UTF-8 are reported with their place."""
-    (tmp_path / "c.yaml").write_bytes(b"listen: \xff\n")
-    with pytest.raises(ConfigError, match="not UTF-8 text, from byte 8"):
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (None, "c.yaml: cannot be read: No such file or directory"),
+        (b"listen: \xff\n", "not UTF-8 text, from byte 8"),
+        (b"log_level: info\nlisten: a\x00b\n", "line 2, column 10: a character that YAML does not allow"),
+        (b"#" * 1_000_001, "the text is longer than 1000000 characters"),
+    ],
+)
+def test_a_file_that_is_no_text(tmp_path: Path, data: bytes | None, problem: str) -> None:
+    """It cannot be read, or is no text of YAML: a ConfigError like any other, with its place."""
+    if data is not None:
+        (tmp_path / "c.yaml").write_bytes(data)
+    with pytest.raises(ConfigError, match=problem):
         load(tmp_path / "c.yaml")
-
-
-def test_control_character() -> None:
-    """A character that YAML forbids is reported with line and column."""
-    assert problems("log_level: info\nlisten: a\x00b\n") == ["line 2, column 10: a character that YAML does not allow"]
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 3000, "- " * 3000])
 def test_deep_nesting(text: str) -> None:
     """Nesting beyond all reason is a problem, not a crash."""
     assert any("nested more than" in problem or "line 1" in problem for problem in problems(text))
-
-
-def test_too_long() -> None:
-    """A text beyond a million characters is refused unread."""
-    assert problems("#" * 1_000_001) == ["the text is longer than 1000000 characters"]
 
 
 def test_secret_is_not_repeated() -> None:
