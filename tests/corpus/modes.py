@@ -61,7 +61,6 @@ _EVIDENCE = (
 )
 _SAMPLE = re.compile(r"(megatron_\w+)\{(.*)\} (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ENDED = ("crashed", "finished")
 
 
 # --- what is said, as facts -------------------------------------------------------------------------------------------

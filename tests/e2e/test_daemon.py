@@ -72,18 +72,6 @@ def test_a_run_that_stops_is_hung_in_time(start: Start, training: Writer) -> Non
     assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
 
 
-POISON = """\
-{'loss': 2.0, 'memory(GiB)': inf}
-{'loss': 2.0, 'global_step/max_steps': '1/²'}
-[INFO|trainer.py:1147] >>   Total optimization steps = 18446744073709551616
-{'loss': 2.0, 'global_step/max_steps': '3/99999999999999999999'}
-Total number of parameters in billions: 99999999999999999999999999
-using world size: 99999999999999999999999999, data-parallel-size: 8, tensor-model-parallel size: 2
-using world size: 8, data-parallel-size: 8, context-parallel size: 1, tensor-model-parallel size: 900000000000000000, \
-pipeline-model-parallel size: 900000000000000000
-"""
-
-
 def test_a_stopped_daemon_reads_before_it_judges(start: Start, training: Writer) -> None:
     """SIGSTOP for 5 s at a budget of 2 s, while the training goes on: no hang, no gap learned; a true one is told."""
     daemon = start("--set", "detectors.hang.minimum=2s", str(training.path))

@@ -14,7 +14,6 @@ HOUR = 3600.0
 FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
 DEAD_SINCE = 2400.0
 SLOWED_BY = 1.10
-HANG_AFTER = 170  # iterations, of the 70B run
 CRASHED_AT = -1.5 * HOUR
 DOWN_FOR = 900.0  # seconds from that crash to the next launch
 LAST_LINE = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
