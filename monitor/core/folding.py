@@ -174,6 +174,7 @@ class Folding:
         if run.archived and source.caught_up and (state.progress_at != before or dies):
             run.archived = being_copied(state, stamped, now - read_at, now)
             state.live = state.live or (dies and not run.archived)
+            self._watched.request(run)  # an archived run is judged less often
         state.read_at = now
 
     def _note_source(self, state: RunState, source: Source) -> None:
