@@ -4,7 +4,7 @@ Asked when a remediation plans, and again before each step. What only Slurm can 
 launch, that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -48,24 +48,31 @@ class Facts(Struct, frozen=True):
 
 
 def facts_of(run: Run, core: Core, own_job: str) -> Facts:
-    """Of the files that tell steps, or of all where none does, those count that were written last."""
+    """What is known of the run's streams, its job and the other runs of that job."""
     job, sources = run.state.job or Job("", ""), _streams(core.sources, [run.log])
-    tell = [source for source in sources if source.has_steps or source.member.steps] or sources
-    newest = max((source.mtime for source in tell), default=0.0)
-    lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
-    ids, outputs, site = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}, core.config.slurm.job_from
-    numbered = {path for path in lately if site is not None and key_of(path, site).id in ids}
+    ids = {job.id, job.array_id} - {""}
     pushed = {source.path for source in sources if core.config.is_pushed(source.path)}
     mates = {name for name, other in core.runs.items() if other.state.job is not None and other.state.job.id in ids}
     mates = mates.union(run.identity.get("shares_job_with", ())) - {run.state.name}
     return Facts(
-        proof=tuple(sorted((lately & outputs | numbered) - pushed)),
+        proof=tuple(sorted(_naming(job, ids, sources, core.config.slurm.job_from) - pushed)),
         owners=frozenset(None if source.path in pushed else source.owner for source in sources),
         others=[core.runs[name].state for name in sorted(mates & core.runs.keys())],
         undecided=any(source.waiting for source in (*sources, *_streams(core.sources, mates))),
         beside=run.state.beside,
         own_job=own_job,
     )
+
+
+def _naming(job: Job, ids: Collection[str], sources: Sequence[Source], site: str | None) -> set[str]:
+    """The files that are the job's output by Slurm's word, or whose path holds one of its `ids` by the pattern `site`.
+    Of the files that tell steps, or of all where none does, those count that were written last.
+    """
+    tell = [source for source in sources if source.has_steps or source.member.steps] or sources
+    newest = max((source.mtime for source in tell), default=0.0)
+    lately = {source.path for source in tell if newest - source.mtime < TOGETHER}
+    outputs = {job.output, job.errors} - {""}
+    return {path for path in lately if path in outputs or (site is not None and key_of(path, site).id in ids)}
 
 
 def _streams(followed: Sources, runs: Iterable[str]) -> list[Source]:
