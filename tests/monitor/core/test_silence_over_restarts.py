@@ -232,7 +232,7 @@ def test_what_is_silent_is_saved_from_time_to_time(lab: Callable[..., Lab]) -> N
     assert some.disk.saves - before in (8, 9)
     some.write("[after training is done] datetime: 2024-01-01 00:00:00\n")
     some.run.state.live = False
-    some.turn(5.0)
+    some.turn(30.0)  # a file that was silent for long is polled every ten seconds
     before = some.disk.saves
     some.turn(1000.0)
     assert some.disk.saves == before
