@@ -3,6 +3,7 @@
 import pytest
 
 from megatron_monitor.parsers.declared.schema import Dialect, built_in
+from tests.parsers.iteration_lines import read
 
 EXPRESSIONS = [(spec.rule, spec) for dialect in built_in() for spec in dialect.lines if spec.regex]
 SAMPLES = [sample.line for dialect in built_in() for sample in dialect.samples]
@@ -17,3 +18,14 @@ def test_samples(dialect: Dialect) -> None:
     assert list(dialect.problems()) == []
     assert [problem for spec in dialect.lines for problem in spec.problems()] == []
     assert list(differences(dialect, RULES)) == []
+
+
+def test_steps_of_olmo_core_keep_their_order() -> None:
+    """Each step has a heading, each fifth one values: a step without values is told before the next one."""
+    heading = (
+        "2026-01-01 00:00:{0:02d}.000\thost:0\tolmo_core.train.callbacks.console_logger:64\tINFO\t[step={0}/20,epoch=1"
+    )
+    values = ",eta=5m]\n    train/CE loss=2.5\n    optim/total grad norm=0.5\n"
+    found = read("".join(heading.format(step) + (values if step % 5 == 0 else "]\n") for step in range(1, 17)))
+    assert [event.iteration for event in found[:15]] == list(range(1, 16))
+    assert [event.iteration for event in found if event.lm_loss == 2.5] == [5, 10, 15]
