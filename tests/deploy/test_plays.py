@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from tests.deploy.stage import Play, Stage, Way, played, stage
+from tests.deploy.stage import Play, Stage, Training, Way, played, stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -163,8 +163,8 @@ def p14(play: Play) -> None:
     play.is_over("hang")
 
 
-def dead(play: Play) -> None:
-    """The monitor dies, then the run hangs: its last deadline pages. When the monitor is back the run goes on."""
+def dies_before_a_hang(play: Play) -> Training:
+    """The monitor dies, then the run hangs: its last deadline pages."""
     play.start()
     training = play.run()
     play.knows(training)
@@ -173,20 +173,19 @@ def dead(play: Play) -> None:
     play.daemon.kill()
     training.hangs()
     play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
+    return training
+
+
+def dead(play: Play) -> None:
+    """When the monitor is back the run goes on."""
+    training = dies_before_a_hang(play)
     training.trains()
     play.start()
 
 
 def p7b(play: Play) -> None:
-    """As dead, and the run still hangs when the monitor is back: that is no second page."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    play.is_saved()
-    play.is_scraped()
-    play.daemon.kill()
-    training.hangs()
-    play.has("+MonitorDown/warning", "+a/DeadlinePassed/critical")
+    """The run still hangs when the monitor is back: that is no second page."""
+    training = dies_before_a_hang(play)
     play.start()
     play.has(
         "+MonitorDown/warning",
