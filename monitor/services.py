@@ -37,6 +37,7 @@ class Services:
         """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
         self._config = config
         self._clock = clock
+        self._latest = latest
         host, port = host_and_port(config.listen)
         try:
             tls = Tls(config.web.tls_server_config) if config.web.tls_server_config is not None else None
@@ -128,7 +129,8 @@ class Services:
         return max(read_by, self._scrapes.expected_until(since))
 
     def stop(self) -> None:
-        """End every thread."""
+        """End every thread. The loop turns no more: an output that waited for it would leave its figures behind."""
+        self._latest.end()
         self._outputs.stop(_STOP_SECONDS)
         self.stop_server()
 

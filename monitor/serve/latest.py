@@ -32,16 +32,26 @@ class Latest:
         self._shown = threading.Condition()
         self._waiting: dict[int, Asked] = {}  # number of a question -> what it is for
         self._number = 0
+        self._ended = False
 
     def __call__(self, asked: Asked) -> Snapshot:
         """One made after this question with what is `asked` for, or the last one if the loop does not turn in time."""
         with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
+            if self._ended:
+                return self.last
             self._number = mine = self._number + 1
             self._waiting[mine] = asked
         self._wake()
         with self._shown:
             self._shown.wait_for(lambda: mine not in self._waiting, self._wait)
             return self.last
+
+    def end(self) -> None:
+        """The loop turns no more: whoever waits or asks has the last one at once."""
+        with self._shown:
+            self._ended = True
+            self._waiting.clear()
+            self._shown.notify_all()
 
     @property
     def wanted(self) -> bool:

@@ -74,3 +74,18 @@ def test_who_asks_for_one_run_does_not_get_the_whole_of_another() -> None:
     assert latest.asked == b | CARDS
     latest.show(Snapshot(at=2.0), EVERYTHING)
     assert not latest.wanted
+
+
+def test_a_loop_that_has_ended_is_not_waited_for() -> None:
+    """Who waits as it ends has the last page at once, as who asks behind that: outputs delete their figures in time."""
+    asked, got = threading.Event(), list[Snapshot]()
+    latest = Latest(Snapshot(at=7.0), asked.set, wait=LONG)
+    for before in (True, False):
+        asking = threading.Thread(target=lambda: got.append(latest(EVERYTHING)), daemon=True)
+        asking.start()
+        if before:
+            assert asked.wait(LONG)
+            latest.end()
+        asking.join(LONG / 2)
+        assert not asking.is_alive()
+    assert [snapshot.at for snapshot in got] == [7.0, 7.0]
