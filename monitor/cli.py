@@ -13,7 +13,6 @@ _ALL = {
     "Watch": (
         ("run", "", "Follow logs, judge the runs, serve metrics and the page."),
         ("top", "reports", "Show all runs in the terminal, the worst first."),
-        ("nodes", "node_statistics", "Show each node's record over all runs, and whom to exclude."),
         ("advise", "hands", "Ask what to do with a run: wait, restart, stop or none."),
     ),
     "Analyze": (
@@ -22,7 +21,6 @@ _ALL = {
         ("compare", "reports", "Compare the runs of two logs: what differs, how surely."),
         ("parse", "", "Print the events of logs as they stand."),
         ("explain", "", "Show which rule reads a line, or why none does."),
-        ("flight-recorder", "", "Tell from dumps which rank the others wait for, and where."),
     ),
     "Set up": (
         ("demo", "simulate", "Start here: a simulated run with a fault, and its page."),

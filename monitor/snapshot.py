@@ -123,11 +123,6 @@ class Snapshot(Struct, frozen=True):
     ready: bool = False
     behind_seconds: float = 0.0
     """At `at` there was a log that had not been looked at, or not folded, for so long."""
-    nodes: tuple[dict[str, Any], ...] = ()
-    """The record of nodes to which something happened, those that stand out first."""
-    nodes_in_all: int = 0
-    launches: int = 0
-    """In the record of the nodes."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Of the group that shares a topic: page of each -> its partitions."""
     ended: tuple[RunSnapshot, ...] = ()
@@ -163,9 +158,6 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
         ended=tuple(ended.values()),
         ready=all(each("ready")),
         behind_seconds=max(each("behind_seconds")),
-        nodes=tuple(chain(*each("nodes"))),
-        nodes_in_all=sum(each("nodes_in_all")),
-        launches=sum(each("launches")),
     )
 
 

@@ -38,7 +38,7 @@ def test_their_commands_are_not_there(without: dict[str, str]) -> None:
     done = subprocess.run([*command, "--help"], env=without, capture_output=True, text=True, timeout=slack(60))
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  +\S", done.stdout, re.MULTILINE))
     assert {"run", "replay", "check-config"} <= listed
-    assert listed.isdisjoint({"report", "simulate", "nodes", "forward", "backfill"})
+    assert listed.isdisjoint({"report", "simulate", "forward", "backfill"})
     for name in listed:
         done = subprocess.run(
             [*command, name, "--help"], env=without, capture_output=True, text=True, timeout=slack(60)
@@ -47,7 +47,7 @@ def test_their_commands_are_not_there(without: dict[str, str]) -> None:
 
 
 def test_it_watches_a_log(without: dict[str, str], tmp_path: Path) -> None:
-    """Follows, judges, serves, saves and goes on; the page says nothing of nodes."""
+    """Follows, judges, serves, saves and goes on."""
     log, errors = tmp_path / "train.log", tmp_path / "errors"
     log.write_text("".join(line(number) for number in range(1, 11)))
     for _ in range(2):

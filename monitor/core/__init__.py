@@ -227,9 +227,6 @@ class Core(Watched):
         self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
         ended = self.ended.show({run.run for run in shown}, (self.sources.names, self.saved.sources), at)
-        added: dict[str, Any] = {}
-        for extension in self.extensions:
-            added |= extension.shown(now)
         return Snapshot(
             at=at,
             runs=shown,
@@ -238,7 +235,6 @@ class Core(Watched):
             ended=ended,
             ready=self.ready,
             behind_seconds=behind,
-            **added,
         )
 
     def _shown_run(self, run: Run, now: float) -> Mapping[str, Any]:

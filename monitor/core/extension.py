@@ -1,4 +1,4 @@
-"""What an optional part adds to a core: Slurm, remediation, statistics of nodes. The core imports none of them.
+"""What an optional part adds to a core: Slurm, remediation. The core imports none of them.
 
 A part defines a subclass in its own package; monitor/extensions.py finds those that are installed.
 """
@@ -66,10 +66,6 @@ class Extension:
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:  # noqa: ARG002
         """Fields of the run's RunSnapshot."""
-        return {}
-
-    def shown(self, now: float) -> Mapping[str, Any]:  # noqa: ARG002
-        """Fields of the Snapshot."""
         return {}
 
     def save(self) -> bytes:

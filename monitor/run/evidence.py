@@ -24,7 +24,7 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.attempts import LAUNCHER, ended_elsewhere
 from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
 from megatron_monitor.run.launches import count_failure, enter
-from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
+from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_tasks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Told
 from megatron_monitor.run.state import Launch, RunState
@@ -122,9 +122,7 @@ EVENTS = frozenset(_OF)
 def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
     launch = state.launch
-    if isinstance(event, FailureSeen):
-        note_fault(launch, event)
-    elif isinstance(event, WatchdogTimedOut):
+    if isinstance(event, WatchdogTimedOut):
         note_collective(state, event)
     elif isinstance(event, ProcessExited):
         note_tasks(state, event)

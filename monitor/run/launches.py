@@ -13,7 +13,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.ending import PLANNED, Evidence
-from megatron_monitor.run.nodes import NODE_LIST, freeze_node_list, launch_of, nodes_of, suspects
+from megatron_monitor.run.nodes import freeze_node_list, nodes_of, suspects
 from megatron_monitor.run.phases import Phase, drawn_as
 from megatron_monitor.run.records import AttemptEnd, plus
 from megatron_monitor.run.state import Launch, Past, RunState
@@ -32,7 +32,6 @@ _TOTALS = (
     "restarts", "unplanned_ends", "productive_seconds", "gpu_seconds",
 )  # fmt: skip
 _NODES_KEPT = 512
-_LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
 
 
 def enter(state: RunState, phase: Phase, at: float) -> None:
@@ -111,7 +110,6 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     cause = "hang" if attempt.hung else told.failure or "unknown"
     planned = finished or cause in PLANNED or attempt.mixed  # of two trainings in one log none may have ended
     state.unplanned_ends += not planned
-    _keep_record(state, "finished" if finished else cause, planned=planned)
     named = suspects(state) if failure is not None else []
     state.ends.append(
         AttemptEnd(
@@ -163,17 +161,6 @@ def withdraw(state: RunState) -> Launch:
         setattr(launch, name, getattr(before, name))
     launch.trainer = Trainer()
     return launch
-
-
-def _keep_record(state: RunState, outcome: str, *, planned: bool) -> None:
-    """For the record of the nodes, unless the list of nodes is the next launch's already."""
-    if state.launch.node_list is None and NODE_LIST in state.launch.environment:
-        return
-    launch = launch_of(state)
-    if launch is not None:
-        launch.outcome, launch.planned = outcome, planned
-        state.launch_records.append(launch)
-        del state.launch_records[:-_LAUNCHES_KEPT]
 
 
 def retire(state: RunState, at: float) -> None:
@@ -252,7 +239,6 @@ def precede(state: RunState, past: RunState, at: float) -> None:
         for kind, more in getattr(past, name).items():
             of_state[kind] = of_state.get(kind, 0) + more
     state.ends = [*past.ends, *state.ends][-_ENDS_KEPT:]
-    state.launch_records = [*past.launch_records, *state.launch_records][-_LAUNCHES_KEPT:]
 
 
 def _finished(end: AttemptEnd) -> bool:

@@ -1,4 +1,4 @@
-"""The nodes of a launch, which rank ran on which, which of them are suspect, and what their record gets of a launch.
+"""The nodes of an attempt, which rank ran on which, and which of them its failure names.
 
 Names stand before lines, in srun's reports of tasks, and in Slurm's own list where a dump shows it.
 """
@@ -7,16 +7,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from megatron_monitor.nodes.collectives import Missing, Report, missing
-from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from megatron_monitor.parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
-from megatron_monitor.run.ending import NODE_FAULTS, PLANNED
-from megatron_monitor.run.launch_record import HARDWARE, LaunchRecord
+from megatron_monitor.nodes.hostlist import HostlistError, expand, is_node_name
+from megatron_monitor.parsers.events import CollectiveStatus, ProcessExited, WatchdogTimedOut
+from megatron_monitor.run.ending import NODE_FAULTS
 from megatron_monitor.run.state import Launch, RunState
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
 MOST_SERIES = 512  # nodes of a run that are series: a job of 400 nodes costs a scrape as much as five more runs
 _MOST_RANKS = 16_384  # ranks kept: of more no training is known
-_MOST_FAULTS = 64  # different ones a launch: more is a cluster on fire
 NODE_LIST = "SLURM_JOB_NODELIST"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
 
@@ -82,18 +80,6 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
     for task in expand_some(f"[{event.tasks}]"):
         if len(known) < _MOST_RANKS:
             known[int(task)] = event.node
-
-
-def note_fault(launch: Launch, event: FailureSeen) -> None:
-    """What the driver or the scheduler says of a node, whether it ends the launch or not."""
-    kind = "xid" if event.notice == "xid" else event.failure
-    if kind not in HARDWARE or event.consequence or (event.node is None and event.rank is None):
-        return
-    if kind == "node_failure" and event.notice in ("job_cancelled", "step_cancelled"):
-        return  # the daemon that writes this runs on the job's first node, seldom on the one that failed
-    fault = (kind, event.node, event.rank)
-    if fault not in launch.faults and len(launch.faults) < _MOST_FAULTS:
-        launch.faults.append(fault)
 
 
 def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
@@ -176,74 +162,3 @@ def suspects(state: RunState) -> list[str]:
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
     return list(dict.fromkeys(names))
-
-
-# --- what a launch adds to the record of the nodes ------------------------------------------------------------------
-
-
-_PACED = 32  # iterations after which a launch's normal pace is its own
-
-
-def launch_of(state: RunState) -> LaunchRecord | None:
-    """The present launch as it stands; None where no line names its nodes."""
-    launch = state.launch
-    nodes = [node for node in nodes_of(state) if is_node_name(node)]
-    if not nodes:
-        return None
-    top, job = launch.topology, state.job
-    outcome, planned = _outcome(launch)
-    paced = launch.iterations >= _PACED
-    batch = launch.latest.global_batch_size or top.global_batch_size
-    sizes = (top.world_size, batch, top.sequence_length, top.layers, top.hidden_size)
-    at = state.log_clock_last or state.unix(state.progress_at) or state.unix(state.updated_at) or 0.0
-    return LaunchRecord(
-        run=state.name,
-        number=launch.number,
-        at=at,
-        nodes=compress(nodes),
-        whole=_whole(state, len(nodes)),
-        outcome=outcome,
-        planned=planned,
-        named=_named(state, set(nodes)),
-        seconds=launch.pace.baseline if paced else None,
-        layout=" ".join(map(str, sizes)),
-        script=f"{job.user} {job.name}" if job is not None else "",
-    )
-
-
-def _whole(state: RunState, known: int) -> bool:
-    """Whether these are all nodes of the launch: those that only a failure names are a choice of the failure."""
-    top = state.launch.topology
-    each = top.processes_per_node
-    size = top.nodes or (top.world_size // each if top.world_size and each else None)
-    return bool(listed_nodes(state)) or (size is not None and known >= size)
-
-
-def _outcome(launch: Launch) -> tuple[str, bool]:
-    failure = launch.failure
-    if launch.phase == "finished":
-        return "finished", True
-    if launch.phase == "crashed" and failure is not None and not launch.doubtful:
-        return failure.failure, failure.failure in PLANNED
-    if launch.hung:
-        return "hang", False
-    return "running", True
-
-
-def _named(state: RunState, nodes: set[str]) -> dict[str, list[str]]:
-    """The launch's nodes that something named, with what did."""
-    launch = state.launch
-    named: dict[str, set[str]] = {}
-    failure, missing = launch.failure, missing_ranks(launch)
-    if missing is not None:
-        for node in nodes_of_ranks(state, missing.ranks).values():
-            named.setdefault(node, set()).add("missing_rank")
-    believed = launch.phase == "crashed" and not launch.doubtful
-    if failure is not None and believed and failure.failure in NODE_FAULTS and failure.failure != "nccl":
-        for name in blamed(state)[:1]:
-            named.setdefault(name, set()).add(failure.failure)
-    for kind, told, rank in launch.faults:
-        where = told if told is not None else node_of(state, rank) if rank is not None else None
-        if where is not None:
-            named.setdefault(where, set()).add(kind)
-    return {node: sorted(kinds) for node, kinds in sorted(named.items()) if node in nodes}

@@ -28,7 +28,6 @@ from megatron_monitor.nodes.collectives import Missing, Report
 from megatron_monitor.parsers.events import text_of
 from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
-from megatron_monitor.run.launch_record import LaunchRecord
 from megatron_monitor.run.phases import Parts, Phase
 from megatron_monitor.run.records import (
     AttemptEnd,
@@ -165,8 +164,6 @@ class Launch:
     """Rank -> its node, where a line names both."""
     task_nodes: dict[int, str] = field(default_factory=dict)
     """srun's task -> its node. A task is a rank, or under torchrun a node."""
-    faults: list[tuple[str, str | None, int | None]] = field(default_factory=list)
-    """(kind, node, rank) of what the driver or the scheduler said of a node: `ecc`, `xid`, `node_failure`."""
     collectives: dict[str, Report] = field(default_factory=dict)
     """Rank and process group -> how far it had come as a collective timed out."""
     dumped: Missing | None = None
@@ -301,8 +298,6 @@ class RunState:
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
     """How the last launches ended."""
-    launch_records: list[LaunchRecord] = field(default_factory=list)
-    """Launches that have ended, for the record of the nodes: the core takes them out."""
     unplanned_ends: int = 0
     plan: dict[str, str] = field(default_factory=dict)
     """What the last arguments say that tells experiments apart (experiments.py)."""

@@ -69,7 +69,7 @@ def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
     return _rendered(
         "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
         incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
-        any_run=bool(snapshot.all_runs), nodes=bool(snapshot.nodes),
+        any_run=bool(snapshot.all_runs),
         runs=each_run(worst_first(snapshot, now), lambda run: _shown(run.page, now)),
     )  # fmt: skip
 
@@ -134,15 +134,6 @@ def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str
 def render_missing(name: str, root: str, notice: str = "") -> str:
     """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
     return _rendered("missing.html", root, notice=notice, name=name)
-
-
-def render_nodes(snapshot: Snapshot, now: float, notice: str = "") -> str:
-    """Every node of the Snapshot, those that stand out first with their evidence."""
-    suspects = [node for node in snapshot.nodes if node["stands_out"]]
-    return _rendered(
-        "nodes.html", "", notice=notice, suspects=suspects, nodes=snapshot.nodes, in_all=snapshot.nodes_in_all,
-        instant=instant(now),
-    )  # fmt: skip
 
 
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:

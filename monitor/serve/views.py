@@ -55,9 +55,9 @@ def static_files() -> dict[str, StaticFile]:
 
 def asked_by(request: Request) -> Asked:
     """What the answer to it is made of: for the page of one run nothing of the others is made."""
-    if request.path in ("/", "/nodes", "/api/v1/runs"):
+    if request.path in ("/", "/api/v1/runs"):
         return CARDS
-    if request.path in ("/api/v1/nodes", "/api/v1/incidents"):
+    if request.path == "/api/v1/incidents":
         return NOTHING
     return Asked(samples=False, pages=False, whole=frozenset({_named(request)}))
 
@@ -65,8 +65,8 @@ def asked_by(request: Request) -> Asked:
 def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") -> Reply | None:
     """The page or the JSON at this path, None if there is none; `notice`: a warning on pages for people."""
     path, what = request.path, request.path.rpartition("/")[2]
-    if path in _PAGES:
-        return _html(_PAGES[path](snapshot, now, notice))
+    if path == "/":
+        return _html(page.render_index(snapshot, now, notice))
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
@@ -108,13 +108,9 @@ def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
     return _json(told)
 
 
-_PAGES: dict[str, Callable[[Snapshot, float, str], str]] = {"/": page.render_index, "/nodes": page.render_nodes}
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
     "/api/v1/runs": _runs,
     "/api/v1/verdict": _verdict,
-    "/api/v1/nodes": lambda _request, snapshot, now: _json(
-        {"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)}
-    ),
     "/api/v1/incidents": lambda _request, snapshot, now: _json({"at": now, "incidents": list(snapshot.incidents)}),
 }
 

@@ -4,7 +4,6 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Runtime
 from megatron_monitor.extensions import extend
 from megatron_monitor.hands.extension import Remediator
-from megatron_monitor.node_statistics.extension import NodeStatistics
 from megatron_monitor.slurm.extension import SlurmJobs
 from megatron_monitor.system.clock import SystemClock
 
@@ -24,10 +23,4 @@ def slurm(core: Core) -> SlurmJobs:
 def remediation(core: Core) -> Remediator:
     """What acts by policies."""
     (found,) = (one for one in core.extensions if isinstance(one, Remediator))
-    return found
-
-
-def statistics(core: Core) -> NodeStatistics:
-    """What keeps the record of the nodes."""
-    (found,) = (one for one in core.extensions if isinstance(one, NodeStatistics))
     return found
