@@ -18,7 +18,6 @@ _ALL = {
     "Analyze": (
         ("replay", "", "Judge finished logs on their own clock."),
         ("report", "reports", "Make the benchmark table: one row a run."),
-        ("compare", "reports", "Compare the runs of two logs: what differs, how surely."),
         ("parse", "", "Print the events of logs as they stand."),
         ("explain", "", "Show which rule reads a line, or why none does."),
     ),
@@ -29,7 +28,6 @@ _ALL = {
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
         ("forward", "forward", "Follow logs and push their lines to a monitor elsewhere."),
-        ("backfill", "backfill", "Write the history of finished logs for Prometheus."),
     ),
 }
 """Group -> commands: a module and a function of this name, the optional part that it needs (monitor/extensions.py), and

@@ -234,7 +234,7 @@ class Judge:
                 # a relaunch, or what failed only now: the crash is reported, and it may follow
                 transitions = self.pass_until(run, min(at, (reported or run.clock) + 2 * _EPSILON))
                 run.pass_over(at)
-        elif self.leaves_open(run, placed):
+        elif self._leaves_open(run, placed):
             run.pass_over(at)
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
@@ -245,7 +245,7 @@ class Judge:
             run.pass_over(at)
         return transitions + self.pass_until(run, at)
 
-    def leaves_open(self, run: Judged, placed: Placed) -> bool:
+    def _leaves_open(self, run: Judged, placed: Placed) -> bool:
         """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
         state = run.state
         if state.launch.phase in ENDED or state.progress_at is None:

@@ -10,7 +10,7 @@ import heapq
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -99,18 +99,6 @@ class Replay:
         """The run that a source's lines belong to now, if it has begun."""
         return self.core.current(self.core.sources[source])
 
-    def leaves_open(self, placed: Placed) -> bool:
-        """Whether nothing may be concluded from the silence before a line."""
-        run = self.current(placed.source)
-        return run is not None and self._judge.leaves_open(run, placed)
-
-    def pass_until(self, until: float) -> Iterator[Transition]:
-        """Time passes without a line."""
-        for run in [run for run in self.core.runs.values() if not run.archived]:
-            self.core.of_run(run, partial(self._judge.pass_until, run, until))
-        self.now = max(self.now, until)
-        yield from self.core.pass_until(self.now)
-
     def finish(self, after: float) -> Iterator[Transition]:
         """The logs have ended; `after` seconds more are watched."""
         self.core.flush(self.now)
@@ -175,21 +163,18 @@ def replay(
         yield player, run
 
 
-def merged(
-    sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float], *, zone: tzinfo = UTC, start: float = 0.0
-) -> tuple[Iterator[Placed], bool]:
+def merged(sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float]) -> tuple[Iterator[Placed], bool]:
     """(the lines of all sources in the order of their times, whether any source prints them).
 
-    A source that prints none begins at `start`, or with the first that does; of several, one whose steps begin further
-    on follows the others. A line without any time stands at infinity. `zone`: of the times that are printed without
-    one; `written` as above.
+    A source that prints none begins at 0, or with the first that does; of several, one whose steps begin further on
+    follows the others. A line without any time stands at infinity. `written` as above.
     """
     opened = {source: _opened(entries) for source, entries in sources.items()}
     near = min((moment for moment, _, _ in opened.values() if moment is not None), default=None)
-    dated, undated = list[Iterator[Placed]](), dict[int | None, list[Iterator[Placed]]]()
+    start, dated, undated = 0.0, list[Iterator[Placed]](), dict[int | None, list[Iterator[Placed]]]()
     for source, (_, step, entries) in opened.items():
         last = near if near is not None else written.get(source)
-        clock = SourceClock(zone, last, math.inf if last is None or near is not None else last + _DAY)
+        clock = SourceClock(last, math.inf if last is None or near is not None else last + _DAY)
         stream = clocked(entries, source, clock)
         if (first := next(stream, None)) is not None:
             stream = chain((first,), stream)

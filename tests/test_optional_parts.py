@@ -38,7 +38,7 @@ def test_their_commands_are_not_there(without: dict[str, str]) -> None:
     done = subprocess.run([*command, "--help"], env=without, capture_output=True, text=True, timeout=slack(60))
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  +\S", done.stdout, re.MULTILINE))
     assert {"run", "replay", "check-config"} <= listed
-    assert listed.isdisjoint({"report", "simulate", "forward", "backfill"})
+    assert listed.isdisjoint({"report", "simulate", "forward"})
     for name in listed:
         done = subprocess.run(
             [*command, name, "--help"], env=without, capture_output=True, text=True, timeout=slack(60)

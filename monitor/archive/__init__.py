@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing import get_context
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.identity import named
 from megatron_monitor.once import read_all
 from megatron_monitor.reports.outcome import Tally
-from megatron_monitor.reports.rows import Curve, Options, Row, row_of
+from megatron_monitor.reports.rows import Options, Row, row_of
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.system.clock import Clock
@@ -102,10 +102,10 @@ def read_runs(
     return core, runs, problems
 
 
-def read_task(task: Task, config: Config, options: Options, *, slim: bool = False) -> Reading:
-    """Read the files to their ends. `slim`: without what only `compare` needs."""
+def read_task(task: Task, config: Config, options: Options) -> Reading:
+    """Read the files to their ends."""
     core, runs, problems = read_runs(config, options, found=task)
-    rows = [replace(row, losses=Curve(), steady=[], arguments={}, profile=None) if slim else row for _, row in runs]
+    rows = [row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     del core, runs
     gc.collect()  # the core's parts know each other, and the collector waits for many more of them

@@ -16,15 +16,8 @@ from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_json
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
-
-def _as_html(found: Benchmark) -> str:
-    from megatron_monitor.reports.html import page  # Jinja2 is loaded where it is needed
-
-    return page(found)
-
-
 _FORMATS: dict[str, Callable[[Benchmark], str]] = {
-    "markdown": as_markdown, "csv": as_csv, "json": as_json, "html": _as_html
+    "markdown": as_markdown, "csv": as_csv, "json": as_json
 }  # fmt: skip
 
 
@@ -51,12 +44,12 @@ def report(
     Examples:
       megatron-monitor report /logs/tuning
       megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367
-      megatron-monitor report /logs/tuning --format html -o report.html
+      megatron-monitor report /logs/tuning --format csv -o report.csv
     """
     with spooled(paths) as files:
         config = given.configured(files)
         options = Options(config.gpu_peak_tflops, iterations, tokens)
-        rows = _rows(config, partial(read_task, config=config, options=options, slim=True), workers)
+        rows = _rows(config, partial(read_task, config=config, options=options), workers)
     try:
         found = benchmark(rows, sort, baseline)
     except LookupError as error:

@@ -55,11 +55,6 @@ class Diagnosis:
     missing: Missing | None
     stacks: Mapping[int, list[str]]
     """Where the missing ranks last called a collective of that group, where it was recorded."""
-    waiting_stack: list[str]
-    """Where a rank that waits for them called it."""
-    without_dump: tuple[int, ...]
-    """Ranks that groups name and of which there is no dump."""
-    world_size: int | None
 
 
 def rank_of(name: str) -> int | None:
@@ -109,20 +104,12 @@ def diagnose(dumps: Iterable[Dump]) -> Diagnosis:
         dump.groups = {}  # 16,384 dumps of 16,384 ranks each would be gigabytes
     reports = [report for dump in known.values() for report in dump.reports]
     everybody = set[int]().union(*members.values())
-    world = len(everybody) or None
-    found = missing(reports, world, members)
-    absent = tuple(sorted(everybody - set(known)))[:_RANKS]
+    found = missing(reports, len(everybody) or None, members)
     if found is None:
-        return Diagnosis(len(known), None, {}, [], absent, world)
+        return Diagnosis(len(known), None, {})
     key = found.group_key
     stacks = {rank: stack for rank in found.ranks if rank in known and (stack := known[rank].stacks.get(key))}
-    others = (dump for rank, dump in known.items() if rank not in found.ranks and _waits(dump, found))
-    waiting_stack = next((dump.stacks.get(key, []) for dump in others), [])
-    return Diagnosis(len(known), found, stacks, waiting_stack, absent, world)
-
-
-def _waits(dump: Dump, found: Missing) -> bool:
-    return any(report.group == found.group_key and report.work == found.work for report in dump.reports)
+    return Diagnosis(len(known), found, stacks)
 
 
 def _plain(data: bytes) -> Any:

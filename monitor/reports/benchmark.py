@@ -54,7 +54,7 @@ def _names(names: list[str]) -> str:
 
 def configuration(row: Row) -> tuple[Any, ...] | None:
     """What must be equal for two runs to be repeats of each other; None where too little is known."""
-    key = tuple(column.value(row) for column in COLUMNS if column.compare == "repeat")
+    key = tuple(column.value(row) for column in COLUMNS if column.repeat == "yes")
     return key if row.gpus and row.global_batch_size and (row.parameters or row.layers) else None
 
 
@@ -111,10 +111,10 @@ def _find(rows: Sequence[Row], name: str) -> Row:
     return found[0]
 
 
-def table(found: Benchmark, whole: bool = False) -> Table:
-    """The rows as texts; `whole`: with the columns that only a file has room for."""
+def table(found: Benchmark) -> Table:
+    """The rows as texts."""
     base = found.baseline
-    shown = columns.shown(found.rows, base, whole)
+    shown = columns.shown(found.rows, base)
     cells = (tuple(column.shows(row, base) for column in shown) for row in found.rows)
     return Table(tuple(column.title or "" for column in shown), tuple(cells))
 

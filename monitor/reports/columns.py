@@ -83,23 +83,22 @@ _SHOW: dict[str, Callable[[Any], str]] = {
     "parameters": size, "seconds_per_iteration": _seconds, "iterations": lambda count: str(count or ""),
     "notes": "; ".join,
 }  # fmt: skip
-"""Name of a column -> its value as a cell of Markdown and HTML, where no form of format() says it."""
+"""Name of a column -> its value as a cell of Markdown, where no form of format() says it."""
 
 
 class Column(NamedTuple):
-    """One figure of a run, what it is in each format, and whether `compare` looks at it."""
+    """One figure of a run, what it is in each format, and whether repeats of a configuration have it in common."""
 
     name: str
     """Public: the key in JSON, the heading in CSV; both hold the value itself, in base units."""
     title: str | None
-    """The heading in Markdown and HTML; none: not shown there."""
+    """The heading in Markdown; none: not shown there."""
     form: str | None
-    """The value in Markdown and HTML, as format() takes it."""
-    shown: Literal["always", "known", "file"]
-    """In Markdown: always, where any row has it, or not. HTML has room for all."""
-    compare: Literal["repeat", "configuration", "figure", "count"] | None
-    """What `compare` does with it: must be equal in one configuration (`repeat`: as the benchmark asks of repeats), a
-    ratio of two figures, or two counts side by side."""
+    """The value in Markdown, as format() takes it."""
+    shown: Literal["always", "known"]
+    """In Markdown: always, or where any row has it."""
+    repeat: Literal["yes"] | None
+    """Two runs of one configuration have the same value."""
     csv: Literal["yes", "no"]
 
     def value(self, row: Row, base: Row | None = None) -> Any:
@@ -107,7 +106,7 @@ class Column(NamedTuple):
         return _READ[self.name](row, base) if self.name in _READ else getattr(row, self.name)
 
     def shows(self, row: Row, base: Row | None) -> str:
-        """The cell in Markdown and HTML, empty where nothing is known."""
+        """The cell in Markdown, empty where nothing is known."""
         if self.name == "memory_bytes":
             return _memory(row)
         value, show = self.value(row, base), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
@@ -117,17 +116,12 @@ class Column(NamedTuple):
 COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 
-def shown(rows: Sequence[Row], base: Row | None, whole: bool) -> list[Column]:
-    """The columns of a Markdown or HTML table of these rows."""
+def shown(rows: Sequence[Row], base: Row | None) -> list[Column]:
+    """The columns of a Markdown table of these rows."""
     return [
         column
         for column in COLUMNS
-        if column.title
-        and (
-            column.shown == "always"
-            or (column.shown == "file" and whole)
-            or (column.shown == "known" and any(column.value(row, base) is not None for row in rows))
-        )
+        if column.title and (column.shown == "always" or any(column.value(row, base) is not None for row in rows))
     ]
 
 

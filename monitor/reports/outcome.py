@@ -7,7 +7,7 @@ each event that was folded. The daemon keeps nothing of this.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from megatron_monitor.parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
+from megatron_monitor.parsers.events import LogEvent, TrainerSummary
 from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import Silence
 
@@ -26,8 +26,6 @@ class Tally:
     """By source: its progress by the log's own clock."""
     summary_rate: float | None = None
     """Samples per second by the Trainer's last word."""
-    arguments: dict[str, str] = field(default_factory=dict)
-    """The last arguments dump."""
 
     def look(self, entries: Sequence[LogEvent], source: str) -> None:
         """See events of a stream that were just folded."""
@@ -35,9 +33,7 @@ class Tally:
         for entry in entries:
             silence.see(entry)
             event = entry.event
-            if isinstance(event, ArgumentsDumped):
-                self.arguments.update(event.values)
-            elif isinstance(event, TrainerSummary) and event.samples_per_second:
+            if isinstance(event, TrainerSummary) and event.samples_per_second:
                 self.summary_rate = event.samples_per_second
 
 

@@ -1,4 +1,4 @@
-"""The facts of one run that reports show: medians over steady iterations, memory, outcome, notes, curves. Pure.
+"""The facts of one run that reports show: medians over steady iterations, memory, outcome, notes. Pure.
 
 How they are shown, and what follows from them, stands in columns.py. Units: seconds, bytes, samples, TFLOP/s per GPU,
 ratios from 0 to 1. `None` is what is not in the log.
@@ -6,11 +6,9 @@ ratios from 0 to 1. `None` is what is not in the log.
 
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import NamedTuple
 
 from megatron_monitor.audit import Inconsistency
-from megatron_monitor.breakdown.profile import UNTIMED, Profile, critical, profile
-from megatron_monitor.charts.history import SERIES, Track
+from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.slowdown.words import level, standing
@@ -23,31 +21,10 @@ from megatron_monitor.reports.checks import explains, findings, misprint, noted,
 from megatron_monitor.reports.outcome import Tally, outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
-from megatron_monitor.serve.past import columns
 from megatron_monitor.statistics.median import median
 
 _NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
-
-
-Point = tuple[int, float, float]
-"""(first iteration of a bucket, lowest value, highest value)."""
-
-
-class Curve(NamedTuple):
-    """Values over the iterations: a point for each bucket of `width` iterations."""
-
-    width: int = 1
-    points: tuple[Point, ...] = ()
-
-
-def curve(track: Track, name: str) -> Curve:
-    """One of history.SERIES; buckets without a value are left out."""
-    found = columns(track, SERIES)
-    figures = found["series"].get(name, {"mean": []})
-    lows, highs = figures.get("low", figures["mean"]), figures.get("high", figures["mean"])
-    points = zip(found["first_iteration"], lows, highs, strict=False)
-    return Curve(found["width"], tuple((at, low, high) for at, low, high in points if low is not None))
 
 
 @dataclass(slots=True)
@@ -114,16 +91,8 @@ class Row:
     findings: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
-    arguments: dict[str, str] = field(default_factory=dict)
-    losses: Curve = field(default_factory=Curve)
-    level: tuple[int, float, float] | None = None
-    """Of a pace that stands and is not that of before: its first iteration, and seconds before and now."""
-    steady: list[float] = field(default_factory=list)
-    """Seconds of steady iterations in their order, evenly thinned."""
-    profile: Profile | None = None
-    """Where an iteration's time went: medians of the last lines with timers at one batch size."""
     breakdown: dict[str, float] = field(default_factory=dict)
-    """The same: category -> seconds on the rank that the others wait for."""
+    """Category -> seconds on the rank that the others wait for: medians of the last lines with timers."""
 
 
 def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:
@@ -134,8 +103,6 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     launch = state.launch
     topology = launch.topology
     row = Row(run=state.name, outcome=word)
-    row.arguments = dict(tally.arguments)
-    row.losses = curve(state.history.steps, "lm_loss")
     row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
     _configuration(row, state)
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
@@ -145,8 +112,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady, tally)
-    row.level = level(state)
-    notes += [] if row.level is None else [standing(row.level)]
+    notes += [] if (stands := level(state)) is None else [standing(stands)]
     wrong = _rates(row, state, steady, options)
     _memory(row, state)
     _breakdown(row, state)
@@ -167,7 +133,6 @@ def _breakdown(row: Row, state: RunState) -> None:
     memory = state.memory_of.get(slowdown.Slowdown.name)
     lines = memory.window.lines if isinstance(memory, slowdown.Slowdown) else []
     parts = [critical(line) for line in lines if line.seconds is not None]
-    row.profile = profile(lines)
     for category in dict.fromkeys((*CATEGORIES, UNTIMED)):
         known = [one[category] for one in parts if category in one]
         if 2 * len(known) > len(parts):
@@ -198,7 +163,6 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
         row.seconds_per_iteration = seconds.median
         row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
         row.steady_iterations = seconds.seen
-        row.steady = list(seconds.values)
         planned = launch.topology.global_batch_size
         if planned and row.global_batch_size and row.global_batch_size != planned and launch.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]

@@ -1,11 +1,11 @@
 """The times that lines print, as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and
-only differences are ever used; or in a zone that the caller names.
+only differences are ever used.
 
 glog prints no year either: such a stamp is `--05-22T03:45:48` (ISO 8601's form without one).
 """
 
 import math
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import lru_cache
 
 _SECONDS = {f":{second:02d}": float(second) for second in range(60)}
@@ -39,27 +39,10 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def in_zone(text: str, zone: tzinfo, not_before: float | None = None) -> float | None:
-    """Of a line whose program printed the time of `zone`. An hour that comes twice is the first one, unless that lies
-    before `not_before` and the second does not.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo:
-            return moment.timestamp()
-        first = moment.replace(tzinfo=zone).timestamp()
-        if not_before is None or first >= not_before:
-            return first
-        second = moment.replace(tzinfo=zone, fold=1).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return second if second >= not_before else first
-
-
-def yearless(text: str, near: float, zone: tzinfo = UTC, latest: float = math.inf) -> float | None:
+def yearless(text: str, near: float, latest: float = math.inf) -> float | None:
     """Of a stamp without a year: in the year that brings it nearest to `near`, and not after `latest`."""
     year = datetime.fromtimestamp(near, UTC).year
-    found = [in_zone(f"{year + offset:04d}{text[1:]}", zone) for offset in (-1, 0, 1)]
+    found = [_moment(f"{year + offset:04d}{text[1:]}") for offset in (-1, 0, 1)]
     return min(
         (moment for moment in found if moment is not None and moment <= latest),
         key=lambda at: abs(at - near),

@@ -1,7 +1,6 @@
 """Each entry of one file at its time."""
 
 from collections.abc import Iterator
-from datetime import UTC, tzinfo
 from typing import Literal, NamedTuple
 
 from megatron_monitor.parsers import events
@@ -158,11 +157,11 @@ class Placed(LogEvent, gc=False):
 
 
 class SourceClock:
-    """Places the lines of one file: see the package's words. `zone`, `written`, `latest`: as of Scale."""
+    """Places the lines of one file: see the package's words. `written`, `latest`: as of Scale."""
 
-    def __init__(self, zone: tzinfo = UTC, written: float | None = None, latest: float = float("inf")) -> None:
+    def __init__(self, written: float | None = None, latest: float = float("inf")) -> None:
         self.steps = Steps()
-        self.scale = Scale(zone, written, latest, self.steps)
+        self.scale = Scale(written, latest, self.steps)
         self.first_seconds = 0.0
         """Of a launch's first step, as a line behind it says."""
         self._carried = 0

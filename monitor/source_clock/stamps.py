@@ -1,10 +1,9 @@
 """The stamps of one file on one scale of time: each clock in it is read on an offset of its own."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, tzinfo
 
 from megatron_monitor.parsers.events import Event, FailureSeen
-from megatron_monitor.run.log_clock import in_zone, log_clock, yearless
+from megatron_monitor.run.log_clock import log_clock, yearless
 from megatron_monitor.source_clock.steps import ENDS, Steps, seconds_of
 
 SKEW = 60.0
@@ -21,11 +20,10 @@ _Writer = tuple[str | None, bool, bool]
 
 @dataclass(slots=True)
 class Scale:
-    """Reads stamps. `zone` is that of stamps which print none; `written` is a time near which the file was written,
-    Unix seconds: it tells the year of stamps that print none.
+    """Reads stamps. `written` is a time near which the file was written, Unix seconds: it tells the year of stamps that
+    print none.
     """
 
-    zone: tzinfo = UTC
     written: float | None = None
     latest: float = float("inf")
     """No stamp without a year is later than this."""
@@ -49,12 +47,10 @@ class Scale:
             return None
         if text[:2] == "--":
             if self.dated and self.now is not None:
-                moment = yearless(text, self.now, self.zone)
+                moment = yearless(text, self.now)
                 return moment if moment is not None and abs(moment - self.now) <= _LONGEST_SILENCE else None
-            return None if self.written is None else yearless(text, self.written, self.zone, latest=self.latest)
-        if self.zone is UTC:
-            return log_clock(text)
-        return in_zone(text, self.zone, None if self.now is None else self.now - SKEW)
+            return None if self.written is None else yearless(text, self.written, latest=self.latest)
+        return log_clock(text)
 
     def place(self, event: Event, raw: float, told: float = 0.0) -> float:
         """A stamp on this source's one clock: not before `now` by more than clocks differ. `told` are the seconds since

@@ -1,6 +1,6 @@
 """Lines of which only the time is read: status lines of a site, notes of libraries. Proof that time has passed.
 
-Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a line's time is when it came.
+Asked by readers of finished logs alone (`replay`): in the daemon a line's time is when it came.
 """
 
 from collections.abc import Iterator

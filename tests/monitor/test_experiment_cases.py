@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from megatron_monitor.archive import read_runs
-from megatron_monitor.backfill import history
 from megatron_monitor.commands.arguments import Given
 from megatron_monitor.config import Config, Watch, default_config
 from megatron_monitor.core import Core
@@ -17,7 +16,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.run.experiments import HELD_SECONDS
-from megatron_monitor.snapshot import Sample
 from tests.clock import ManualClock
 from tests.lines import dump, line
 from tests.monitor.replayed import Ended
@@ -164,7 +162,6 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     assert {name: (row.outcome, row.iterations, row.restarts) for name, row in rows.items()} == {
         "run": ("ok", 20, 0), "run:exp1": ("ok", 20, 0), "run:exp2": ("ok", 20, 0), "run:exp3": ("crash", 0, 0),
     }  # fmt: skip
-    assert rows["run:exp1"].arguments["experiment_run_id"] == "exp1"
     assert rows["run:exp1"].seconds_per_iteration == pytest.approx(20.0, abs=0.01)
 
 
@@ -241,19 +238,6 @@ def test_names_are_bounded() -> None:
     names = list(replayed(log.text)[0])
     assert len(set(names)) == 3
     assert max(len(name) for name in names) <= 200
-
-
-def test_backfill_shows_each_experiment(tmp_path: Path) -> None:
-    """One after the other, each up to its last line."""
-    text = sweep().text.encode()
-    moments = list(history(default_config(), {"run": SourceReader().feed(text)}, 60.0, UTC))
-    names = list(dict.fromkeys(moment.run for moment in moments))
-    assert names == ["run", "run:exp1", "run:exp2", "run:exp3"]
-    for name in names:
-        times = [moment.at for moment in moments if moment.run == name]
-        assert times == sorted(set(times))
-    last = [moment for moment in moments if moment.run == "run:exp1"][-1]
-    assert last.samples["megatron_iteration"] == (Sample((), 20.0),)
 
 
 # --- the daemon -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from megatron_monitor.nodes import plain_pickle
 from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
 from megatron_monitor.run.dumps import DumpsAsked
 from megatron_monitor.system.clock import SystemClock
-from tests.commands import command
 from tests.programs import slack
 
 
@@ -168,14 +167,3 @@ def test_a_reader_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(dumps, "_READER", reader)
         assert dumps.read_dumps(asked, clock) == dumps.DumpsRead(asked)
     assert clock.monotonic() - began < slack(10)
-
-
-def test_the_command_reads_them_as_the_daemon_does(tmp_path: Path) -> None:
-    """A dump that is endless as text, an escape in a name, a file that is not there: each told, none waited for."""
-    _good(tmp_path)
-    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(plain(version=laughs(30)), protocol=2))
-    (tmp_path / "\x1b[31m_9").write_bytes(b"")
-    shown = command("flight-recorder", tmp_path, tmp_path / "none_1")
-    assert "rank 5 never reached all-reduce 7" in shown.stdout
-    assert "none_1: No such file or directory" in shown.stderr
-    assert "\x1b" not in shown.output

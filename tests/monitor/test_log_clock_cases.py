@@ -316,17 +316,6 @@ def test_two_logs_in_one_file_prove_no_silence(told: Tell) -> None:
     assert told(late) == ["hang firing", "hang resolved"]
 
 
-def test_backfill_knows_the_zone(tmp_path: Path) -> None:
-    """02:59:50 comes twice on the night in which summer time ends: twenty iterations are forty seconds."""
-    night = datetime(2026, 10, 25, 2, 59, 40, tzinfo=UTC)
-    log = tmp_path / "run.log"
-    log.write_text(setup(begin=night) + training(1, 9, 0, begin=night) + training(10, 20, 18 - 3600, begin=night))
-    result = command("backfill", log, "--timezone", "Europe/Berlin", "--step", "5s")
-    times = [float(row.split()[-1]) for row in result.stdout.splitlines() if row.startswith("megatron_iteration{")]
-    assert times[-1] - times[0] == pytest.approx(40, abs=15)
-    assert times[-1] == pytest.approx(datetime(2026, 10, 25, 1, 0, 20, tzinfo=UTC).timestamp(), abs=1)
-
-
 # --- a backlog --------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def archive(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["csv", "html"])
+@pytest.mark.parametrize("form", ["csv", "markdown"])
 def test_the_rows_do_not_depend_on_the_tasks(archive: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """One task a file or one for all: even a job's streams that lie apart are one run."""
     whole = command("report", archive, "--format", form)

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import statistics
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -183,36 +182,6 @@ def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
     assert any("TFLOPs are by different formulas" in text for text in warnings)
 
 
-class _Page(HTMLParser):
-    """What a page loads, and its plots."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.tags: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
-
-
-def test_the_html_stands_alone(tmp_path: Path) -> None:
-    """No address is loaded, no script runs; bars are as long as their figures."""
-    log(tmp_path / "logs" / "<b>&.log")
-    log(tmp_path / "logs" / "other.log", seconds_per_iteration=90.0)
-    log(tmp_path / "logs" / "dead.log", faults=(Fault("crash_oom", 1),))
-    out = tmp_path / "report.html"
-    invoke(str(tmp_path / "logs"), "--format", "html", "-o", str(out))
-    text = out.read_text()
-    page = _Page()
-    page.feed(text)
-    assert page.loads == []
-    assert "script" not in page.tags
-    assert "b" not in page.tags
-    assert "url(" not in text
-    assert re.findall(r'style="width:([\d.]+)%"', text) == ["85.5", "100.0", *["100.0", "85.5"] * 2]
-
-
 def test_nothing_to_report(tmp_path: Path) -> None:
     """A file without a training is said and fails."""
     (tmp_path / "noise.log").write_text("hello\n")
@@ -251,16 +220,16 @@ def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: p
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
     monkeypatch.chdir(tmp_path)
     lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
-    assert len(lines) > 8
+    assert len(lines) > 6
     for line in lines:
         _, *arguments = shlex.split(line)
         result = command(*arguments)
         written = arguments[arguments.index("-o") + 1] if "-o" in arguments else None
         assert (tmp_path / written).stat().st_size > 100 if written else result.stdout
-    text = invoke(".", "--baseline", "monday", "--iterations", "9", "--format", "html").stdout
-    heads = re.findall(r"<th class=\w+>([^<]*)", text)
+    text = invoke(".", "--baseline", "monday", "--iterations", "9").stdout
+    heads = text.splitlines()[0].strip("| ").split("|")
     named = {name for cell in re.findall(r"^\| ([A-Z][^|]*?) \|", page, re.MULTILINE) for name in cell.split(", ")}
-    assert {"Sec/it", "Notes"} <= named <= {*heads, "Compute", "Comm", "Data"}  # no log here has timers
+    assert {"Sec/it", "Notes"} <= named <= {head.strip() for head in heads}
 
 
 @pytest.mark.real_logs

@@ -9,7 +9,6 @@ import pytest
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitting
-from megatron_monitor.reports import html
 from megatron_monitor.reports.benchmark import benchmark
 from megatron_monitor.reports.rows import Row
 from megatron_monitor.reports.tables import as_csv
@@ -60,12 +59,6 @@ def test_empty_is_empty_in_a_spreadsheet() -> None:
     """What is unknown has no character; what would run as a formula has an apostrophe; a figure has none."""
     text = as_csv(("a", "b", "c", "d"), [("", None, "=1+1", "-3.5"), ("x", 0, "@y", "\t")])
     assert text.splitlines() == ["a,b,c,d", ",,'=1+1,-3.5", "x,0,'@y,'\t"]
-
-
-def test_the_file_shows_notes() -> None:
-    """Run, iterations and notes stand first."""
-    heads = re.findall(r"<th class=\w+>([^<]*)</th>", html.page(benchmark(rows())))
-    assert heads[:3] == ["Run", "Iterations", "Notes"]
 
 
 class Terminal(io.StringIO):
