@@ -31,7 +31,7 @@ class Cause(NamedTuple):
     incident: str
     severity: str
     phase: str
-    failure: str
+    cause: str
     rank: str
     node: str
     summary: str
@@ -39,7 +39,7 @@ class Cause(NamedTuple):
     line: str
     brief: str = ""
     gpus: str = ""
-    job_id: str = ""
+    slurm_job: str = ""
     checkpoint: str = ""
     samples: str = ""
     command: str = ""

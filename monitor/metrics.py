@@ -139,7 +139,7 @@ def _failure_info(view: View) -> Iterator[Sample]:
         yield Sample(tuple(clean_label(getattr(cause, name)) for name in labels), 1.0)
 
 
-def _part(view: View) -> Iterable[Sample]:
+def _section(view: View) -> Iterable[Sample]:
     state = view.state
     return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
 
@@ -184,7 +184,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
     **{
         read.__name__.removeprefix("_"): read
         for read in (
-            _info, _job, _part, _durations, _tflops, _memory, _incidents, _incident_info, _failure_info,
+            _info, _job, _section, _durations, _tflops, _memory, _incidents, _incident_info, _failure_info,
         )
     },
 }  # fmt: skip

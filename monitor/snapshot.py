@@ -134,7 +134,7 @@ class Snapshot(Struct, frozen=True):
         return self.runs + self.ended
 
 
-_SUMMED = frozenset(f"megatron_monitor_{name}" for name in ("runs", "sources", "bytes_behind", "notifications_owed"))
+_SUMMED = frozenset(f"megatron_monitor_{name}" for name in ("runs", "sources", "lag_bytes", "notifications_pending"))
 
 
 def merged(snapshots: Sequence[Snapshot]) -> Snapshot:

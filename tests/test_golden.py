@@ -49,7 +49,7 @@ def test_the_page_means_what_happened(page: str) -> None:
         'megatron_restarts_total{run="golden"} 1.0',
         'megatron_lost_iterations_total{run="golden"} 4.0',
         'megatron_iterations_total{run="golden"} 64.0',
-        'megatron_failures_total{failure="ecc",run="golden"} 1.0',
+        'megatron_failures_total{cause="ecc",run="golden"} 1.0',
         'megatron_run_state{run="golden",state="finished"} 1.0',
         'megatron_last_checkpoint_iteration{run="golden"} 60.0',
     ):

@@ -224,7 +224,7 @@ class Core(Watched):
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", 0 if self._over else len(shown))
         behind = max(0.0, now - self.read_until)
-        self.counts.set("shown_age_seconds", behind)
+        self.counts.set("snapshot_age_seconds", behind)
         at = now + self.wall_offset
         ended = self.ended.show({run.run for run in shown}, (self.sources.names, self.saved.sources), at)
         return Snapshot(
@@ -247,9 +247,9 @@ class Core(Watched):
         """The counts, brought up to date."""
         for (receiver, outcome), many in self.outbox.take_outcomes().items():
             self.counts.add("notifications_total", receiver, outcome, by=many)
-        self.counts.clear("notifications_owed")
+        self.counts.clear("notifications_pending")
         for receiver, many in {**self.outbox.owed(), **self.unposted}.items():
-            self.counts.set("notifications_owed", many, receiver)
+            self.counts.set("notifications_pending", many, receiver)
         for source in self.sources.values():
             count_lines(self.counts, source)
         return self.counts

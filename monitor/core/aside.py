@@ -33,7 +33,7 @@ class Aside:
         """The traceback goes to the log, once a room and name; gives the words for people."""
         if (room, name) not in self._told:
             self._told.add((room, name))
-            self._counts.add("put_aside_total", room)
+            self._counts.add("quarantined_total", room)
             _log.error("%s=%r put aside: the monitor's own code failed at it", room, name, exc_info=error)
         return f"the monitor's own code failed at it ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
 

@@ -93,7 +93,7 @@ class Observing:
             if any(source.mount == message.mount for source in self._watched.sources.of_run(run.log)):
                 self.follow(run, now)
                 self._watched.touch(run.log)
-        self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
+        self._watched.counts.add("unobserved_seconds_total", message.mount, by=message.seconds)
         _log.warning("mount=%s was not observed for %.1f s: that time is no silence", message.mount, message.seconds)
 
 

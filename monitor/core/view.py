@@ -120,4 +120,4 @@ def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str],
         counts.set("sources", count, state)
     for rule in rules:
         counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
-    counts.set("bytes_behind", sum(source.behind_bytes for source in sources.values()))
+    counts.set("lag_bytes", sum(source.behind_bytes for source in sources.values()))

@@ -95,7 +95,7 @@ class Carriers:
             self._look(now)
             deaf = {one: self._heard[one] for one in self._beating if now - self._heard[one] > self._late}
             count = len(self._beating)
-            states = {"heard": count - len(deaf), "deaf": len(deaf), "without_heartbeat": len(self._heard) - count}
+            states = {"active": count - len(deaf), "stale": len(deaf), "without_heartbeat": len(self._heard) - count}
             behind = {one: seconds for one, seconds in self._behind.items() if abs(seconds) > _APART}
             others = self._set_by if abs(self._set_by) > _APART else 0.0
             return Heard(deaf, frozenset(self._beating), states, behind, others)

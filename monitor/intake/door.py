@@ -127,7 +127,7 @@ class Door:
         for (name, *labels), many in came.items():
             counts.add(name, *labels, by=many)
         for state, many in self.heard().states.items():
-            counts.set("carriers", many, state)
+            counts.set("agents", many, state)
 
     @property
     def unnamed(self) -> str:
@@ -150,7 +150,7 @@ class Door:
             if not isinstance(error, OSError):
                 _log.exception("intake: a push failed")
             reply = text_reply(503, f"cannot be kept now: {error}\n", ("Retry-After", "5"))
-        self._count("intake_requests_total", str(reply.status))
+        self._count("receiver_requests_total", str(reply.status))
         return reply
 
     def _route(self, request: Request) -> Reply:
@@ -205,7 +205,7 @@ class Door:
                 heard[carrier] = max(until, last), beats or beaten
             if written is not None:
                 ahead = stream.date(int((now - known.behind_us(carrier)) * 1e9))
-                self._count("intake_lines_total", "ahead", by=ahead)
+                self._count("receiver_lines_total", "ahead", by=ahead)
                 self._write(stream, written, tenant, now)
             elif not beats:
                 self._count_unnamed(stream, tenant)
@@ -213,7 +213,7 @@ class Door:
         for carrier, (until, beats) in heard.items():
             self.carriers.note(carrier, until, now, heartbeat=beats)
         self.carriers.save(now)
-        self._count("intake_refused_lines_total", by=push.refused)
+        self._count("receiver_refused_lines_total", by=push.refused)
 
     def _count(self, *name_and_labels: str, by: int = 1) -> None:
         if by:
@@ -226,11 +226,11 @@ class Door:
             if why := used.note(written, share, self._clock.monotonic()):
                 raise _RefusedError(_later(why, 30.0))
         new, known = self._spool.append(written, stream.entries, now)
-        self._count("intake_lines_total", "new", by=new)
+        self._count("receiver_lines_total", "new", by=new)
         self._count("duplicate_lines_total", written.run, by=known)
 
     def _count_unnamed(self, stream: Stream, tenant: str) -> None:
-        self._count("intake_lines_total", "unnamed", by=len(stream.entries))
+        self._count("receiver_lines_total", "unnamed", by=len(stream.entries))
         told = masked(", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items())))[:300]
         told = told or "no labels"
         with self._lock:

@@ -325,7 +325,7 @@ class Shard:
         self.core.listen({self._mount: read_until} if read_until < now else {}, now, heard)
         self.core.read_until = read_until
         for state, many in heard.states.items():
-            self.core.counts.set("carriers", many, state)
+            self.core.counts.set("agents", many, state)
 
     def _catch_up(self) -> None:
         """History is over: what comes now comes live."""

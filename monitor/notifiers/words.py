@@ -24,7 +24,7 @@ _SHOWN: Final = frozenset(
 )  # fmt: skip
 """Evidence that the facts hold already."""
 _FACTS: Final = {
-    "failure": "failure", "rank": "rank", "node": "node", "gpus": "GPUs", "slurm_job": "Slurm job",
+    "cause": "cause", "rank": "rank", "node": "node", "gpus": "GPUs", "slurm_job": "Slurm job",
     "cost_gpu_hours": "cost so far", "checkpoint_iteration": "last checkpoint", "samples": "samples to skip",
     "advice": "do", "command": "command",
 }  # fmt: skip
@@ -52,7 +52,7 @@ def facts(message: Transition) -> dict[str, Any]:
     cause = cause_of(message)
     known: dict[str, Any] = {
         "since": None if message.since is None else datetime.fromtimestamp(message.since, UTC).isoformat(),
-        "failure": cause.failure,
+        "cause": cause.cause,
         "rank": cause.rank,
         "node": cause.node,
         "cost_gpu_hours": _cost(message),

@@ -57,7 +57,7 @@ class Scrapes:
         return max((at + _LATE * interval + _ROUND_TRIP for at, interval in waiting), default=float("-inf"))
 
 
-_AGE = "megatron_monitor_shown_age_seconds"
+_AGE = "megatron_monitor_snapshot_age_seconds"
 _GZIP_LEVEL = 1  # ten times as fast as 9, and the page still shrinks to a tenth
 
 

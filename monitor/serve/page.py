@@ -188,7 +188,7 @@ def _place(incident: dict[str, Any], now: float) -> str:
     """Where it stands, and what it has cost: what a person on call asks first."""
     gpus, cost = incident.get("gpus"), _cost(incident, now)
     parts = [
-        incident.get("failure") and incident["failure"].replace("_", " "),
+        incident.get("cause") and incident["cause"].replace("_", " "),
         incident.get("rank") and f"rank {incident['rank']}",
         incident.get("node") and f"node {incident['node']}",
         cost is not None and f"{number(cost)} GPU-hours on {number(gpus)} GPUs",
@@ -230,4 +230,4 @@ def _died(page: dict[str, Any]) -> dict[str, Any] | None:
     if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
         return None
     where = (f"{name} {died[name]}" for name in ("rank", "node") if died[name])
-    return {**died, "place": ", ".join((died["failure"].replace("_", " "), *where))}
+    return {**died, "place": ", ".join((died["cause"].replace("_", " "), *where))}

@@ -44,10 +44,10 @@ _COUNTS = {
     "megatron_last_checkpoint_iteration": "checkpoint",
 }  # fmt: skip
 _FIGURES = {
-    "megatron_checkpoint_save_seconds": "save", "megatron_at_risk_seconds": "at risk",
+    "megatron_checkpoint_save_seconds": "save", "megatron_unsaved_progress_seconds": "at risk",
     "megatron_gpu_seconds_total": "gpu seconds", "megatron_baseline_iteration_seconds": "baseline",
     "megatron_slowdown_ratio": "slowdown", "megatron_iteration_duration_seconds_count": "timed",
-    "megatron_effective_training_time_ratio": "effective",
+    "megatron_goodput_ratio": "effective",
 }  # fmt: skip
 _EVIDENCE = (
     "budget_seconds",

@@ -83,7 +83,7 @@ def test_a_stopped_daemon_reads_before_it_judges(start: Start, training: Writer)
         seen = training.number
         daemon.wait(lambda seen=seen: (daemon.metric("megatron_iteration") or 0) > seen)  # type: ignore[misc]
     assert not daemon.metric("megatron_incidents_total", incident="hang")
-    assert (daemon.metric("megatron_monitor_unheard_seconds_total") or 0) >= 6.0
+    assert (daemon.metric("megatron_monitor_unobserved_seconds_total") or 0) >= 6.0
     training.stop()
     assert daemon.wait(lambda: run_state(daemon, "hung")) <= slack(4.5)
 
@@ -123,7 +123,7 @@ def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: 
     daemon.wait(lambda: training.number >= 12 and daemon.metric("megatron_iteration") == training.number)
     training.stop()
     daemon.wait(lambda: daemon.metric("megatron_monitor_notifications_total", outcome="retried") == 1.0)
-    assert daemon.metric("megatron_monitor_notifications_owed", notifier="chat") == 1.0
+    assert daemon.metric("megatron_monitor_notifications_pending", notifier="chat") == 1.0
     daemon.kill()
     daemon = start(*arguments, listen=f"127.0.0.1:{port}")
     with serving(Receiver(hook)) as server:

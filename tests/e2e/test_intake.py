@@ -88,5 +88,5 @@ def test_each_line_once_and_a_hang_under_a_living_agent(start: Start, tmp_path: 
     assert daemon.metric("megatron_restarts_total", run="ml/gpt") == 0.0
     assert daemon.metric("megatron_monitor_late_lines_total", run="ml/gpt") in (None, 0.0)
     daemon.wait(lambda: told("hang"), BUDGET + 5.0)
-    daemon.wait(lambda: daemon.metric("megatron_monitor_carriers", state="deaf") == 1.0)
+    daemon.wait(lambda: daemon.metric("megatron_monitor_agents", state="stale") == 1.0)
     assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0

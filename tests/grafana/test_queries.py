@@ -98,7 +98,7 @@ def rows_of(
 def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prometheus) -> None:
     """One row a trouble: incidents, and the run that nobody watches, critical as its deadline is over."""
     where = "What needs a person now"
-    found = rows_of(prometheus, "fleet", where, "phase", "failure", "where", "section")
+    found = rows_of(prometheus, "fleet", where, "phase", "cause", "where", "section")
     assert found[("gpt-70b-pretrain", "hang", "evaluating", "", "", "hang")] == 3
     assert found[("gpt-40b-no-exit", "crash", "crashed", "ecc", "rank 17", "crash")] == 3
     assert found[("gpt-40b-no-exit", "crash_without_exit", "crashed", "ecc", "", "crash-without-exit")] == 3
@@ -156,10 +156,10 @@ def test_what_the_rules_record_is_what_the_dashboards_read() -> None:
 
 def test_failures_that_are_the_first_of_their_kind_are_counted(prometheus: Prometheus) -> None:
     """`increase` would miss them: such a series begins at 1."""
-    causes = prometheus.values(expression_of("fleet", "Failures, by cause"), "failure")
+    causes = prometheus.values(expression_of("fleet", "Failures, by cause"), "cause")
     assert causes == {"ecc": 2}
-    plain = 'sum by (failure) (increase(megatron_failures_total{run=~".*"}[21600s]))'
-    assert set(prometheus.values(plain, "failure").values()) == {0}
+    plain = 'sum by (cause) (increase(megatron_failures_total{run=~".*"}[21600s]))'
+    assert set(prometheus.values(plain, "cause").values()) == {0}
     restarts = prometheus.values(expression_of("fleet", "Restarts, the 12 worst runs"), "run")
     assert restarts["moe-8x7b"] == pytest.approx(2, abs=0.05)
 

@@ -50,7 +50,7 @@ def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:
     played = play([*lines, (lines[-1][0] + 1.0, _ECC)], after=60.0)
     failure = failure_of(played.state)
     assert failure is not None
-    assert (failure.failure, failure.rank, failure.advice) == ("ecc", "17", ADVICE["crash", "ecc"])
+    assert (failure.cause, failure.rank, failure.advice) == ("ecc", "17", ADVICE["crash", "ecc"])
     assert failure_of(play(lines).state) is None
 
 

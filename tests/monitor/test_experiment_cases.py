@@ -315,7 +315,7 @@ def test_live_each_experiment_begins_and_ends() -> None:
     for name in ("run", "run:exp1", "run:exp2"):
         assert daemon.sample(name, "megatron_iterations_total") == 20
         assert daemon.sample(name, "megatron_restarts_total") == 0
-        assert daemon.sample(name, "megatron_at_risk_seconds") == 0
+        assert daemon.sample(name, "megatron_unsaved_progress_seconds") == 0
     daemon.tick(config().run_retention)
     assert daemon.states() == {}
 

@@ -25,7 +25,7 @@ def test_a_finished_log_has_one_goodput(tmp_path: Path) -> None:
     )  # fmt: skip
     log = log_of(tmp_path / "a.log", scenario)
     page = command("run", "--once", log).stdout
-    shown = next(row for row in page.splitlines() if row.startswith("megatron_effective_training_time_ratio{"))
+    shown = next(row for row in page.splitlines() if row.startswith("megatron_goodput_ratio{"))
     (summary,) = [row["summary"] for row in _rows(command("replay", "--json", log).stdout) if row.keys() == {"summary"}]
     (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
     goodput = float(shown.split()[1])
@@ -43,7 +43,7 @@ def test_a_log_without_times_has_none(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"".join(map(line, range(1, 40))))
     os.utime(log, (NOW, NOW))
-    assert "megatron_effective_training_time_ratio{" not in command("run", "--once", log).stdout
+    assert "megatron_goodput_ratio{" not in command("run", "--once", log).stdout
     (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
     assert "effective_training_time_ratio" not in row
 
@@ -52,7 +52,7 @@ def goodput(core: Core, at: float) -> float:
     """As the metrics page and the page of the run show it at that instant."""
     core.tick(at)
     (run,) = core.snapshot(at).runs
-    (sample,) = run.samples["megatron_effective_training_time_ratio"]  # type: ignore[misc]
+    (sample,) = run.samples["megatron_goodput_ratio"]  # type: ignore[misc]
     assert run.page["effective_training_time_ratio"] == sample.value
     return float(sample.value)
 

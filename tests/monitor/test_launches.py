@@ -19,7 +19,7 @@ BEGINS = 6550.0
 KINDS = ("none", "crash_oom", "crash_killed", "hang", "nan_loss", "slowdown")
 OF_THE_RUN = {
     "megatron_run_state", "megatron_last_progress_timestamp_seconds", "megatron_hang_deadline_timestamp_seconds",
-    "megatron_eta_timestamp_seconds", "megatron_effective_training_time_ratio", "megatron_incident",
+    "megatron_eta_timestamp_seconds", "megatron_goodput_ratio", "megatron_incident",
     "megatron_incident_since_timestamp_seconds", "megatron_advised_save_interval_seconds",
 }  # fmt: skip
 """Gauges that are not one launch's: of the run's whole time, or instants."""

@@ -63,7 +63,7 @@ class Two(Following):
 
     def put_aside(self) -> dict[str, float]:
         """Room -> how much was put aside."""
-        counted = self.core.counted().values.get("megatron_monitor_put_aside_total", {})
+        counted = self.core.counted().values.get("megatron_monitor_quarantined_total", {})
         return {labels[0]: count for labels, count in counted.items()}
 
     def check_good(self) -> None:

@@ -27,6 +27,6 @@ def test_no_sum_exceeds_what_is_saved() -> None:
             logs.wait(1)
     saved = logs.saved()
     assert list(saved.runs) == ["a"]
-    assert "megatron_monitor_put_aside_total" not in logs.core.counted().values
+    assert "megatron_monitor_quarantined_total" not in logs.core.counted().values
     totals = saved.runs["a"].state
     assert totals.skipped_iterations_total == totals.nan_iterations_total == MOST

@@ -108,7 +108,7 @@ def test_each_protocol_and_form(running: Callable[..., Running]) -> None:
         assert (status, body, headers["Content-Type"]) == (200, b"", "application/x-protobuf")
     assert one.lines() == ["[pod/gpt-0/container] a", "[pod/gpt-0/container] aa", "[pod/gpt-0/container] b", "c", "c"]
     counted = one.counted()
-    assert (counted["intake_lines_total new"], counted["duplicate_lines_total gpt"]) == (5.0, 1.0)
+    assert (counted["receiver_lines_total new"], counted["duplicate_lines_total gpt"]) == (5.0, 1.0)
 
 
 def test_partial_success(running: Callable[..., Running]) -> None:
@@ -118,7 +118,7 @@ def test_partial_success(running: Callable[..., Running]) -> None:
     one = running()
     told = json.loads(one.send("/v1/logs", body)[1])
     assert told == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
-    assert one.counted()["intake_refused_lines_total"] == 300.0
+    assert one.counted()["receiver_refused_lines_total"] == 300.0
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
     for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
         assert one.status(LOKI, loki("alive", labels={"carrier": f"node{len(beat)}", **beat})) == 204
     counted = one.counted()
-    assert counted["intake_lines_total unnamed"] == 3.0
-    assert (counted["carriers heard"], counted["carriers without_heartbeat"]) == (2.0, 1.0)
+    assert counted["receiver_lines_total unnamed"] == 3.0
+    assert (counted["agents active"], counted["agents without_heartbeat"]) == (2.0, 1.0)
     assert one.lines() == []
 
 
@@ -215,13 +215,13 @@ def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
         assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
 
     push(ahead, "x", run="gpt")
-    assert one.counted()["intake_lines_total ahead"] == 1.0
+    assert one.counted()["receiver_lines_total ahead"] == 1.0
     for _ in range(3):
         push(ahead, "alive", carrier="n7", heartbeat="x")
         ahead += 5 * 10**9
         one.clock.advance(5.0)
     push(ahead, "y", run="gpt", carrier="n7")
-    assert "intake_lines_total ahead" not in one.counted()
+    assert "receiver_lines_total ahead" not in one.counted()
     stamps = [line[:16] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
     assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
 
@@ -233,7 +233,7 @@ def test_many_new_agents_at_once(running: Callable[..., Running], monkeypatch: p
     beats = [{"stream": {"carrier": f"n{n}", "heartbeat": "x"}, "values": [[str(NS), "x"]]} for n in range(2000)]
     assert one.status(LOKI, json.dumps({"streams": beats}).encode()) == 204
     assert len(saves) == 1
-    assert one.counted()["carriers heard"] == 2000.0
+    assert one.counted()["agents active"] == 2000.0
 
 
 def test_who_may_push(running: Callable[..., Running]) -> None:

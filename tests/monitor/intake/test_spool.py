@@ -177,7 +177,7 @@ def test_carriers(tmp_path: Path) -> None:
         carriers.note("slow", 400.0 + second, 1001.0 + second, heartbeat=True)
     carriers.note("silent", 1000.0, 1001.0, heartbeat=False)
     assert carriers.heard(1060.0).deaf == {}
-    assert carriers.heard(1060.0).states == {"heard": 2, "deaf": 0, "without_heartbeat": 1}
+    assert carriers.heard(1060.0).states == {"active": 2, "stale": 0, "without_heartbeat": 1}
     carriers.note("slow", 460.0, 1061.0, heartbeat=True)
     assert carriers.heard(1064.0).deaf == {"node7": 1056.0}
     carriers.note("node7", 1058.0, 1070.0, heartbeat=True)  # it lay in a queue

@@ -47,7 +47,7 @@ def test_what_a_person_on_call_wants_to_know() -> None:
     assert found["advice"] == advice_for("crash", "ecc")
     assert body(CRASH, found["evidence"]).splitlines()[:12] == [
         "hung in training after iteration 4100", "", "since: 2023-11-14 22:01 UTC, 12 min ago", "phase: training",
-        "failure: ecc", "rank: 96", "node: n12", "GPUs: 384", "cost so far: 460.8 GPU-hours",
+        "cause: ecc", "rank: 96", "node: n12", "GPUs: 384", "cost so far: 460.8 GPU-hours",
         f"do: {advice_for('crash', 'ecc')}",
         "last line: CUDA error: ECC", "page: http://login-1:9843/runs/tr11-176B",
     ]  # fmt: skip

@@ -172,15 +172,15 @@ def test_gzip() -> None:
 def test_what_is_shown_ages_until_the_loop_makes_it_anew() -> None:
     """By what the loop was behind with, and by its silence; without a loop nothing is said of an age."""
     clock = ManualClock(wall=1000.0)
-    own = {"megatron_monitor_shown_age_seconds": (Sample((), 2.0),)}
+    own = {"megatron_monitor_snapshot_age_seconds": (Sample((), 2.0),)}
     shown = Snapshot(at=1000.0, monitor=own, behind_seconds=2.0)
     app = Exposition(lambda: shown, clock)
     ages = []
     for seconds in (0.0, 40.0):
         clock.advance(seconds)
-        ages.append(re.search(rb"^megatron_monitor_shown_age_seconds (.*)$", fetch(app, "")[1], re.MULTILINE))
+        ages.append(re.search(rb"^megatron_monitor_snapshot_age_seconds (.*)$", fetch(app, "")[1], re.MULTILINE))
     assert [found and float(found[1]) for found in ages] == [2.0, 42.0]
-    assert b"shown_age" not in fetch(Exposition(lambda: Snapshot(at=0.0), clock), "")[1]
+    assert b"snapshot_age" not in fetch(Exposition(lambda: Snapshot(at=0.0), clock), "")[1]
 
 
 @pytest.mark.parametrize(("behind", "said"), [(23.4, True), (4.9, False)])
