@@ -148,9 +148,9 @@ def begun(site: Site, who: str, name: str, *options: str) -> tuple[str, str]:
 
 
 def test_who_ended_it(site: Site) -> None:
-    """Its user, an administrator, the time limit, a preemption: each with the name, none as a hang."""
+    """Its user, an administrator, the time limit: each with the name, none as a hang."""
     address = site.daemon("ends")
-    jobs = {name: site.train("ends", f"ends-{name}", user=ADA) for name in ("own", "admin", "limit", "urgent")}
+    jobs = {name: site.train("ends", f"ends-{name}", user=ADA) for name in ("own", "admin", "limit")}
     for name, job in jobs.items():
         wait(lambda run=f"ends-{name}-{job}": bool(site.run(address, run).get("job")), 30.0, name)  # type: ignore[misc]
     site.slurm.as_user(ADA, "scancel", jobs["own"])
@@ -159,7 +159,7 @@ def test_who_ended_it(site: Site) -> None:
     uid = subprocess.run(["id", "-u", ADA], capture_output=True, text=True, check=True).stdout.strip()
     for name, by in (("own", f"{ADA} (uid {uid})"), ("admin", "root (uid 0)")):
         run = f"ends-{name}-{jobs[name]}"
-        wait(lambda run=run: site.run(address, run).get("state") == "crashed", 40.0, run)  # type: ignore[misc]
+        wait(lambda run=run: site.run(address, run).get("state") == "stopped", 40.0, run)  # type: ignore[misc]
         wait(lambda run=run, by=by: by in site.run(address, run)["job"].get("cancelled_by", ""), 20.0, run)  # type: ignore[misc]
         wait(lambda run=run, by=by: f"cancelled by {by}" in str(site.run(address, run)["incidents"]), 20.0, run)  # type: ignore[misc]
     run = f"ends-limit-{jobs['limit']}"
