@@ -25,6 +25,7 @@ _ALL = {
         ("demo", "simulate", "Start here: a simulated run with a fault, and its page."),
         ("simulate", "simulate", "Write a synthetic training log, at once or live."),
         ("check-config", "", "Print every error of a configuration with its path."),
+        ("notify", "", "Send a test message to one notifier and print its answer."),
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
         ("forward", "forward", "Follow logs and push their lines to a monitor elsewhere."),

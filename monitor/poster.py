@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from megatron_monitor.alerts import Alert
-from megatron_monitor.notifiers.alertmanager import Alertmanager
+from megatron_monitor.notifiers.alertmanager import Alertmanager, api
 from megatron_monitor.notifiers.message import DeliveryError, Notifier
 from megatron_monitor.system.clock import Clock
 
@@ -65,7 +65,7 @@ class _Lane:
     """One Alertmanager, and its thread."""
 
     def __init__(self, notifier: Alertmanager, url: str, clock: Clock) -> None:
-        self._notifier, self._url, self._clock = notifier, f"{url.rstrip('/')}/api/v2/alerts", clock
+        self._notifier, self._url, self._clock = notifier, api(url), clock
         self._changed = threading.Condition()
         self._content: list[dict[str, Any]] | None = None
         self._ended = False

@@ -22,6 +22,7 @@ from megatron_monitor.notifiers.message import plain
 from megatron_monitor.notifiers.webhook import Posting
 
 _VALID: Final = 12 * 3600.0  # seconds
+_TEST: Final = 300.0  # seconds until an alert that was sent alone ends
 _NAMED: Final = 3  # runs of an event that its headline names
 
 
@@ -34,6 +35,11 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
     """The label `cluster`, as the Prometheus that scrapes this monitor has it."""
     dashboard_url: scalars.PublicUrl | None = None
     """Grafana's board of a run, as in https://grafana.example/d/megatron-run."""
+
+    def send(self, message: Transition) -> str:
+        """Posts this message alone to each of them, as an alert that ends by itself. Raises DeliveryError."""
+        content = self.content([Alert(message, message.time, message.time + _TEST)], message.time)
+        return "; ".join(f"{url} {self.post(api(url), content)}" for url in self.urls)
 
     def content(self, alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
         """What is posted of these alerts at `now`, Unix seconds."""
@@ -71,6 +77,11 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
             return ""
         mark = "&" if "?" in self.dashboard_url else "?"
         return f"{self.dashboard_url}{mark}{urlencode({'var-cluster': self.cluster, 'var-run': message.run})}"
+
+
+def api(url: str) -> str:
+    """Where an Alertmanager takes alerts."""
+    return f"{url.rstrip('/')}/api/v2/alerts"
 
 
 def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:

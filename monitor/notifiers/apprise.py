@@ -20,7 +20,7 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
     url_file: FilePath
     """The file that holds Apprise's addresses, one a line: they are secrets."""
 
-    def send(self, message: Transition) -> None:
+    def send(self, message: Transition) -> str:
         """Notify every address once. Raises DeliveryError."""
         try:
             library: Any = importlib.import_module("apprise")
@@ -35,3 +35,4 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
         text = words.body(message, payload(message)["evidence"])
         if not service.notify(title=words.title(message), body=text, notify_type=kind):
             raise DeliveryError("not every address accepted the message", permanent=False)
+        return "every address accepted the message"

@@ -29,13 +29,14 @@ class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="comman
     timeout: PositiveSeconds = 300.0
     """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
 
-    def send(self, message: Transition) -> None:
+    def send(self, message: Transition) -> str:
         """Runs the program once. Raises DeliveryError."""
         body = json.dumps(payload(message), allow_nan=False).encode("ascii")
         variables = {**os.environ, **_variables(message)}
         done = run(self.command, SystemClock(), self.timeout, _MOST, variables, given=body)
         if done.message:
             raise DeliveryError(done.message, permanent=done.code != _TRY_AGAIN)
+        return f"exit {done.code}"
 
 
 def _variables(message: Transition) -> dict[str, str]:

@@ -58,8 +58,8 @@ class Notifier(Struct, frozen=True, kw_only=True):
             return False
         return not self.runs or any(fnmatchcase(message.run, pattern) for pattern in self.runs)
 
-    def send(self, message: Transition) -> None:
-        """Deliver one message, in bounded time. Raises DeliveryError."""
+    def send(self, message: Transition) -> str:
+        """Deliver one message, in bounded time; what the receiver answered. Raises DeliveryError."""
         raise NotImplementedError
 
 

@@ -24,6 +24,8 @@ from megatron_monitor.scalars import FilePath, header_value_of, url_of
 from megatron_monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
+_MOST: Final = 1000  # bytes of a refusal that are read: its first line is reported
+_PRINTED: Final = 80  # characters of a text of the receiver
 
 
 class Posting(Notifier, frozen=True, kw_only=True):
@@ -40,26 +42,29 @@ class Posting(Notifier, frozen=True, kw_only=True):
         for header in {name.lower() for name in self.headers} & {name.lower() for name in self.header_files}:
             yield "header_files", f"{header} stands in headers too"
 
-    def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Posts it once, with `more` headers. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection
-        may pass.
+    def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Posts it once, with `more` headers; the status of the answer. Raises DeliveryError with the first line of
+        what the receiver says; 408, 425, 429, 5xx, no answer and no connection may pass.
         """
         body = json.dumps(content, allow_nan=False).encode("ascii")
         try:
             request = urllib.request.Request(url, data=body, headers=self._headers(more), method="POST")  # noqa: S310 - url_of lets http and https pass only
             with _opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
+                said = "" if 200 <= status < 300 else answer.read(_MOST).decode("utf-8", "replace").strip()
         except OSError as error:
             raise DeliveryError(self._no_answer(error), permanent=False) from error
         except ValueError as error:  # http.client refuses the address or a header; its own message would show them
             raise DeliveryError("the address or a header cannot be sent", permanent=True) from error
         except http.client.HTTPException as error:
             raise DeliveryError(f"no HTTP answer: {type(error).__name__}", permanent=False) from error
+        answered = f"answered {status} {_printable(reason)}"
         if not 200 <= status < 300:
             permanent = status < 500 and status not in _TRANSIENT
             hint = "; redirects are not followed" if 300 <= status < 400 else ""
-            printable = "".join(c for c in reason[:80] if c.isprintable())
-            raise DeliveryError(f"answered {status} {printable}{hint}", permanent)
+            because = f": {_printable(said.splitlines()[0])}" if said else ""
+            raise DeliveryError(f"{answered}{hint}{because}", permanent)
+        return answered
 
     def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "User-Agent": f"megatron-monitor/{__version__}", **more}
@@ -92,9 +97,9 @@ class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook
             yield "", "expected exactly one of url, url_file"
         yield from Posting.problems(self)
 
-    def send(self, message: Transition) -> None:
+    def send(self, message: Transition) -> str:
         """Posts the message once. Raises DeliveryError."""
-        self.post(self._url(), payload(message), {"Idempotency-Key": message_id(message)})
+        return self.post(self._url(), payload(message), {"Idempotency-Key": message_id(message)})
 
     def _url(self) -> str:
         if self.url is not None:
@@ -114,6 +119,10 @@ def _opener() -> urllib.request.OpenerDirector:
     ):  # fmt: skip
         opener.add_handler(handler)
     return opener
+
+
+def _printable(text: str) -> str:
+    return "".join(char for char in text[:_PRINTED] if char.isprintable())
 
 
 def _secret(path: str) -> str:

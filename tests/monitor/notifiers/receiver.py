@@ -36,6 +36,8 @@ class Receiver(http.server.ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Answer)
         self.answers: list[int] = []
+        self.says = b""
+        """The body of its answers."""
         self.received: list[tuple[str, dict[str, str], Any]] = []
         self.released = threading.Event()
 
@@ -70,6 +72,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         if 300 <= status < 400:
             self.send_header("Location", self.server.url)
         self.end_headers()
+        self.wfile.write(self.server.says)
 
     def do_GET(self) -> None:
         self.server.received.append((self.path, {}, "a GET"))

@@ -44,10 +44,12 @@ def test_repetition_can_be_told(receiver: Receiver) -> None:
     [(400, True), (404, True), (408, False), (429, False), (503, False)],
 )
 def test_refusal(receiver: Receiver, status: int, permanent: bool) -> None:
-    """A 4xx says that the message or the address is wrong; 408, 429 and 5xx may pass."""
+    """A 4xx says that the message or the address is wrong; 408, 429 and 5xx may pass. The first line says why."""
     receiver.answers = [status]
+    receiver.says = b"\ninvalid_payload\x1b\nmore"
     message, found = failure(webhook(f"url: '{receiver.url}'"))
     assert message.startswith(f"answered {status} ")
+    assert message.endswith(": invalid_payload")
     assert found is permanent
 
 

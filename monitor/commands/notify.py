@@ -1,0 +1,36 @@
+"""`notify --test NAME`: send one message to a notifier of the configuration and print what its receiver answers."""
+
+import click
+
+from megatron_monitor.commands.arguments import Given, fail, with_config
+from megatron_monitor.incidents import Transition
+from megatron_monitor.notifiers import DeliveryError
+from megatron_monitor.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--test", "name", required=True, metavar="NAME", help="The notifier's `name:` in the configuration.")
+@with_config
+def notify(name: str, given: Given) -> None:
+    r"""Send one test message to a notifier and print the answer. Exit 0 if the receiver accepted it, else 1.
+
+    The severity of the message is the notifier's `minimum_severity`.
+
+    \b
+    Example:
+      megatron-monitor notify --config config.yaml --test on-call
+    """
+    config = given.configured(())
+    notifier = next((one for one in config.notifiers if one.name == name), None)
+    if notifier is None:
+        names = ", ".join(one.name for one in config.notifiers) or "none"
+        fail(f"no notifier is called {name}; configured: {names}", code=2)
+    now = SystemClock().wall()
+    message = Transition(
+        run="test", incident=(notifier.incidents or ("hang",))[0], status="firing", severity=notifier.minimum_severity,
+        time=now, since=now, event="test", summary=f"a test of the notifier {name}: nothing is wrong",
+    )  # fmt: skip
+    try:
+        click.echo(f"{name}: {notifier.send(message)}")
+    except DeliveryError as error:
+        fail(f"{name}: {error}")
