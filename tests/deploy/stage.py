@@ -6,6 +6,8 @@ semantics: it rings at a trigger whose dedup_key is not open; another trigger of
 """
 
 import functools
+import http.client
+import http.server
 import json
 import os
 import re
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -237,9 +240,12 @@ def hastened_rules(directory: Path, *, incidents: bool = True) -> Path:
 
 
 @contextmanager
-def alertmanager(directory: Path, receiver: Receiver, *options: str, port: int = 0) -> Iterator[str]:
-    """The address of an Alertmanager on the shipped file, hastened, its receivers pointed at a stand-in."""
-    config = loaded(scaled((DEPLOY / "alertmanager" / "alertmanager.yml").read_text()))
+def alertmanager(
+    directory: Path, receiver: Receiver, *options: str, port: int = 0, hastened: bool = True
+) -> Iterator[str]:
+    """The address of an Alertmanager on the shipped file, its receivers pointed at a stand-in."""
+    shipped = (DEPLOY / "alertmanager" / "alertmanager.yml").read_text()
+    config = loaded(scaled(shipped) if hastened else shipped)
     config["templates"] = [str(DEPLOY / "alertmanager" / "templates" / "*.tmpl")]
     receivers, base = {one["name"]: one for one in config["receivers"]}, receiver.url.removesuffix("/hook")
     (slack_url := directory / "slack.url").write_text(f"{base}/slack")
@@ -307,7 +313,7 @@ class Stage:
 
     def start_prometheus(self) -> None:
         """It starts, or starts again."""
-        config = {
+        config: dict[str, Any] = {
             "global": {"scrape_interval": "750ms", "evaluation_interval": "750ms", "scrape_timeout": "700ms"},
             "rule_files": [str(hastened_rules(self.directory, incidents=self.way.relayed))],
             "alerting": {
@@ -321,9 +327,11 @@ class Stage:
             ],
         }
         options = ("--query.lookback-delta=15s", f"--rules.alert.resend-delay={60 / SCALE:g}s", "--log.level=warn")
-        text = yaml.safe_dump(config, sort_keys=False)
         for number in range(self.way.servers):
-            made = prometheus(self._directory("prometheus", number), text, *options)
+            if number:
+                proxy = self._programs["prometheus"].enter_context(serving(_Proxy(f"127.0.0.{number + 1}")))
+                config["scrape_configs"][0]["proxy_url"] = proxy.url
+            made = prometheus(self._directory("prometheus", number), yaml.safe_dump(config, sort_keys=False), *options)
             self.servers[number] = self._programs["prometheus"].enter_context(made)
 
     def stop(self, name: str) -> None:
@@ -368,6 +376,43 @@ class Stage:
     def slack(self) -> list[dict[str, Any]]:
         """What Slack was sent."""
         return [body for path, _, body in list(self.receiver.received) if path == "/slack"]
+
+
+class _Proxy(http.server.ThreadingHTTPServer):
+    """Scrapes from an address of its own: a monitor that stops knows its Prometheus servers by their addresses."""
+
+    daemon_threads = True
+
+    def __init__(self, source: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Forwarded)
+        self.source = source
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Forwarded(http.server.BaseHTTPRequestHandler):
+    server: _Proxy
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        target = http.client.HTTPConnection(str(url.hostname), url.port, 5, source_address=(self.server.source, 0))
+        try:
+            target.request("GET", url.path, headers=dict(self.headers.items()))
+            answer = target.getresponse()
+            body = answer.read()
+        except OSError:
+            self.send_error(502)
+            return
+        finally:
+            target.close()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() in ("content-type", "content-encoding"):
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
 
 
 def _named(labels: dict[str, str]) -> str:

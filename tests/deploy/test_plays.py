@@ -6,7 +6,7 @@ chat had of it is asserted when all have ended.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -313,12 +313,13 @@ class Played:
     plays: dict[str, Play]
     failed: dict[str, Exception]
 
-    def check(self, name: str, rings: int, facts: Facts | None) -> None:
-        """The play went as it should, and people were told this (None: whatever the chat has)."""
+    def check(self, name: str, rings: Collection[int], facts: Facts | None) -> None:
+        """The play went as it should, the phone rang so often, and the chat had this (None: whatever it had)."""
         if name in self.failed:
             raise self.failed[name]
         phone = self.plays[name].phone()
-        assert (phone.count("ring"), phone.count("closed"), phone[-1:]) == (rings, rings, ["closed"][:rings])
+        assert phone.count("ring") in rings, phone
+        assert (phone.count("closed"), phone[-1:]) == (phone.count("ring"), ["closed"][: len(phone)])
         assert facts is None or Counter(self.plays[name].chat()) == Counter(facts)
 
 
@@ -347,31 +348,36 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("script", PLAYS, ids=lambda script: script.__name__)
 def test_a_play(ended: Played, script: Callable[[Play], None]) -> None:
     """Its rings, its messages in the chat, and their ends."""
-    if script is p18 and ended.stage.way.relayed:
-        pytest.skip("Prometheus may look between the end of the hang and the crash")
-    if script in (p7b, job) and ended.stage.way.servers > 1:
-        pytest.skip("a stopped monitor knows its scrapers by their addresses, and here all have one")
-    ended.check(script.__name__, *PLAYS[script])
+    rings, facts = PLAYS[script]
+    # Prometheus may scrape between the end of the hang and the crash: then it is closed, and rings again.
+    again = int(script is p18 and ended.stage.way.relayed)
+    ended.check(script.__name__, range(rings, rings + again + 1), facts)
 
 
 def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
     """The title is the event's headline; the end says what has ended; one key an event and cluster."""
+    way = ended.stage.way
+
+    def title(incident: str, brief: str) -> str:
+        posted, relayed = rf"\[critical\] a: {incident} since \d\d:\d\d UTC, {brief}", f"a: {incident}"
+        return f"({'|'.join([posted] * way.posts + [relayed] * way.relayed)})"
+
     pages = [body for path, _, body in ended.stage.receiver.received if path == "/pager"]
     triggers = [body for body in pages if body["event_action"] == "trigger"]
-    if ended.stage.way.relayed:
-        pytest.skip("the rule's texts are the rules' tests'")
-    (night,) = [
-        body for body in triggers
+    crashes = [
+        body["payload"] for body in triggers
         if body["payload"]["custom_details"]["cluster"] == "night" and "crash" in body["payload"]["summary"]
     ]  # fmt: skip
-    assert night["payload"]["severity"] == "critical"
-    assert re.match(r"\[critical\] a: crash since \d\d:\d\d UTC, cuda_error", night["payload"]["summary"])
-    assert "RuntimeError: CUDA error" in night["payload"]["custom_details"]["text"]
+    for crash in crashes:
+        assert crash["severity"] == "critical"
+        assert re.match(title("crash", "cuda_error.*"), crash["summary"])
+        assert "RuntimeError: CUDA error" in crash["custom_details"]["text"]
+    assert crashes
     rings = sum(rings for rings, _ in PLAYS.values())
     assert len({body["dedup_key"] for body in pages}) == rings
     titles = [body["attachments"][0]["title"] for body in ended.stage.slack()]
-    assert any(re.fullmatch(r"\[critical\] a: hang since \d\d:\d\d UTC, training", title) for title in titles)
-    assert any(re.fullmatch(r"ended: \[critical\] a: hang since \d\d:\d\d UTC, training", title) for title in titles)
+    assert any(re.fullmatch(title("hang", "training"), one) for one in titles)
+    assert any(re.fullmatch(f"ended: {title('hang', 'training')}", one) for one in titles)
     assert {body["attachments"][0]["color"] for body in ended.stage.slack()} == {"danger", "warning", "good"}
 
 
@@ -530,7 +536,8 @@ def rarer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
 @pytest.mark.parametrize("script", RARER, ids=lambda script: script.__name__)
 def test_a_rarer_play(rarer: Played, script: Callable[[Play], None]) -> None:
     """Its rings, its messages in the chat, and their ends."""
-    rarer.check(script.__name__, *RARER[script])
+    rings, facts = RARER[script]
+    rarer.check(script.__name__, [rings], facts)
 
 
 def p9(play: Play) -> None:
