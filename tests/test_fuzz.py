@@ -208,7 +208,7 @@ def test_hostile_text_in_every_place(template: str, text: str) -> None:
         assert "\x1b" not in raw
 
 
-FACTS = {"since", "failure", "rank", "node", "cost_gpu_hours", "advice", "line", "page_url", "runbook_url"}
+FACTS = {"since", "cause", "rank", "node", "cost_gpu_hours", "advice", "line", "page_url", "runbook_url"}
 DUMPS = [
     "HF_TOKEN={}\n", "export WANDB_API_KEY={}\n", 'declare -x AWS_SECRET_ACCESS_KEY="{}"\n', "+ export PASSWORD={}\n", "++ NCCL_DEBUG=INFO TOKEN={}\n",
     "cmd = pdsh -S -f 1024 -w h1 export NCCL_DEBUG=INFO; export HF_TOKEN={}; cd /x; python pretrain.py\n", "SLURM_JWT={}\n",
