@@ -163,10 +163,11 @@ class Play:
         """Wait until it does not."""
         self.daemon.wait(lambda: not self.standing(incident, run, severity), PATIENCE)
 
-    def knows(self, training: Training) -> None:
-        """Wait until the monitor knows the pace of the run's present attempt."""
-        name, goal = training.path.stem, training.number + 12
-        self.daemon.wait(lambda: (self.daemon.metric("megatron_iteration", run=name) or 0) >= goal, PATIENCE)
+    def knows(self, *trainings: Training) -> None:
+        """Wait until the monitor knows the pace of the present attempt of each run."""
+        goals = {training.path.stem: training.number + 12 for training in trainings}
+        for run, goal in goals.items():
+            self.daemon.wait(lambda: (self.daemon.metric("megatron_iteration", run=run) or 0) >= goal, PATIENCE)  # noqa: B023
 
     def is_saved(self) -> None:
         """Wait until the monitor has saved twice: what it knew before is in the second state."""

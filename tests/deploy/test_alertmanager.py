@@ -30,7 +30,7 @@ def test_amtool_takes_the_file() -> None:
 @pytest.mark.parametrize(
     ("labels", "receivers"),
     [
-        ({"severity": "info", "alertname": "MegatronIncident", "run": "a", "incident": "configuration"}, "dashboards-only"),
+        ({"severity": "info", "alertname": "MegatronIncident", "run": "a", "incident": "configuration"}, "boards"),
         ({"severity": "warning", "alertname": "MegatronIncident", "run": "a", "incident": "slowdown"}, "chat"),
         ({"severity": "critical", "alertname": "MegatronIncident", "run": "a", "incident": "hang"}, "pager,chat"),
         ({"severity": "critical", "alertname": "MegatronDeadlinePassed", "run": "a"}, "pager,chat"),

@@ -117,8 +117,7 @@ def p8(play: Play) -> None:
     """Two restarts of the monitor amid a hang of one run and a warning of another."""
     play.start()
     hanging, overflowing = play.run("a"), play.run("b")
-    for training in (hanging, overflowing):
-        play.knows(training)
+    play.knows(hanging, overflowing)
     hanging.hangs()
     play.has(*HANG)
     overflowing.trains(skips=2)
@@ -417,8 +416,7 @@ def p11(play: Play) -> None:
     """One of forty runs hangs, then a file system stops and the others crash; later another one hangs."""
     play.start()
     runs = [play.run(f"r{number:02}", seconds=0.3) for number in range(40)]
-    for training in runs:
-        play.knows(training)
+    play.knows(*runs)
     runs[3].hangs()
     play.rings("ring")
     play.rests(APART)
@@ -544,8 +542,7 @@ def p9(play: Play) -> None:
     """Prometheus is away for ten minutes: a hang before, one meanwhile, both end when it is back."""
     play.start()
     first, second = play.run("a"), play.run("b")
-    for training in (first, second):
-        play.knows(training)
+    play.knows(first, second)
     first.hangs()
     play.has(*HANG)
     play.stage.stop("prometheus")
@@ -564,12 +561,11 @@ def p10(play: Play) -> None:
     """Alertmanager is away while one hang ends and another begins; a third stands."""
     play.start()
     runs = {name: play.run(name) for name in "abc"}
-    for name, training in runs.items():
-        play.knows(training)
-        if name != "b":
-            training.hangs()
-            play.stands("hang", name)
-            play.rests(80.0)
+    play.knows(*runs.values())
+    for name in "ac":
+        runs[name].hangs()
+        play.stands("hang", name)
+        play.rests(80.0)
     play.has(*HANG, "+c/hang/critical")
     play.stage.stop("alertmanager")
     runs["b"].hangs()
