@@ -37,7 +37,7 @@ class Desk:
         self.saving = Saving(core, clock, wake)
         self.deliveries = Deliveries(_sent_messages(config), clock, wake)
         self.deliveries.accepted = self.saving.accepted
-        self.poster = Poster(config.notifiers, clock)
+        self.poster = Poster(config.notifiers)
         self._post_at = float("-inf")
         extend(core, Runtime(clock, wake, self.saving.soon))
 
@@ -91,7 +91,7 @@ class Desk:
         """Hand out what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
         self._post(now)
-        for outcome, many in self.poster.outcomes().items():
+        for outcome, many in self.poster.turn(now).items():
             self.core.counts.add("notifications_total", *outcome, by=many)
         self.core.unposted = self.poster.failing()
 

@@ -1,51 +1,51 @@
 """Posts all alerts to each Alertmanager, by a thread for each: one that hangs delays no other.
 
-Only the newest alerts matter: what an Alertmanager did not take is not kept, it is posted with the next.
+Only the newest alerts matter: what an Alertmanager did not take is posted again, or replaced by what is newer.
 """
 
 import logging
-import threading
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from megatron_monitor.alerts import Alert
 from megatron_monitor.notifiers.alertmanager import Alertmanager, api
 from megatron_monitor.notifiers.message import DeliveryError, Notifier
-from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.asking import Asking
 
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: Final = ("sent", "retried", "failed")
 _AGAIN: Final = 5.0  # seconds until what an Alertmanager did not take is posted to it again
+_Content = list[dict[str, Any]]
 
 
 class Poster:
     """For the loop's thread."""
 
-    def __init__(self, notifiers: Sequence[Notifier], clock: Clock) -> None:
+    def __init__(self, notifiers: Sequence[Notifier]) -> None:
         """Of these notifiers those that are Alertmanagers."""
         found = [one for one in notifiers if isinstance(one, Alertmanager)]
-        self._notifiers = [(one, [_Lane(one, url, clock) for url in one.urls]) for one in found]
+        self._notifiers = [(one, [_Lane(one, url) for url in one.urls]) for one in found]
 
     @property
     def urls(self) -> list[str]:
-        """Whom it posts to."""
+        """The Alertmanagers that it posts to."""
         return [url for one, _ in self._notifiers for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
-        """Post these to all of them. `now`: Unix seconds."""
+        """Post these to all of them, at the next turn. `now`: Unix seconds."""
         for notifier, lanes in self._notifiers:
             content = notifier.content(alerts, now)
             for lane in lanes:
-                lane.offer(content)
+                lane.content, lane.due = content, -math.inf
 
-    def outcomes(self) -> dict[tuple[str, str], int]:
-        """By notifier and outcome (sent, retried, failed), how many posts since the last call."""
-        found: dict[tuple[str, str], int] = {}
+    def turn(self, now: float) -> Counter[tuple[str, str]]:
+        """Post what is due at this instant. By notifier and outcome (sent, retried, failed), how many posts ended."""
+        found = Counter({(notifier.name, outcome): 0 for notifier, _ in self._notifiers for outcome in _OUTCOMES})
         for notifier, lanes in self._notifiers:
-            found |= {(notifier.name, outcome): 0 for outcome in _OUTCOMES}
-            for outcome in (one for lane in lanes for one in lane.take_outcomes()):
-                found[notifier.name, outcome] += 1
+            found.update((notifier.name, outcome) for lane in lanes for outcome in lane.turn(now))
         return found
 
     def failing(self) -> dict[str, int]:
@@ -53,67 +53,42 @@ class Poster:
         return {notifier.name: sum(lane.failing for lane in lanes) for notifier, lanes in self._notifiers}
 
     def stop(self, seconds: float) -> None:
-        """Post what is new once more, within so many seconds in all."""
+        """Post what is new once more, each Alertmanager within so many seconds."""
         lanes = [lane for _, several in self._notifiers for lane in several]
         for lane in lanes:
-            lane.end()
+            lane.turn(math.inf)
         for lane in lanes:
-            lane.join(seconds)
+            lane.end(seconds)
 
 
-class _Lane:
+class _Lane(Asking[_Content, str]):
     """One Alertmanager, and its thread."""
 
-    def __init__(self, notifier: Alertmanager, url: str, clock: Clock) -> None:
-        self._notifier, self._url, self._clock = notifier, api(url), clock
-        self._changed = threading.Condition()
-        self._content: list[dict[str, Any]] | None = None
-        self._ended = False
+    def __init__(self, notifier: Alertmanager, url: str) -> None:
+        super().__init__(f"alerts-{notifier.name}", self._post, lambda _content, _error: "failed", 0)
+        self._notifier, self._url = notifier, api(url)
+        self.content: _Content | None = None
+        """What is to be posted."""
+        self.due = -math.inf
         self.failing = False
-        self._outcomes: list[str] = []
-        self._thread: threading.Thread | None = None
+        self._posted: _Content | None = None
 
-    def offer(self, content: list[dict[str, Any]]) -> None:
-        with self._changed:
-            self._content = content
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"alerts-{self._notifier.name}", daemon=True)
-                self._thread.start()
+    def turn(self, now: float) -> list[str]:
+        """Post the content if it is due and the last post has ended, or if there is no later (`now` is infinite)."""
+        outcomes = self.answers()
+        for outcome in outcomes:
+            if outcome != "sent" and self.content is None:
+                self.content, self.due = self._posted, now + _AGAIN
+            self._posted = None
+        if self.content is not None and now >= self.due and (self._posted is None or now == math.inf):
+            self._posted, self.content = self.content, None
+            self.ask(self._posted)
+        return outcomes
 
-    def take_outcomes(self) -> list[str]:
-        with self._changed:
-            taken, self._outcomes = self._outcomes, []
-        return taken
-
-    def end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def join(self, seconds: float) -> None:
-        if self._thread is not None:
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._content is not None)
-                content, self._content = self._content, None
-            if content is None:
-                return
-            outcome = self._post(content) if content else "sent"
-            with self._changed:
-                self._outcomes.append(outcome)
-                if outcome == "sent" or self._ended:
-                    continue
-                if self._content is None:
-                    self._content = content
-                    self._changed.wait(_AGAIN)
-
-    def _post(self, content: list[dict[str, Any]]) -> str:
+    def _post(self, content: _Content) -> str:
         try:
-            self._notifier.post(self._url, content)
+            if content:
+                self._notifier.post(self._url, content)
         except DeliveryError as error:
             level = logging.DEBUG if self.failing else logging.WARNING
             self.failing = True
