@@ -132,7 +132,7 @@ def _see_mark(state: RunState, mark: Mark, told: Told) -> Seen:
     known, crashed = launch.boundaries.get(mark.kind), launch.phase == "crashed"
     if state.copies.stream(told.source).joins:
         return "mark of others"
-    first = known is None and not ended_elsewhere(launch, told)
+    first = known is None and not is_written_before(launch, told)
     if first and crashed and launch.doubtful and not launch.iterations:
         return "first mark, failure in doubt"
     if counted_in(state, told.source) or (known is not None and known != mark.stamp):
@@ -143,11 +143,14 @@ def _see_mark(state: RunState, mark: Mark, told: Told) -> Seen:
     return "first mark" if first else "mark of others"
 
 
-def ended_elsewhere(launch: Launch, told: Told) -> bool:
-    """Whether only other files tell how the attempt ended, before its first step, and a line without a time may have
-    been written before that: it was read a moment behind it, or its file is amid the attempt's set-up.
+def is_written_before(launch: Launch, told: Told) -> bool:
+    """Whether the line may have been written before the attempt ended: its program's output was held back until then,
+    or only other files tell of the end, before the first step, and the line has no time: it was read a moment behind
+    the end, or its file is amid the attempt's set-up.
     """
     rows = launch.evidence
+    if any(row.output_follows for row in rows):
+        return True
     if launch.iterations or told.clock is not None or not rows or any(row.stream == told.source for row in rows):
         return False
     begun = any(f"{kind} {told.source}" in launch.boundaries for kind in ("arguments", "world"))

@@ -103,6 +103,8 @@ class Evidence(Struct, frozen=True):
     """It is of an import, before the first iteration: a training may do without it."""
     launch: bool = False
     """The whole launch has ended."""
+    output_follows: bool = False
+    """What its program wrote before comes behind it."""
     after: int = 0
     """Iterations of the launch when it was told."""
     count: int = 1

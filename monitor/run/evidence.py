@@ -21,7 +21,7 @@ from megatron_monitor.parsers.events import (
     TrainerSummary,
     WatchdogTimedOut,
 )
-from megatron_monitor.run.attempts import LAUNCHER, ended_elsewhere
+from megatron_monitor.run.attempts import LAUNCHER, is_written_before
 from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
 from megatron_monitor.run.launches import count_failure, enter
 from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_tasks
@@ -90,7 +90,7 @@ def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator
     message = f"{'the launch' if event.launch else 'a process'} ended {code}"
     yield Evidence(
         "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, launch=event.launch,
-        after=after,
+        output_follows=event.output_follows, after=after,
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def goes_on(state: RunState, told: Told) -> bool:
     found = state.launch.ending
     if found.since is None:
         return True
-    if (found.certain and told.at - found.since <= MOMENT) or ended_elsewhere(state.launch, told):
+    if (found.certain and told.at - found.since <= MOMENT) or is_written_before(state.launch, told):
         return False
     state.launch.forget()
     return True
@@ -227,6 +227,8 @@ def pass_by(launch: Launch, at: float, stream: str = "", *, step: bool) -> None:
     way since then. `step`: of these one may have been, where it comes within the usual interval, and all that stand in
     another file, which is read behind it; what else moves may be behind the end.
     """
+    if any(row.output_follows for row in launch.evidence):
+        return
     if not launch.evidence:
         launch.collectives.clear()
         return

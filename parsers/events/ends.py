@@ -60,6 +60,8 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_ex
     """Slurm's task list as printed, e.g. `0-1,3`."""
     launch: bool = False
     """The whole launch has ended: the script or the program that started it says so."""
+    output_follows: bool = False
+    """Output of the program follows that was held back until it had ended."""
 
 
 class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False, tag="process_terminated"):

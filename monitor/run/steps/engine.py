@@ -9,7 +9,7 @@ from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import Told, plus
 from megatron_monitor.run.saves import note_save, note_whole
 from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import Report, count_step, take_seconds
+from megatron_monitor.run.steps.counting import Report, count_step, measured, take_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Moved:
@@ -56,7 +56,11 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, told: Told
     seconds = event.seconds_per_step
     if seconds is None and event.samples_per_second and latest.global_batch_size:
         seconds = latest.global_batch_size / event.samples_per_second
-    report = Report(number, seconds, told)
+    launch.engine.timed = launch.engine.timed or seconds is not None
+    steps = None
+    if number != launch.last_iteration and not launch.engine.timed:
+        seconds, steps = measured(state, number, None, told.clock)
+    report = Report(number, seconds, told, steps)
     if number != launch.last_iteration:
         latest.seconds_per_iteration = seconds
         return count_step(state, report)

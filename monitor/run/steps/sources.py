@@ -91,6 +91,8 @@ class Engine:
     """A line with the iteration's own number was seen: the timer's counts from the start of the process."""
     step_beside: int | None = None
     """The last step that it reported beside another source."""
+    timed: bool = False
+    """It prints the time of a step, or a rate that gives it: else the stamps of its lines do."""
     rates: Sample = field(default_factory=Sample)
     """Samples per second as it prints them."""
     rates_of_loop: bool = False
