@@ -163,15 +163,42 @@ def counted_in(state: RunState, source: str) -> bool:
     return cursor is not None and cursor.launch == state.launch.number
 
 
+def take_end(state: RunState, event: Event, told: Told) -> None:
+    """A cause of an end. Behind the end of a launch that made no step it is the next attempt's, of which no mark of a
+    set-up was known: an exception that nobody caught, the cancellation of another job.
+    """
+    again = False
+    if isinstance(event, events.TracebackSeen):
+        own = event.role in (None, "trainer") and event.top_level and event.rank is None and not event.lost_peer
+        again = bool(own) and _launch_ended(state, told.source)
+    elif isinstance(event, events.FailureSeen) and event.notice == "job_cancelled":
+        cancelled = {row.message for row in state.launch.evidence if row.notice == "job_cancelled"}
+        again = bool(cancelled) and event.message not in cancelled and not state.launch.iterations
+    if again:
+        _follow(state, "mark again", told)
+
+
+def _launch_ended(state: RunState, source: str) -> bool:
+    """Whether the source has told that the attempt's launcher ended, before the first step or before its output. On
+    several nodes each has one of its own, and others may live.
+    """
+    launch = state.launch
+    if len(launch.nodes) > 1 or (launch.topology.nodes or 1) > 1:
+        return False
+    ends = (row for row in launch.evidence if row.launch and row.stream == source)
+    return any(row.output_follows or not launch.iterations for row in ends)
+
+
 def take_bar(state: RunState, total: int, told: Told) -> None:
     """A bar of so many steps is drawn at 0: of a new attempt behind a crash, which must not be in doubt where the bar
-    is of another length, or behind a hang. (Else it may be an evaluation as long as the training, or what another node
-    held back.)
+    is of another length, behind a hang, or behind the end of a launch that made no step. (Else it may be an evaluation
+    as long as the training, or what another node held back.)
     """
     launch, doubtful = state.launch, state.launch.doubtful
     declared, before = launch.trainer.declared, launch.trainer
     over = bool(launch.iterations) and (declared or not doubtful) and (launch.hung or launch.phase == "crashed")
     anew = over and (total == before.total or (declared and not doubtful and not launch.hung))
+    anew = anew or _launch_ended(state, told.source)
     _follow(state, "mark again" if anew else "mark of others", told)
     if anew and total == before.total:
         trainer = state.launch.trainer

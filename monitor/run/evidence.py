@@ -68,7 +68,7 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
     if event.role == "bystander":
         return
     if event.role == "launcher":
-        ended = Evidence("exit", at, "unknown", "a process ended badly", text, **origin)
+        ended = Evidence("exit", at, "unknown", "a process ended badly", text, launch=True, **origin)
         if event.signal is None:
             yield ended
             return
@@ -144,6 +144,13 @@ def fold_done(state: RunState, at: float, stream: str = "") -> None:
     """The training loop says that it is done."""
     keep(state.launch, Evidence("done", at, after=state.launch.iterations, stream=stream))
     weigh(state, at)
+
+
+def fold_left(state: RunState, told: Told) -> None:
+    """The attempt's process has left, for another one of its stream begins."""
+    keep(state.launch, Evidence("left", told.at, launch=True, after=state.launch.iterations, stream=told.source))
+    weigh(state, told.at)
+    state.proven, state.live = True, state.live or told.live
 
 
 def goes_on(state: RunState, told: Told) -> bool:

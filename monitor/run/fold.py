@@ -16,7 +16,7 @@ from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.parsers.timers import BESIDE, PART_OF, timer
 from megatron_monitor.run import saves, setup
 from megatron_monitor.run.abreast import note_step
-from megatron_monitor.run.attempts import mark_of, take_mark
+from megatron_monitor.run.attempts import mark_of, take_end, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.launches import enter
@@ -38,6 +38,7 @@ _OF_SET_UP: frozenset[type[Event]] = frozenset(
 """What may be a mark of a set-up."""
 _NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
+_CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _GUESSES = 64  # lines; as many ranks may repeat their last one in turn
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
@@ -86,6 +87,8 @@ def _handled(state: RunState, event: Event, told: Told) -> Moved:
         return False
     if kind in _OF_SET_UP and (mark := mark_of(event, told.source)) is not None:
         take_mark(state, mark, told)
+    if kind in _CAUSES:
+        take_end(state, event, told)
     handler = _HANDLERS.get(kind)
     moved = handler is None or handler(state, event, told)
     if not isinstance(moved, bool):

@@ -10,7 +10,7 @@ from msgspec import structs
 from megatron_monitor.parsers.dialects import HF_TRAINER
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
 from megatron_monitor.run.attempts import take_bar, take_over
-from megatron_monitor.run.evidence import pass_by
+from megatron_monitor.run.evidence import fold_left, pass_by
 from megatron_monitor.run.launches import withdraw
 from megatron_monitor.run.phases import ENDED, Moved, Phase
 from megatron_monitor.run.records import Told, Validation
@@ -60,11 +60,29 @@ def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
         if launch.phase != "finished":
             launch.evaluation_due, launch.evaluation_silent, launch.silent_work = False, False, None
         return _evaluates(launch, told, over=event.step >= event.total)
+    if not launch.iterations and _begins_set_up(state, event, told):
+        launch, trainer = state.launch, state.launch.trainer
     moves = event.step > 0 and trainer.drawn != (event.step, event.total)
     trainer.drawn = event.step, event.total
     if event.description.lower() in _OF_TRAINING:
         trainer.bar = trainer.drawn
     return moves and state.proven and launch.phase in _BEFORE
+
+
+def _begins_set_up(state: RunState, event: TrainerProgressed, told: Told) -> bool:
+    """A bar of a set-up. Whether it begins another attempt: it had come to its end, and behind that an exception was
+    raised which nobody caught, if the same process does not load the same twice.
+    """
+    launch, name = state.launch, f"{event.description}/{event.total}"
+    bars = launch.trainer.set_up
+    again = event.step == 0 and bars.get(name) == 0 and launch.ending.hint is not None
+    if again:
+        fold_left(state, told)
+        take_bar(state, event.total, told)
+        bars = state.launch.trainer.set_up
+    if event.step in (0, event.total) and (name in bars or len(bars) < _BARS):
+        bars[name] = max(0, bars.get(name, 0) + (1 if event.step == 0 else -1))
+    return again
 
 
 def _is_drawn_out(launch: Launch) -> bool:
