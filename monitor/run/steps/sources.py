@@ -75,8 +75,8 @@ class Trainer:
     """(step, total) of the last progress bar that may be the training's: a dict may not name its step."""
     drawn: tuple[int, int] | None = None
     """The same of the last one that is not."""
-    set_up: dict[str, int] = field(default_factory=dict)
-    """Bar of the set-up -> its drawings at 0 less those at its end."""
+    whole: set[str] = field(default_factory=set)
+    """Bars of the set-up that have come to their end."""
     elapsed: float | None = None
     """Seconds since its start that the training's bar showed last."""
     before: int = 0

@@ -70,18 +70,17 @@ def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
 
 
 def _begins_set_up(state: RunState, event: TrainerProgressed, told: Told) -> bool:
-    """A bar of a set-up. Whether it begins another attempt: it had come to its end, and behind that an exception was
-    raised which nobody caught, if the same process does not load the same twice.
+    """A bar of a set-up. Whether it begins another attempt: it had come to its end before, and behind that an exception
+    was raised, which nobody caught if no process loads the same twice. Risk left: one that is caught, and another rank
+    that is as late as that.
     """
     launch, name = state.launch, f"{event.description}/{event.total}"
-    bars = launch.trainer.set_up
-    again = event.step == 0 and bars.get(name) == 0 and launch.ending.hint is not None
+    again = event.step == 0 and name in launch.trainer.whole and launch.ending.hint is not None
     if again:
         fold_left(state, told)
         take_bar(state, event.total, told)
-        bars = state.launch.trainer.set_up
-    if event.step in (0, event.total) and (name in bars or len(bars) < _BARS):
-        bars[name] = max(0, bars.get(name, 0) + (1 if event.step == 0 else -1))
+    elif event.step >= event.total and len(launch.trainer.whole) < _BARS:
+        launch.trainer.whole.add(name)
     return again
 
 
