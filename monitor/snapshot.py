@@ -72,6 +72,8 @@ class RunSnapshot(Struct, frozen=True):
     history: History = field(default_factory=History)
     """A copy that the loop no longer touches: the charts."""
     transitions: tuple[Transition, ...] = ()
+    log: dict[str, Any] = field(default_factory=dict)
+    """The last lines of its streams, and those around the line that each open incident refers to (log_tail.py)."""
     verdict: dict[str, Any] = field(default_factory=dict)
     """What a launcher is told that asks (monitor/hands/verdict.py)."""
 

@@ -39,6 +39,7 @@ import msgspec
 
 from megatron_monitor import __version__
 from megatron_monitor.alerts import Alerts
+from megatron_monitor.causes import cause_of
 from megatron_monitor.config import Config
 from megatron_monitor.core.belonging import Belonging
 from megatron_monitor.core.counters import count_lines
@@ -60,6 +61,7 @@ from megatron_monitor.units import LONGEST_SECONDS
 
 _log = logging.getLogger(__name__)
 
+_STREAMS = 8  # of a run whose last lines people are shown, those that were read last
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
@@ -183,10 +185,22 @@ class Core(Watched):
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
+        if run is not None:
+            self._keep_excerpt(run, item)
         if run is not None and item.status == "firing":
             for extension in self.extensions:
                 item = extension.announce(run, item, now)
         return item
+
+    def _keep_excerpt(self, run: Run, item: Transition) -> None:
+        """Keep the lines around the one that the incident refers to, as long as it is open."""
+        if item.status != "firing":
+            run.excerpts.pop(item.incident, None)
+        elif item.incident not in run.excerpts and (sources := self.sources.of_run(run.log)):
+            line = cause_of(item).line
+            holding = [source for source in sources if line and source.tail.holds(line)]
+            source = max(holding or sources, key=lambda one: one.read_at)
+            run.excerpts[item.incident] = source.tail.excerpt(source.path, line)
 
     def bring_up_to_date(self) -> None:
         """Each run says which other runs are of its job."""
@@ -241,7 +255,14 @@ class Core(Watched):
         found: dict[str, Any] = {}
         for extension in self.extensions:
             found |= extension.shown_run(run, now)
-        return found
+        latest = sorted(self.sources.of_run(run.log), key=lambda source: -source.read_at)
+        return found | {
+            "log": {
+                "streams": [{"stream": one.path, "lines": one.tail.lines()} for one in latest[:_STREAMS]],
+                "streams_in_all": len(latest),
+                "incidents": {kind: excerpt.to_json() for kind, excerpt in run.excerpts.items()},
+            }
+        }
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""

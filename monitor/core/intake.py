@@ -29,6 +29,7 @@ from megatron_monitor.follow.messages import (
     Unreadable,
 )
 from megatron_monitor.identity import Member
+from megatron_monitor.log_tail import limit_of
 from megatron_monitor.run.experiments import Known
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
@@ -185,6 +186,7 @@ class Intake:
 
     def _data(self, source: Source, message: Data, now: float) -> None:
         at = min(message.at - self._watched.wall_offset, now)
+        source.tail.add(message.data, limit_of(len(self._watched.sources)))
         entries = source.feed(message, at)
         count_bytes(self._watched.counts, len(message.data), message.at)
         if source.ordered is not None:

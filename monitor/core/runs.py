@@ -13,6 +13,7 @@ from megatron_monitor.core.saved import Waiting
 from megatron_monitor.detectors import hang
 from megatron_monitor.identity.naming import experiment_name, pid_file_of
 from megatron_monitor.judgement import Judged
+from megatron_monitor.log_tail import Excerpt
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.dumps import Looked
 from megatron_monitor.run.phases import ENDED
@@ -79,6 +80,8 @@ class Run(Judged):
     shown_at: float = 0.0
     identity: dict[str, Any] = field(default_factory=dict)
     """Its job and its streams, each with the reason (belonging.py)."""
+    excerpts: dict[str, Excerpt] = field(default_factory=dict)
+    """Of each open incident, by its kind: the lines of the log around the one that it refers to."""
 
     @property
     def log(self) -> str:

@@ -17,6 +17,7 @@ from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarte
 from megatron_monitor.follow.patterns import Watch
 from megatron_monitor.identity import Member
 from megatron_monitor.identity.naming import experiment_name, watch_of
+from megatron_monitor.log_tail import LogTail
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Own, judged_reader
@@ -92,6 +93,8 @@ class Source(Struct):
     """When a step of it last came live. An instant."""
     ordered: Ordered | None = None
     """Of a stream that is pushed: its lines that wait for those before them."""
+    tail: LogTail = field(default_factory=LogTail)
+    """Its last lines, for the page."""
 
     def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
         """The next bytes; the events of the lines that they end, none where lines wait to be put in order."""
@@ -117,7 +120,7 @@ class Source(Struct):
             self.marker.feed(message)
         if self.ordered is not None:
             self.ordered.begin_anew()
-        self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
+        self.reader, self.counted, self.failed, self.tail = judged_reader(rules), (0, 0), "", LogTail()
 
     def save(self, now: float) -> SavedSource:
         """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
@@ -173,7 +176,7 @@ class Sources(dict[str, Source]):
         counted = reader.lines, reader.matched_lines
         source = Source(
             message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner, ordered=ordered, resumed=resumed,
+            owner=message.owner, ordered=ordered, resumed=resumed, tail=LogTail(message.tail),
         )  # fmt: skip
         if saved is not None:
             source.new, source.put_out, source.observed_until = saved.new, saved.put_out, saved.saved_at

@@ -127,7 +127,7 @@ def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str
     page = run.page
     return _rendered(
         "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
-        died=_died(page), known=_known(page), past=page.get("history", [])[::-1],
+        died=_died(page), known=_known(page), past=page.get("history", [])[::-1], log=run.log,
     )  # fmt: skip
 
 

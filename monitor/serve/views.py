@@ -76,8 +76,10 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
         if run is None:
             return _html(page.render_missing(_named(request), root, notice), 404)
         return _html(page.render_run(run, now, root, notice))
-    if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
+    if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history", "log"):
         return None
+    if what == "log":
+        return _json({"at": now, **run.log})
     if what == "history":
         width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
         past = history_json(run.history, width, start, _first(request, "key"))

@@ -2,6 +2,7 @@
 import { DASH, instant, number } from "./format.js";
 import { Charts } from "./charts.js";
 import { offerComparison } from "./compare.js";
+import { followLog } from "./log.js";
 import { showPhases } from "./phases.js";
 import { showIncidents } from "./incidents.js";
 import { ROOT, SYMBOLS, definitions, h, live, setText, showFigures } from "./live.js";
@@ -68,3 +69,4 @@ function showFacts(run) {
 
 offerComparison(document.getElementById("compare"), document.getElementById("beside"), charts, main.dataset.run, path).catch(() => {}); // the rest of the page matters more
 live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);
+followLog(path);
