@@ -12,6 +12,7 @@ PATH = "/l/a.log"
 
 
 def test_what_is_kept_is_bounded() -> None:
+    """32 KiB a stream, and less each where there are thousands."""
     tail = LogTail()
     for number in range(5000):
         tail.add(f"line {number} {'x' * 90}\n".encode())
@@ -22,12 +23,14 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_lines_are_shown_as_a_terminal_does_and_without_secrets() -> None:
+    """Colours and control characters are removed; of a progress bar the last frame is shown."""
     tail = LogTail()
     tail.add(b"\x1b[31mred\x1b[0m\n 1%\r 50%\r100%\r\nbell\x07\nWANDB_API_KEY=0123456789abcdef0123\nhalf a li")
     assert tail.lines() == ["red", "100%", "bell\ufffd", "WANDB_API_KEY=***", "half a li"]
 
 
 def test_lines_around_the_one_that_an_incident_refers_to() -> None:
+    """60 before and 40 after, also those that are written later."""
     tail = LogTail()
     tail.add(b"".join(b"before %d\n" % number for number in range(200)) + b"it fails here\nthen this\n")
     around = tail.excerpt("/l/a.log", "fails here")
@@ -50,6 +53,7 @@ def _logs() -> Following:
 
 
 def test_a_hang_shows_the_lines_around_it_until_it_ends() -> None:
+    """With the hang the excerpt is dropped."""
     logs = _logs()
     logs.write(PATH, "waiting for the storage\n")
     logs.wait(120.0)
@@ -65,6 +69,7 @@ def test_a_hang_shows_the_lines_around_it_until_it_ends() -> None:
 
 
 def test_the_api_and_the_page_show_them() -> None:
+    """Text of a log is never markup."""
     logs = _logs()
     logs.write(PATH, "<b>not markup</b>\n")
     logs.wait(120.0)
