@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import pytest
 
-from megatron_monitor.audit import CHECKS
 from megatron_monitor.cli import COMMANDS, command
 from megatron_monitor.detectors import RULES
 from megatron_monitor.detectors.base import RuleSettings
@@ -45,13 +44,6 @@ def commands_table() -> str:
     return "\n".join(rows)
 
 
-def checks_table() -> str:
-    """Every consistency check by its code."""
-    rows = ["| code | check | what must hold | why it is checked |", "| --- | --- | --- | --- |"]
-    rows += [f"| {code} | {check.name} | {check.rule} | {check.reason} |" for code, check in CHECKS.items()]
-    return "\n".join(rows)
-
-
 def dialects_table() -> str:
     """Every dialect that is data, with its first sample."""
     rows = ["| dialect | program | a line | source |", "| --- | --- | --- | --- |"]
@@ -84,7 +76,6 @@ TABLES = {
     "commands": (ROOT / "docs" / "commands.md", commands_table),
     "dialects": (ROOT / "docs" / "dialects.md", dialects_table),
     "targets": (ROOT / "docs" / "dialects.md", targets_table),
-    "checks": (ROOT / "docs" / "checks.md", checks_table),
     "attempts": (ROOT / "ARCHITECTURE.md", attempts_table),
 }
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from megatron_monitor.audit import CHECKS
 from megatron_monitor.commands.arguments import fail, set_option
 from megatron_monitor.config import ConfigError, load
 
@@ -40,5 +39,3 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
 
         for note in claims(dialects):
             click.echo(note)
-    for code in config.detectors.configuration.ignore:
-        click.echo(f"left out: {code} {CHECKS[code].name}: {CHECKS[code].rule}")

@@ -9,14 +9,15 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.audit import RANK as RANK
-from megatron_monitor.audit import Severity as Severity
 from megatron_monitor.nodes.collectives import operation_name
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.step import Step
+
+Severity = Literal["info", "warning", "critical"]
+RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
 
 
 class Finding(Struct, frozen=True):

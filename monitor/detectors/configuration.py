@@ -1,18 +1,14 @@
-"""Configuration: the run's arguments and lines contradict each other, or waste what it has (monitor/audit.py).
+"""Configuration: a batch size ramp-up reaches a size that the layout cannot divide.
 
-One incident a run that lists every finding, the worst first; it is told again when a worse one appears. Findings that
-are only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines
-come: an audit takes half a millisecond, a step in between two microseconds.
+Megatron asserts it when the size is reached, which may be days after the start. What Megatron refuses at its start is
+no finding.
 """
 
-import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from msgspec import field, structs
+from msgspec.structs import replace
 
-from megatron_monitor.audit import CHECKS, Inconsistency, audit
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings, Severity
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -23,93 +19,74 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
-_AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
-"""Launchers print a world size as each of them sees it: theirs is judged at the first iteration."""
-_FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
-_KNOWN = 64  # reports that are remembered
-_MOST = 4096  # steps between two audits when nothing new was reported
-
-
-class ConfigurationSettings(RuleSettings, frozen=True, kw_only=True):
-    """The checks' own thresholds stand with their reasons in monitor/audit.py: the report uses the same."""
-
-    ignore: tuple[str, ...] = ()
-    """Checks to leave out, by code (docs/checks.md), e.g. K27: a small pipeline may be meant to wait."""
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """(key, message) for each code that is no check of this incident."""
-        known = ", ".join(f"{code} {check.name}" for code, check in CHECKS.items())
-        for code in self.ignore:
-            if code not in CHECKS:
-                yield "ignore", f"there is no check {code!r}; known: {known} (docs/checks.md)"
+_SIZES = 10_000  # ramp-ups with more batch sizes are not checked one by one
 
 
 class Configuration(Rule):
-    """The findings of the last audit, and when each was first made."""
+    """What is wrong with the ramp-up, and since when that is known."""
 
     name = "configuration"
-    settings = ConfigurationSettings
     listens = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned)
 
-    findings: list[Inconsistency] = field(default_factory=list)
-    since: dict[str, float] = field(default_factory=dict)
-    stale: bool = False
-    next_step: int = _FIRST
-    attempt: int = 0
-    known: list[int] = field(default_factory=list)
-    """Checksums of what was reported."""
+    found: Finding | None = None
+    since: float = 0.0
 
-    def on_event(self, state: RunState, event: Event, settings: ConfigurationSettings) -> bool:
-        """More is known. Arguments are judged at once: a wrong one may end the run before its first step."""
-        launch = state.launch
-        plain = zlib.crc32(repr(structs.replace(event, node=None, logged_at=None)).encode())
-        if plain in self.known and self.attempt == launch.number:
-            return False  # programs print some settings again and again
-        self.known = [*self.known[-_KNOWN:], plain]
-        self.stale = True
-        ready = launch.iterations == 0 and "arguments" in launch.boundaries
-        return ready and isinstance(event, _AT_ONCE) and self._audit(state, settings)
+    def on_event(self, state: RunState, _event: Event, _settings: RuleSettings) -> bool:
+        """More is known. It is judged at once: the first step may be hours away."""
+        return self._look(state)
 
-    def on_steps(self, state: RunState, steps: Sequence[Step], settings: ConfigurationSettings) -> bool:
-        """Judge again at the third step, then at twice as many each time; of many steps once, after the last."""
-        launch = state.launch
-        if launch.number == self.attempt and state.iterations_total < self.next_step and not self.stale:
-            return False
-        if not any(step.counted for step in steps):
-            return False
-        if launch.number != self.attempt:
-            self.attempt, self.next_step = launch.number, state.iterations_total + _FIRST - 1
-        if state.iterations_total < self.next_step:
-            if not self.stale or launch.iterations < 1:
-                return False
-        else:
-            self.next_step = state.iterations_total + min(max(launch.iterations, 1), _MOST)
-        return self._audit(state, settings)
+    def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """The batch size grows, and with it what is still to come."""
+        return self._look(state)
 
-    def _audit(self, state: RunState, settings: ConfigurationSettings) -> bool:
-        self.stale = False
-        findings = [finding for finding in audit(state) if finding.check not in settings.ignore]
-        if findings == self.findings:
+    def _look(self, state: RunState) -> bool:
+        found = _ramp(state)
+        if found == self.found:
             return False
-        self.findings = findings
-        self.since = {finding.key: self.since.get(finding.key, state.updated_at) for finding in findings}
+        if self.found is None:
+            self.since = state.updated_at
+        self.found = found
         return True
 
-    def evaluate(self, state: RunState, _now: float, settings: ConfigurationSettings) -> Finding:
-        """Fires while an audit finds anything; quiet while it is nothing worse than worth knowing."""
-        launch = state.launch
-        findings = [finding for finding in self.findings if finding.check not in settings.ignore]
-        if not findings:
+    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
+        """A warning; critical once the run trains, for then it will stop."""
+        if self.found is None:
             return CLEAR
-        if launch.phase == "finished":
-            return UNKNOWN  # the findings stay, and are not notified again
-        worst: Severity = findings[0].severity
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        summary, evidence = f"{findings[0].check}: {findings[0].message}{more}", {"findings": [*map(_shown, findings)]}
-        onset, quiet = launch.first_iteration, worst == "info"
-        return Finding("firing", worst, summary, evidence, onset=onset, since=min(self.since.values()), quiet=quiet)
+        if state.launch.phase == "finished":
+            return UNKNOWN  # it stays, and is not notified again
+        return replace(self.found, onset=state.launch.first_iteration, since=self.since)
 
 
-def _shown(finding: Inconsistency) -> dict[str, Any]:
-    shown = {"check": finding.check, "severity": finding.severity, "message": finding.message}
-    return {**shown, "evidence": finding.evidence} if finding.evidence else shown
+def _ramp(state: RunState) -> Finding | None:
+    """It waits for DP: during the set-up only half of the sizes are known."""
+    launch = state.launch
+    topology = launch.topology
+    if topology.rampup is None:
+        return None
+    start, increment, samples = topology.rampup
+    micro, data, batch = topology.micro_batch_size, topology.data_parallel_size, topology.global_batch_size
+    early = not launch.iterations and "data_parallel_size" not in topology.told
+    if not (micro and data and batch) or early or topology.flexible_batch or topology.other_parallelism:
+        return None
+    if min(start, increment) <= 0 or start >= batch or (batch - start) // increment > _SIZES:
+        return None
+    step = micro * data
+    evidence = {"start": start, "increment": increment, "global_batch_size": batch, "step": step}
+    if (batch - start) % increment:
+        text = f"the batch size ramp-up from {start} by {increment} does not end at {batch}"
+        return Finding("firing", "warning", text, evidence)
+    wrong = [size for size in range(start, batch + 1, increment) if size % step]
+    if not wrong:
+        return None
+    now = launch.latest.global_batch_size or 0
+    size = next((size for size in wrong if size > now), wrong[0])
+    text = (
+        f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are no multiple of micro "
+        f"batch {micro} x DP {data} = {step}"
+    )
+    evidence["first_wrong"] = size
+    if size > now and launch.iterations > 0:
+        when = (size - start) * samples // (batch - start)
+        text = f"{text}: the run will stop at batch size {size}, after about {when} samples"
+        return Finding("firing", "critical", text, evidence)
+    return Finding("firing", "warning", f"{text}, e.g. {size}", evidence)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from megatron_monitor.model.tables import rows_of
-from megatron_monitor.parsers.engine.fields import integer
 
 _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
@@ -53,8 +52,7 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
     """What arguments.csv says that a program's argument is used for -> of what -> the arguments, in the file's order.
 
     `size`: the field of `Topology` that it may hold, the most telling name first. `switch`: any that is on sets the
-    field; those of `uneven_pipeline` lay layers out by hand, or schedule them in another way than one forward, one
-    back. `reason`: `unusual`, FLOPs, parameters or tokens per sample are not a plain GPT's; `schedule`, a person
+    field. `reason`: `unusual`, FLOPs, parameters or tokens per sample are not a plain GPT's; `schedule`, a person
     changes it to begin a new phase on purpose; `no_other_parallelism`, a dimension that is counted here.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -67,13 +65,6 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
 ARGUMENTS = _arguments()
 _REASONS = ARGUMENTS["reason"]
 _PACKED_DOCUMENTS = "packed documents"
-PACKED = frozenset(
-    {
-        "sft", "variable_seq_lengths", "packing", "sequence_packing", "use_packed_sequences", "pack_sequences",
-        "sequence_packing_scheduler", "hybrid_context_parallel", _PACKED_DOCUMENTS,
-    }
-)  # fmt: skip
-"""Those under which a sample holds as many sequences as fit: attention's FLOPs differ from step to step."""
 
 
 def _on(values: dict[str, str], name: str) -> bool:
@@ -99,12 +90,9 @@ def _unusual(values: dict[str, str]) -> list[str]:
 
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
-    names = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
-    virtual = next(filter(None, map(values.get, names)), "")
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     return {
         **switches,
-        "virtual_pipeline_size": max(integer(virtual) or 1, 1),
         "other_parallelism": _parallelism(values),
         "unusual": _unusual(values),
         "sequence_grows": _on(values, "random_ltd") or _grows(values),

@@ -77,15 +77,11 @@ class Topology(Struct):
     rampup: tuple[int, int, int] | None = None
     micro_batches: int | None = None
     """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
-    virtual_pipeline_size: int | None = None
-    uneven_pipeline: bool | None = None
-    """Layers are laid out by hand, or scheduled in another way (arguments.py)."""
     other_parallelism: list[str] = field(default_factory=list)
     """Arguments of parallel dimensions that are not counted here."""
     unusual: list[str] = field(default_factory=list)
     """Arguments under which FLOPs and parameters are not a plain GPT's."""
     flexible_batch: bool | None = None
-    low_precision: bool | None = None
     saves: bool | None = None
     """The arguments say where to save."""
     schedule: str | None = None

@@ -13,7 +13,7 @@ from megatron_monitor.reports.tables import Table
 
 T = TypeVar("T")
 
-_REPEATS = 0.05  # same configuration, more than 5 % apart (K14): network or clocks made such runs differ by up to 74 %
+_REPEATS = 0.05  # same configuration, more than 5 % apart: network or clocks made such runs differ by up to 74 %
 _FACTS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("TFLOPs are by different formulas", lambda row: row.tflops_formula if row.tflops is not None else None),
     ("number formats differ", lambda row: row.dtype),
@@ -59,7 +59,7 @@ def configuration(row: Row) -> tuple[Any, ...] | None:
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """K14: repeats of one configuration that are far apart."""
+    """Repeats of one configuration that are far apart."""
     out = []
     for group in _grouped(rows, configuration).values():
         times = sorted((row.seconds_per_iteration or 0.0, row.run) for row in group)

@@ -7,7 +7,6 @@ ratios from 0 to 1. `None` is what is not in the log.
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from megatron_monitor.audit import Inconsistency
 from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
@@ -17,8 +16,8 @@ from megatron_monitor.model.sizes import parameters
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.timers import CATEGORIES
 from megatron_monitor.reports import formulas
-from megatron_monitor.reports.checks import explains, findings, misprint, noted, with_vocabulary
 from megatron_monitor.reports.outcome import Tally, outcome, remark
+from megatron_monitor.reports.printed_tflops import explains, misprint
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.statistics.median import median
@@ -88,7 +87,6 @@ class Row:
     dialect: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)
-    findings: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     breakdown: dict[str, float] = field(default_factory=dict)
@@ -99,7 +97,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     """The row of one run. `run_state` is derived.run_state's."""
     word = outcome(state, run_state, tally)
     note = remark(state, word, tally)
-    state, vocabulary = with_vocabulary(state.reported())
+    state = state.reported()
     launch = state.launch
     topology = launch.topology
     row = Row(run=state.name, outcome=word)
@@ -113,18 +111,14 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady, tally)
     notes += [] if (stands := level(state)) is None else [standing(stands)]
-    wrong = _rates(row, state, steady, options)
+    misprinted = _rates(row, state, steady, options)
     _memory(row, state)
     _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
-    if vocabulary is not None:
-        notes.append(f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out")
     if row.restarts:
         notes.append(f"{row.restarts} restart{'s' if row.restarts > 1 else ''}")
-    found = findings(state, wrong)
-    row.findings = [{"check": one.check, "text": one.message, "severity": one.severity} for one in found]
-    row.notes = notes + [one.message for one in found if noted(one)]
+    row.notes = notes + ([misprinted] if misprinted else [])
     return row
 
 
@@ -180,7 +174,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
     return []
 
 
-def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Inconsistency | None:
+def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> str:
     """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
     launch, seconds = state.launch, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
@@ -197,7 +191,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     row.tflops, row.tflops_source = printed, "log"
     if printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
-    return misprint(state, printed, seconds, batch, sequence, rounding, formula)
+    return "" if formula else misprint(state, printed, seconds, batch, sequence, rounding, steady)
 
 
 def _compute(

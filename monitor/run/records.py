@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
 from msgspec import Struct, field
 
-from megatron_monitor.parsers.events import IterationLogged, LogEvent
+from megatron_monitor.parsers.events import LogEvent
 
 
 def nothing() -> None:
@@ -218,28 +217,3 @@ def plus(total: int, more: int) -> int:
     """The total with more, at most MOST and at least -MOST."""
     total += more
     return total if -MOST <= total <= MOST else MOST if total > 0 else -MOST
-
-
-# What consistency checks need of the iteration lines, beside the last values. Pure; folded by iterations.py.
-#
-# Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
-
-_KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
-
-
-class Observed(Struct):
-    """Of one launch."""
-
-    tflops: list[tuple[float, float, int, int]] = field(default_factory=list)
-    """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
-    unexplained: int = 0
-    """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
-
-
-def observe_iteration(
-    seen: Observed, event: IterationLogged, batch_size: int | None, tokens_per_sample: int | None
-) -> None:
-    """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
-    seconds, tflops = event.seconds_per_iteration, event.tflops
-    if batch_size and tokens_per_sample and tflops and 0 < tflops < inf and seconds and 0 < seconds < inf:
-        seen.tflops = [*seen.tflops[1 - _KEPT :], (tflops, seconds, batch_size, tokens_per_sample)]

@@ -37,7 +37,6 @@ from megatron_monitor.run.records import (
     Job,
     Latest,
     Memory,
-    Observed,
     Save,
     Unrestarted,
     Validation,
@@ -111,8 +110,8 @@ class Launch:
     """The same, as it usually is."""
     last_raw: bytes = b""
     """The last iteration line as it stands in the file."""
-    observed: Observed = field(default_factory=Observed)
-    """What the consistency checks need (monitor/audit.py)."""
+    unexplained: int = 0
+    """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
     overflows: Overflows = field(default_factory=Overflows)
     """Which overflow lines and counters tell the same step."""
 

@@ -124,16 +124,6 @@ def test_check_config_knows_what_the_daemon_refuses(text: str, error: str, tmp_p
     assert error in result.stderr
 
 
-def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> None:
-    """A known code by its rule; a wrong one with those that there are."""
-    file = tmp_path / "config.yaml"
-    file.write_text("detectors: {configuration: {ignore: [K27]}}\n")
-    assert "K27 bubble: Pipeline stages wait" in invoke("check-config", file).stdout
-    file.write_text("detectors: {configuration: {ignore: [K99]}}\n")
-    result = invoke("check-config", file, code=2)
-    assert "there is no check 'K99'; known: K08 TFLOPs formula" in result.stderr
-
-
 def test_a_files_name_commands_no_terminal(tmp_path: Path) -> None:
     """Neither in what a command says nor in the daemon's log does a name end a line or carry an escape."""
     name = "a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"

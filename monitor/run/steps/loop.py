@@ -8,7 +8,7 @@ from megatron_monitor.parsers.events import IterationLogged
 from megatron_monitor.parsers.timers import BESIDE
 from megatron_monitor.run.attempts import take_iteration
 from megatron_monitor.run.phases import Moved
-from megatron_monitor.run.records import Told, observe_iteration, plus
+from megatron_monitor.run.records import Told, plus
 from megatron_monitor.run.state import Launch, RunState
 from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, measured
 
@@ -36,7 +36,6 @@ def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved
         launch.iterations = iteration
         launch.first_iteration_seconds = None  # a mean of many is no measure of one
     launch.last_raw = raw if isinstance(raw := told.entry.raw, bytes) else raw.encode()
-    observe_iteration(launch.observed, event, launch.latest.global_batch_size, launch.latest.sequence_length)
     _explain(launch, event)
     return phase
 
@@ -92,7 +91,7 @@ def _explain(launch: Launch, event: IterationLogged) -> None:
     latest = launch.latest
     if launch.tflops_formula is not None or event.tflops is None:
         return
-    if launch.pure_seconds is None or launch.observed.unexplained >= EXPLANATIONS:
+    if launch.pure_seconds is None or launch.unexplained >= EXPLANATIONS:
         return
     launch.tflops_formula = flops.explain_printed(
         event.tflops,
@@ -101,7 +100,7 @@ def _explain(launch: Launch, event: IterationLogged) -> None:
         latest.global_batch_size,
         latest.sequence_length,
     )
-    launch.observed.unexplained += launch.tflops_formula is None
+    launch.unexplained += launch.tflops_formula is None
 
 
 def _take_values(launch: Launch, event: IterationLogged) -> None:

@@ -29,7 +29,7 @@ def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> Non
 
 
 def test_bubble_and_scaling() -> None:
-    """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
+    """The shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
     shares = [round(100 * formulas.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
     assert shares == [43, 64, 79, 89, 94]
     base, twice = Row("a", "ok", samples_per_second=2.424, gpus=80), Row("b", "ok", samples_per_second=4.760, gpus=160)

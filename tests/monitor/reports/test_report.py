@@ -165,7 +165,7 @@ def test_columns_are_the_public_ones(tmp_path: Path) -> None:
 
 
 def test_repeats_that_are_far_apart(tmp_path: Path) -> None:
-    """K14: the same configuration 30 % apart."""
+    """The same configuration 30 % apart."""
     log(tmp_path / "a.log", noise=0.0)
     log(tmp_path / "b.log", noise=0.0, seconds_per_iteration=136.8)
     (warning,) = json.loads(invoke(str(tmp_path), "--format", "json").stdout)["warnings"]

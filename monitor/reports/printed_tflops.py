@@ -1,0 +1,54 @@
+"""Printed TFLOP/s of a run: the formula that gives them, or that none does. Pure."""
+
+from megatron_monitor.charts.steady import AtSize
+from megatron_monitor.model import flops
+from megatron_monitor.run.state import RunState
+
+_VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
+_WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first
+
+
+def explains(
+    state: RunState, printed: float | None, seconds: float, batch: int | None, sequence: int | None, rounding: float
+) -> str | None:
+    """The formula behind a printed figure: of these figures, the seconds as they may have been before rounding;
+    else the one that explained the run's first line.
+    """
+    launch = state.launch
+    if printed is None:
+        return None
+    if launch.tflops_formula == flops.EFFECTIVE:
+        return flops.EFFECTIVE  # the line names it
+    found = (
+        flops.explain_printed(printed, launch.topology, seconds + share * rounding, batch, sequence)
+        for share in _WITHIN
+        if seconds + share * rounding > 0
+    )
+    return next((name for name in found if name), None) or launch.tflops_formula
+
+
+def misprint(
+    state: RunState, printed: float | None, seconds: float | None, batch: int | None, sequence: int | None,
+    rounding: float, steady: AtSize | None,
+) -> str:  # fmt: skip
+    """What is wrong with a printed figure that no formula explains; empty where it cannot be recomputed: the arguments
+    are unusual, or what an iteration computes varies (packed sequences). `rounding`: half a unit of the last digit that
+    the log prints of the seconds.
+    """
+    topology = state.launch.topology
+    if not (printed and seconds and batch and sequence) or topology.unusual or (steady and _varies(steady)):
+        return ""
+    near = flops.nearest(printed, topology, seconds, batch, sequence)
+    if near is None:
+        return ""  # too little is known to judge
+    off = near[1] / printed - 1
+    if abs(off) <= rounding / seconds:
+        return ""  # the seconds are printed too coarsely to distinguish the formulas
+    return f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({off:+.1%})"
+
+
+def _varies(steady: AtSize) -> bool:
+    """Whether the FLOPs of an iteration differ, by what its lines print."""
+    seconds, tflops = steady.seconds.values, steady.tflops.values
+    work = [took * rate for took, rate in zip(seconds, tflops, strict=False)] if len(seconds) == len(tflops) else []
+    return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
