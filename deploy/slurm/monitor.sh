@@ -38,7 +38,7 @@ monitor_start() {
         # can foresee: in a directory for all, somebody else could lay a link there.
         local beside
         beside=$(mktemp "$directory/.job-$job.XXXXXX") &&
-            printf -- "- targets: ['%s:%s']\n  labels: {slurm_job: '%s'}\n" \
+            printf -- "- targets: ['%s:%s']\n  labels: {monitor_job: '%s'}\n" \
                 "${SLURMD_NODENAME:-$(hostname)}" "${listen##*:}" "$job" >"$beside" &&
             chmod 644 "$beside" && mv -fT "$beside" "$monitor_target" ||
             echo "monitor.sh: cannot write $monitor_target; Prometheus will not find this job" >&2

@@ -334,7 +334,7 @@ def test_the_monitor_lives_and_ends_with_the_job(end: str, name: str, tmp_path: 
     try:
         wait(target_file.exists, 10.0, "the target")
         (target,) = loaded(target_file.read_text())
-        assert target["labels"] == {"slurm_job": "4711"}
+        assert target["labels"] == {"monitor_job": "4711"}
         (address,) = target["targets"]
         wait(lambda: bool(iteration(address, name)), 20.0, (tmp_path / "monitor.log").read_text)
         if end == "by itself":

@@ -38,7 +38,7 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     daemons = [
         start(
             "--set", f"outputs=[{{type: textfile, name: textfile, path: {directory}/{job}.prom, interval: 200ms, "
-                     f"labels: {{slurm_job: '{job}'}}}}]", str(log),
+                     f"labels: {{monitor_job: '{job}'}}}}]", str(log),
         )
         for job in (17, 18)
     ]  # fmt: skip
@@ -47,13 +47,13 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
         return get(f"http://{address}/metrics")
 
     wait(lambda: page().count("\nmegatron_iteration{") == 2, 10.0, "both daemons' runs")
-    assert 'megatron_iteration{run="train",slurm_job="17"} 20' in page()
+    assert 'megatron_iteration{monitor_job="17",run="train"} 20' in page()
     assert "node_textfile_scrape_error 0" in page()
     assert page().count("\nprocess_cpu_seconds_total ") == 1, "node_exporter's own"
     with log.open("a") as stream:
         stream.write(line(21))
-    wait(lambda: 'megatron_iteration{run="train",slurm_job="18"} 21' in page(), 5.0, "the next iteration")
-    assert 'megatron_monitor_output_writes_total{outcome="written",output="textfile",slurm_job="17"}' in page()
+    wait(lambda: 'megatron_iteration{monitor_job="18",run="train"} 21' in page(), 5.0, "the next iteration")
+    assert 'megatron_monitor_output_writes_total{monitor_job="17",outcome="written",output="textfile"}' in page()
     assert daemons[0].terminate() == 0
     assert [path.name for path in directory.iterdir()] == ["18.prom"]
     daemons[1].kill()

@@ -134,10 +134,10 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
 
 def test_constant_labels_stand_on_every_sample() -> None:
     """Also on the daemon's own series, which two daemons on one node would share. The library reads them."""
-    text = TextFormat(labels={"slurm_job": "12\n3", "a": 'q"\\'}).page(snapshot(7))
+    text = TextFormat(labels={"monitor_job": "12\n3", "a": 'q"\\'}).page(snapshot(7))
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "slurm_job": "12�3", "a": 'q"\\'}
-    assert families["megatron_monitor_runs"].samples[0].labels == {"slurm_job": "12�3", "a": 'q"\\'}
+    assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "monitor_job": "12�3", "a": 'q"\\'}
+    assert families["megatron_monitor_runs"].samples[0].labels == {"monitor_job": "12�3", "a": 'q"\\'}
     assert set(families) == {"megatron_iteration", "megatron_monitor_runs"}  # nothing of the process's own
 
 
@@ -191,6 +191,8 @@ def test_outputs_are_configured(tmp_path: Path) -> None:
     assert one.path == str(tmp_path / "a.prom")
     assert isinstance(two, Pushgateway)
     assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
-    (three,) = load("", ["outputs=[{type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}]"]).outputs
+    (three,) = load(
+        "", ["outputs=[{type: textfile, name: textfile, path: /x.prom, labels: {monitor_job: '7'}}]"]
+    ).outputs
     assert isinstance(three, Textfile)
-    assert three.labels == {"slurm_job": "7"}
+    assert three.labels == {"monitor_job": "7"}
