@@ -34,7 +34,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
         events.IterationLogged, events.EngineStepLogged, events.TrainerLogged, events.TrainerProgressed,
         events.TimersReported, events.ThroughputReported, events.EvaluationProgressed, events.ValidationLogged,
-        events.CustomValueLogged, events.CustomProgressLogged, events.Malformed, events.LineDiscarded,
+        events.CustomProgressLogged, events.Malformed, events.LineDiscarded,
         events.PartBegan, events.GenerationMoved, events.StepGuessed,
     }
 )  # fmt: skip

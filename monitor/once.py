@@ -23,7 +23,7 @@ from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
-from megatron_monitor.reading import Own, judged_reader, own_rules
+from megatron_monitor.reading import Rules, judged_reader, own_rules
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.source_clock import begins
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
@@ -101,7 +101,7 @@ def _in_order(found: Iterable[Found], config: Config) -> list[Found]:
     return [one for files in runs.values() for one in files]
 
 
-def _begins(path: str, own: Own) -> tuple[float | None, int | None]:
+def _begins(path: str, own: Rules) -> tuple[float | None, int | None]:
     """(the first stamp near the beginning of a file, the first step)"""
     if not os.path.isfile(path):
         return None, None

@@ -1,15 +1,13 @@
-"""How the monitor reads logs: the rules of every format, and the dialects and patterns of the configuration."""
+"""How the monitor reads logs: the rules of every format, and the formats of the configuration."""
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import IO, NamedTuple
+from typing import IO, TypeAlias
 
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Rule, Scanner
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
-from megatron_monitor.parsers.formats.custom import CustomReader
-from megatron_monitor.parsers.patterns import Guarded
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
 from megatron_monitor.run.fold import UNREAD, used
@@ -17,31 +15,23 @@ from megatron_monitor.run.fold import UNREAD, used
 _CHUNK = 1 << 20
 
 
-class Own(NamedTuple):
-    """What a configuration adds: all rules, where it brings dialects of its own, and patterns, asked of every line."""
-
-    rules: tuple[Rule, ...] = RULES
-    patterns: tuple[Rule, ...] = ()
+Rules: TypeAlias = tuple[Rule, ...]
 
 
-def own_rules(config: Config) -> Own:
+def own_rules(config: Config) -> Rules:
     """The rules by which this configuration reads; it has been checked already."""
-    patterns = tuple(
-        Rule(one.name, (), CustomReader(one.name, one.kind, Guarded(one.match), one.contains, one.failure))
-        for one in config.patterns
-    )
-    dialects = tuple(dialect for several in config.formats for dialect in several)
-    return Own(rules_with(dialects) if dialects else RULES, patterns)
+    formats = tuple(one for several in config.formats for one in several)
+    return rules_with(formats) if formats else RULES
 
 
-def full_reader(own: Own) -> SourceReader:
+def full_reader(rules: Rules) -> SourceReader:
     """A reader that gives every event."""
-    return SourceReader(own.patterns, memo=None if own.rules is RULES else Memo(Scanner(own.rules)))
+    return SourceReader(memo=None if rules is RULES else Memo(Scanner(rules)))
 
 
-def judged_reader(own: Own) -> SourceReader:
+def judged_reader(rules: Rules) -> SourceReader:
     """A reader of what the fold and the detectors have a use for."""
-    return SourceReader(own.patterns, memo=_memo(own.rules))
+    return SourceReader(memo=_memo(rules))
 
 
 _memos: list[tuple[tuple[Rule, ...], Memo]] = []
@@ -65,8 +55,7 @@ def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent
 
 def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
     """The events of a finished log that is to be judged on its own clock: every line that shows the time gives one."""
-    own = own_rules(config)
-    for events in chunks_of(stream, SourceReader(own.patterns, memo=_dated_memo(own.rules))):
+    for events in chunks_of(stream, SourceReader(memo=_dated_memo(own_rules(config)))):
         yield from events
 
 

@@ -19,7 +19,7 @@ from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
 from megatron_monitor.parsers.engine.memo import Known, Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
-from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Scanner
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.redaction import in_key, masked
@@ -64,14 +64,11 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
 
 
 class SourceReader:
-    """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
+    """Reads one endless source."""
 
-    def __init__(
-        self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None
-    ) -> None:
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None) -> None:
         self._memo = memo or _default_memo()
         self._rules = self._memo.scanner.rules
-        self._extra = tuple(extra)
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
         self.fed_bytes = 0
@@ -132,7 +129,7 @@ class SourceReader:
         """
         out: list[LogEvent] = []
         if self._splitter.raw_pending:
-            drawn = SourceReader(self._extra, memo=self._memo).feed(self._splitter.pending + b"\n")
+            drawn = SourceReader(memo=self._memo).feed(self._splitter.pending + b"\n")
             out = [entry for entry in drawn if isinstance(entry.event, TrainerProgressed)]
         else:
             kept = []
@@ -197,7 +194,7 @@ class SourceReader:
         known = self._memo.known(data)
         place, count = 0, len(lines)
         while place < count:
-            if self._open or self._extra:  # every line is asked for
+            if self._open:  # every line is asked for
                 self._read_line(lines[place], numbers[place], known[place], out, learns=False)
                 place += 1
                 continue
@@ -255,7 +252,7 @@ class SourceReader:
             items, asked = self._read_by_rules(line, rules)
             if shape and learns and len(parts) == 1 and not self._open and (not items or shown is raw):
                 self._memo.learn(shape, raw, asked, items)
-            self._take(items, line, number, shown, found)
+            self._take(items, number, shown, found)
         used = self._memo.used
         if used is not None:
             found = [entry for entry in found if used(entry.event)]
@@ -314,20 +311,17 @@ class SourceReader:
     def _take(
         self,
         items: Sequence[_Said],
-        line: Line,
         number: int,
         shown: bytes | str,
         out: list[LogEvent],
     ) -> None:
-        """What the rules gave: events into `out`, gatherers are opened. Then the site's own rules are asked."""
+        """What the rules gave: events into `out`, gatherers are opened."""
         for name, item in items:
             if isinstance(item, Gatherer):
                 self._open.append((name, item))
             else:
                 events = item.events() if isinstance(item, Spanned) else [item]
                 out.extend(LogEvent(number, name, event, shown) for event in events)
-        for rule in self._extra:
-            out.extend(LogEvent(number, rule.name, item, shown) for item in rule.items(line) if isinstance(item, Event))
 
 
 def _carries(data: bytes) -> bool:

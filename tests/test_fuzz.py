@@ -56,10 +56,9 @@ LOGS = st.lists(fragments(), max_size=40).map(b"".join)
 
 
 def core_of(name: str = "run") -> Core:
-    """A core that follows one file, with a user's own pattern."""
-    patterns = "patterns=[{name: own, match: 'own: (?P<value>.*)', kind: value}]"
+    """A core that follows one file."""
     runs = json.dumps([{"paths": ["/x.log"], "name": name}])
-    config = load("", [f"runs={runs}", patterns])
+    config = load("", [f"runs={runs}"])
     return Core(config)
 
 

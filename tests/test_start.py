@@ -25,7 +25,6 @@ COMMANDS = {
     "parse": ("parse", "LOG"),
     "replay": ("replay", "LOG"),
     **{form: ("report", "--format", form, "LOG") for form in ("csv", "json", "markdown")},
-    "pattern": ("run", "--once", "--set", "patterns=[{name: own, match: 'iteration', kind: progress}]", "LOG"),
 }
 """One after the other in one process: what a command must not load, those before it must not either."""
 PROGRAM = """\
@@ -73,10 +72,3 @@ def test_one_reading_loads_what_it_needs(loaded: dict[str, set[str]], command: s
 def test_a_report_loads_what_its_format_needs(loaded: dict[str, set[str]], form: str) -> None:
     """Neither the tables of a terminal nor the templates of a page for others."""
     assert not loaded[form] & {"rich", "jinja2"}
-
-
-def test_what_is_loaded_late_is_there_when_it_is_needed(loaded: dict[str, set[str]]) -> None:
-    """The same reading with a pattern of one's own."""
-    needed = {"yaml", "regex", "megatron_monitor.parsers.formats.custom"}
-    assert needed <= loaded["pattern"]
-    assert "regex" not in loaded["run"]

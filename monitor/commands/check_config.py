@@ -28,7 +28,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         except TlsError as error:
             fail(f"{file}: web.tls_server_config: {error}", code=2)
     patterns = sum(len(watch.paths) for watch in config.runs)
-    click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
+    click.echo(f"{file}: good; {patterns} paths, {len(config.notifiers)} notifiers")
     if config.empty:
         click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
     dialects = [dialect for several in config.formats for dialect in several]

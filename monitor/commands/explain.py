@@ -26,7 +26,7 @@ def explain(line: tuple[str, ...], given: Given) -> None:
       megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
     """
     texts = [" ".join(line)] if line else (text.rstrip("\r\n") for text in sys.stdin)
-    rules = own_rules(given.configured(())).rules
+    rules = own_rules(given.configured(()))
     for text in texts:
         for answer in explanation(text, rules):
             click.echo(answer)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from megatron_monitor.config.decode import decode
 from megatron_monitor.config.document import ConfigError, ConfigProblem, Document
-from megatron_monitor.config.schema import Config, Pattern, TlsServer, Watch, Web
+from megatron_monitor.config.schema import Config, TlsServer, Watch, Web
 from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
-    "Config", "ConfigError", "ConfigProblem", "Pattern", "TlsServer", "Watch", "Web", "compiled",
+    "Config", "ConfigError", "ConfigProblem", "TlsServer", "Watch", "Web", "compiled",
     "default_config", "host_and_port", "load", "spool_directory", "state_directory",
 ]  # fmt: skip
 

@@ -17,7 +17,6 @@ from megatron_monitor import scalars
 from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, SlurmSettings
 from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.detectors import RULES, IncidentKind
-from megatron_monitor.parsers.events import Failure
 from megatron_monitor.scalars import FilePath, Name
 from megatron_monitor.units import PositiveSeconds, Seconds
 
@@ -67,33 +66,6 @@ class Watch(Struct, frozen=True, kw_only=True):
         if unknown or self.pid_file == "":
             wrong = "".join(f", not {name}" for name in sorted(unknown))
             yield "pid_file", "is a path with {run} or {log} in it" + wrong
-
-
-class Pattern(Struct, frozen=True, kw_only=True):
-    """A line of the site's own: what it looks like and what it means."""
-
-    name: Name
-    match: scalars.Regex
-    """Searched in the line, without the prefix that a launcher adds."""
-    kind: Literal["value", "progress", "failure"]
-    """`value` exports the named group `value`; `progress` proves that the run lives; `failure` is a crash."""
-    contains: str | None = None
-    """Text that every such line holds; lines without it are skipped. None: searched for in every line."""
-    failure: Failure | None = None
-    """Which failure it is (for kind `failure`); None: unknown."""
-
-    def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
-        pattern = scalars.compiled(self.match)
-        if self.kind == "value" and "value" not in pattern.groupindex:
-            yield "match", "has no named group value, which kind value exports"
-        if self.failure is not None and self.kind != "failure":
-            yield "failure", f"is for kind failure, not {self.kind}"
-        if self.contains == "":
-            yield "contains", "is empty: leave it out"
-        # A pattern that needs nothing is found in every line; of kind progress it would switch hang detection off.
-        if pattern.search("", timeout=1.0) is not None:
-            yield "match", "matches an empty line, and so every line"
 
 
 class TlsServer(Struct, frozen=True, kw_only=True):
@@ -149,7 +121,6 @@ class Config(Struct, frozen=True, kw_only=True):
     gpu_peak_tflops: scalars.Positive | None = None
     """TFLOP/s of one GPU at its data sheet's dense peak. None: from the GPU's name in the log, else no MFU."""
     detectors: Detectors = _DETECTORS()
-    patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     formats: tuple[FormatFiles, ...] = ()
     """Files of a site's own line formats, or folders of them: how the lines of its trainers are read."""
     notifiers: Annotated[

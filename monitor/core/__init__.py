@@ -235,7 +235,7 @@ class Core(Watched):
         found = (show(run, now, self.config, self.aside, self._shown_run, asked, **ends) for run in runs)
         shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
-        count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
+        count_sources(self.counted(), self.sources, unreadable)
         self.counts.set("runs", 0 if self._over else len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("snapshot_age_seconds", behind)

@@ -20,7 +20,7 @@ from megatron_monitor.identity.naming import experiment_name, watch_of
 from megatron_monitor.log_tail import LogTail
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.reading import Own, judged_reader
+from megatron_monitor.reading import Rules, judged_reader
 from megatron_monitor.run.experiments import Experiments, Known
 from megatron_monitor.run.state import RunState
 
@@ -114,7 +114,7 @@ class Source(Struct):
         """Whether it is of no training and no job, as far as it was read."""
         return self.reader.told_nothing and self.member.told_nothing and self.ordered is None
 
-    def restart(self, rules: Own, message: Restarted | None = None) -> None:
+    def restart(self, rules: Rules, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
             self.marker.feed(message)
@@ -143,7 +143,7 @@ class Sources(dict[str, Source]):
     it goes on as after a restart.
     """
 
-    def __init__(self, rules: Own) -> None:
+    def __init__(self, rules: Rules) -> None:
         super().__init__()
         self.dormant: dict[str, bytes] = {}
         """By name, SavedSource encoded: there may be a hundred thousand."""

@@ -1,6 +1,6 @@
 """What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,7 +14,6 @@ from megatron_monitor.detectors import hang
 from megatron_monitor.judgement import Judged
 from megatron_monitor.metrics import View, samples_of
 from megatron_monitor.pages import page_of, told
-from megatron_monitor.parsers.engine.scan import Rule
 from megatron_monitor.run import derived
 from megatron_monitor.run.nodes import countable_nodes
 from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
@@ -110,14 +109,12 @@ def view_of(
     )
 
 
-def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str], rules: Sequence[Rule]) -> None:
-    """Into `counts`: files by their state, bytes still to be read, patterns of a site that took too long."""
+def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str]) -> None:
+    """Into `counts`: files by their state, bytes still to be read."""
     states = {"reading": 0, "following": len(sources.dormant), "unreadable": len(unreadable - sources.keys())}
     for name, source in sources.items():
         state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
         states[state] += 1
     for state, count in states.items():
         counts.set("sources", count, state)
-    for rule in rules:
-        counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
     counts.set("lag_bytes", sum(source.behind_bytes for source in sources.values()))

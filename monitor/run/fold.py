@@ -337,11 +337,6 @@ def _on_guess(state: RunState, event: events.StepGuessed, _told: Told) -> bool:
     return moved
 
 
-def _on_custom_value(state: RunState, event: events.CustomValueLogged, _told: Told) -> bool:
-    state.launch.custom_values[event.name] = event.value
-    return False
-
-
 def _on_summary(state: RunState, event: events.TrainerSummary, told: Told) -> bool:
     saves.end_save(state)
     return fold_evidence(state, event, told)
@@ -383,7 +378,6 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.ThroughputReported: _on_throughput,
     events.LossScaleExhausted: _on_scale_exhausted,
     events.CollectiveStatus: _on_collective_status,
-    events.CustomValueLogged: _on_custom_value,
     events.PartBegan: _on_part,
     events.StepGuessed: _on_guess,
     **dict.fromkeys(EVENTS, fold_evidence),

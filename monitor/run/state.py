@@ -151,7 +151,6 @@ class Launch:
     validations: dict[str, Validation] = field(default_factory=dict)
     save: Save = field(default_factory=Save)
     seconds_since_checkpoint: float = 0.0
-    custom_values: dict[str, float] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
 
     nodes: dict[str, int] = field(default_factory=dict)

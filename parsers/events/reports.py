@@ -107,11 +107,6 @@ class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False, tag="checkp
     path: str | None = None
 
 
-class CustomValueLogged(Remark, frozen=True, kw_only=True, gc=False, tag="custom_value"):
-    name: str
-    value: float
-
-
 class CustomProgressLogged(Remark, frozen=True, kw_only=True, gc=False, tag="custom_progress"):
     name: str
 

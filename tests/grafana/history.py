@@ -21,7 +21,7 @@ from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.run.records import Job
 from megatron_monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
-from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
+from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, SECOND, Run, runs
 
 DAY = 6 * HOUR
 DAEMONS = (FIRST, DEAD, SECOND)
@@ -97,9 +97,7 @@ class Daemon:
 
     instance: str
     end: float
-    core: Core = field(
-        default_factory=lambda: Core(load("", ["runs=[{paths: [/runs/*.log]}]", f"patterns=[{PATTERN}]"]))
-    )
+    core: Core = field(default_factory=lambda: Core(load("", ["runs=[{paths: [/runs/*.log]}]"])))
     offsets: dict[str, int] = field(default_factory=dict)
     turned_at: float = 0.0
 

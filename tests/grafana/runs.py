@@ -21,7 +21,6 @@ NCCL = (
     "[rank3]:[E1 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
     "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
 )
-PATTERN = "{name: reward, match: 'reward (?P<value>[0-9.]+)', kind: value}"
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,13 @@ def runs() -> list[Run]:
     tiny = _sizes(32, 14.7, 512, 2048, 1, 1, 24, 2048)
     small = _sizes(64, 13.6, 512, 4096, 2, 1, 32, 2560)
     began = -5.9 * HOUR
-    rewards = {began + 900.0 + 60.0 * minute: f"reward 0.{700 + minute % 40}\n" for minute in range(330)}
     hung_at = -DEAD_SINCE - 14.8 * 200 - 200  # two hundred iterations, two saves, then the evaluation that hangs
     other = {**small, "tp": 1, "pp": 2, "seconds_per_iteration": 14.4, "seed": 5}
     growing = {**small, "seed": 9, "save_interval": 0, "seconds_per_iteration": 6.8}
     healthy = _scenario(mid, dialect="megatron-lm", launch_blocking=0)
     diverging = _scenario(tiny, Fault("scale_cycle", 200), Fault("divergence", 960), fp16=True)
     return [
-        Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND), says=rewards),
+        Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND)),
         Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1), eval_sets=2)),)),
         Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),)),
         Run("moe-8x7b", (

@@ -42,20 +42,6 @@ def test_parse_reads_standard_input_and_directories(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["run"] == "deep/a"
 
 
-def test_parse_knows_the_sites_own_patterns(tmp_path: Path) -> None:
-    """A pattern of the configuration gives a value, progress or a failure."""
-    log = tmp_path / "train.log"
-    log.write_text("my sensor 42.5 C\nheartbeat\nBOOM\n")
-    patterns = (
-        "patterns=[{name: sensor, match: 'sensor (?P<value>[0-9.]+)', kind: value}, "
-        "{name: beat, match: heartbeat, kind: progress}, {name: boom, match: BOOM, kind: failure, failure: ecc}]"
-    )
-    result = invoke("parse", "--json", "--set", patterns, log)
-    found = [json.loads(text) for text in result.stdout.splitlines()]
-    assert [event["event"] for event in found] == ["custom_value", "custom_progress", "failure"]
-    assert (found[0]["value"], found[2]["failure"], found[2]["pattern"]) == (42.5, "ecc", "boom")
-
-
 def test_explain_says_what_read_a_line_and_why_none_did() -> None:
     """The rule and its event, the prefixes, or the reason."""
     found = invoke("explain", "9: [default3]:" + LINE).stdout

@@ -100,7 +100,6 @@ def test_examples_of_config_yaml_are_valid() -> None:
     text = uncommented((ROOT / "config.yaml").read_text("utf-8"))
     config = load(text, ["receiver.listen=127.0.0.1:9844"])  # without it the entry with labels says so
     assert [watch.name for watch in config.runs] == ["tr11-176B", None, "{namespace}/{job}"]
-    assert [pattern.kind for pattern in config.patterns] == ["value", "progress", "failure"]
     assert [notifier.name for notifier in config.notifiers] == ["on-call", "alertmanager", "stacks", "slack"]
     assert config.web.tls_server_config is not None
     assert list(config.web.basic_auth_users) == ["prometheus"]
@@ -327,7 +326,6 @@ def test_override_by_dots() -> None:
         [
             "detectors.hang.minimum=2s",
             "runs=[{paths: [/b.out], name: tr11}]",
-            "patterns=[{name: p, match: tick=1, kind: progress}]",
             "web.basic_auth_users=null",
             "state_dir=/var/lib/x",
             "state_dir=null",
@@ -336,7 +334,6 @@ def test_override_by_dots() -> None:
     )
     assert config.detectors.hang.minimum == 2.0
     assert [(watch.name, watch.paths) for watch in config.runs] == [("tr11", ("/b.out",))]
-    assert config.patterns[0].match == "tick=1"
     assert config.state_dir is None
     assert config.gpu_peak_tflops == 312.0
 

@@ -9,7 +9,7 @@ from megatron_monitor.core.sources import Sources
 from megatron_monitor.follow.context import Registry
 from megatron_monitor.follow.messages import Opened, Position
 from megatron_monitor.judgement import Judged
-from megatron_monitor.reading import Own
+from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.run.state import RunState
 
 NOW = 1000.0
@@ -28,7 +28,7 @@ def config(**changes: object) -> Config:
 
 def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     """Two files of one run, one of another; a source that is dropped is not waited for."""
-    sources = Sources(Own())
+    sources = Sources(RULES)
     assert sources.ready
     first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
     other = sources.open(opened("/b.log"), "b")
