@@ -56,7 +56,7 @@ fuzz: dev  ## every property of hypothesis with twenty times the examples, other
 	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
 test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
-	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py $(ARGS)
+	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py tests/slurm/test_night.py $(ARGS)
 
 lint: dev  ## ruff
 	$(BIN)/ruff check .
