@@ -13,7 +13,8 @@ _ALL = {
     "Watch": (
         ("run", "", "Follow logs, judge the runs, serve metrics and the page."),
         ("top", "reports", "Show all runs in the terminal, the worst first."),
-        ("advise", "hands", "Ask what to do with a run: wait, restart, stop or none."),
+        ("advise", "advice", "Ask what to do with a run: wait, restart, stop or none."),
+        ("remediate", "remediator", "Act on Slurm jobs by the advice of the daemon: off until configured."),
     ),
     "Analyze": (
         ("replay", "", "Judge finished logs on their own clock."),

@@ -110,8 +110,6 @@ class Daemon:
                 advice = f"run the version that wrote it, or {advice}, or move the file away: "
                 advice += "the logs are then read again, open incidents forgotten"
             raise StartError(f"{error}; {advice}") from error
-        for extension in self._core.extensions:
-            extension.start(directory)
         self._note_reload(successful=True)
         self._start_parts()
         self._services.start()

@@ -74,8 +74,8 @@ class RunSnapshot(Struct, frozen=True):
     transitions: tuple[Transition, ...] = ()
     log: dict[str, Any] = field(default_factory=dict)
     """The last lines of its streams, and those around the line that each open incident refers to (log_tail.py)."""
-    verdict: dict[str, Any] = field(default_factory=dict)
-    """What a launcher is told that asks (monitor/hands/verdict.py)."""
+    advice: Any = None
+    """What is answered to a program that asks what to do (monitor/advice/); None without that part."""
 
 
 def as_asked(run: str) -> str:
@@ -90,7 +90,7 @@ class Asked(Struct, frozen=True):
     pages: bool = True
     """The figures of each run, as cards and tables show them."""
     whole: frozenset[str] | None = None
-    """Runs of which page, charts and verdict are wanted; None: of all."""
+    """Runs of which page, charts and advice are wanted; None: of all."""
 
     def any_of(self, run: str) -> bool:
         """Is anything of it wanted?"""
@@ -101,7 +101,7 @@ class Asked(Struct, frozen=True):
         return self.pages or self.whole_of(run)
 
     def whole_of(self, run: str) -> bool:
-        """Are its charts and its verdict wanted too?"""
+        """Are its charts and its advice wanted too?"""
         return self.whole is None or as_asked(run) in self.whole
 
     def __or__(self, other: "Asked") -> "Asked":

@@ -32,13 +32,34 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(target)}
 
 
+ACTS = re.compile(r"\b(scancel|sbatch|requeuehold)\b|State=DRAIN|\"(requeue|release|update)\",")
+STARTS = re.compile(r"import subprocess|system\.process import|os\.(exec|spawn|system)")
+
+
+def test_the_observer_has_no_code_that_acts_on_jobs() -> None:
+    """Outside the remediator no module that can start a program names what cancels, requeues, drains or submits, and
+    only its own command imports it.
+    """
+    package = ROOT / "monitor"
+    texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
+    observer = {name: text for name, text in texts.items() if not name.startswith("remediator/")}
+    starts = {name for name, text in observer.items() if STARTS.search(text)} - {"system/process.py"}
+    assert starts >= {"slurm/client.py", "notifiers/command.py"}
+    assert [name for name in starts if ACTS.search(texts[name])] == []
+    assert STARTS.search(texts["remediator/commands.py"])
+    assert ACTS.search(texts["remediator/commands.py"])
+    assert {name for name, text in observer.items() if "megatron_monitor.remediator" in text} == {
+        "commands/remediate.py"
+    }
+
+
 def test_their_commands_are_not_there(without: dict[str, str]) -> None:
     """`--help` lists what works, and each of these commands can be loaded."""
     command = [sys.executable, "-m", "megatron_monitor"]
     done = subprocess.run([*command, "--help"], env=without, capture_output=True, text=True, timeout=slack(60))
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  +\S", done.stdout, re.MULTILINE))
     assert {"run", "replay", "check-config"} <= listed
-    assert listed.isdisjoint({"report", "simulate", "forward"})
+    assert listed.isdisjoint({"report", "simulate", "forward", "advise", "remediate"})
     for name in listed:
         done = subprocess.run(
             [*command, name, "--help"], env=without, capture_output=True, text=True, timeout=slack(60)

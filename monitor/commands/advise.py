@@ -12,16 +12,16 @@ from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
 from megatron_monitor.nodes.hostlist import HostlistError, compress
 from megatron_monitor.system.clock import SystemClock
 
-_UNKNOWN = 3  # exit status: the answer has the verdict and the reason alone
+_UNKNOWN = 3  # exit status: the answer has the advice and the reason alone
 _EVERY = 1.0  # seconds between two questions: the daemon judges once a second
-_FIELDS = ("verdict", "reason", "exclude", "since", "checkpoint", "same_cause_before")
+_FIELDS = ("advice", "reason", "exclude", "since", "checkpoint", "same_cause_before")
 
 
 @click.command()
 @click.argument("run")
 @click.option("--at", "address", default=DEFAULT, show_default=True, metavar="URL", help="The daemon, or HOST:PORT.")
-@click.option("--ended", is_flag=True, help="The launch is over, whatever its log tells so far.")
-@click.option("--wait", "patience", type=DURATION, default=0.0, help="Ask again while the verdict is `wait`, so long.")
+@click.option("--ended", is_flag=True, help="The attempt is over, whatever its log says so far.")
+@click.option("--wait", "patience", type=DURATION, default=0.0, help="Ask again while the advice is `wait`, so long.")
 @click.option("--only", "fields", multiple=True, type=click.Choice(_FIELDS), help="A line for each, not JSON.")
 def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
     r"""Ask what to do with RUN: wait, restart it, stop it, or none. Exit 3 if the monitor does not know the run.
@@ -32,13 +32,13 @@ def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[s
     \b
     Examples:
       megatron-monitor advise tr11 --ended --wait 5m
-      megatron-monitor advise tr11 --only verdict --only exclude
+      megatron-monitor advise tr11 --only advice --only exclude
     """
     clock = SystemClock()
     until = clock.monotonic() + patience
-    path = f"/api/v1/verdict?run={quote(run, safe='')}{'&ended=1' if ended else ''}"
+    path = f"/api/v1/advice?run={quote(run, safe='')}{'&ended=1' if ended else ''}"
     try:
-        while (told := ask(address, path)).get("verdict") == "wait" and clock.monotonic() < until:
+        while (told := ask(address, path)).get("advice") == "wait" and clock.monotonic() < until:
             clock.sleep(_EVERY)
     except DaemonError as error:
         fail(error)

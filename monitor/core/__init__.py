@@ -72,8 +72,6 @@ class Core(Watched):
         """`charts`: whether what the charts draw is kept."""
         self.extensions: list[Extension] = []
         """The optional parts that work beside this core."""
-        self.wanted_jobs: set[str] = set()
-        """Runs of which somebody waits for Slurm's answer."""
         self.outbox = Outbox()
         self.alerts = Alerts()
         self.unposted: Mapping[str, int] = {}

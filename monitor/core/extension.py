@@ -4,7 +4,6 @@ A part defines a subclass in its own package; monitor/extensions.py finds those 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from megatron_monitor.config import Config
@@ -34,18 +33,9 @@ class Extension:
     """Names its part of the state file. Empty: it keeps nothing over a restart."""
     changed = False
     """What it keeps is newer than what was saved."""
-    stamp = 0
-    """The number of its last change that must be on the disk before it takes effect."""
-    saved = 0
-    """Changes up to this number are on the disk."""
-    kept = True
-    """Is there a state directory?"""
 
     def configure(self, config: Config) -> None:
         """Go on by another configuration."""
-
-    def start(self, directory: Path) -> None:
-        """The daemon starts; `directory` is its state directory."""
 
     def look(self, now: float) -> None:
         """Take answers and ask questions, before the runs are judged."""

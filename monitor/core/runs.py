@@ -58,12 +58,12 @@ class Run(Judged):
     next_check: float = float("-inf")
     """When time alone may change what is said of it (watched.py); -inf: something came for it. An instant."""
     actions: list[str] = field(default_factory=list)
-    """What remediations would do, do and did, in words (hands.py)."""
+    """What remediations would do, do and did, in words (monitor/advice/)."""
     dirty: bool = True
     """What is shown of it is older than its state."""
     shown: RunSnapshot | None = None
     made: int = 0
-    """What in `shown` is as new as its samples: 1 the page, 2 charts and verdict, too."""
+    """What in `shown` is as new as its samples: 1 the page, 2 charts and advice, too."""
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""

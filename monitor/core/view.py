@@ -52,7 +52,7 @@ def _shown(
     run: Run, now: float, config: Config, added: Added, asked: Asked, *, stopped: bool, over: bool
 ) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
-    samples are made anew, its page, charts and verdict only if they are `asked` for: a scrape draws none. Of a run with
+    samples are made anew, its page, charts and advice only if they are `asked` for: a scrape draws none. Of a run with
     an incident the page is made too, for incidents stand there. `stopped`, `over`: as view_of says.
     """
     shown, name = run.shown, run.state.name
@@ -67,8 +67,9 @@ def _shown(
     if wanted:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
     if wanted == 2:
-        past = tuple(told(run.state, run.book))
-        made |= {"history": run.state.history.frozen(), "transitions": past, **added(run, now)}
+        made |= {"history": run.state.history.frozen(), "transitions": tuple(told(run.state, run.book))}
+    if wanted == 2 or run.book.open:
+        made |= added(run, now)
     run.made = wanted
     shown = RunSnapshot(name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False

@@ -1,4 +1,4 @@
-"""Restart failed: a remediation ended the run's job, or found it ended, and no launch can begin (monitor/hands/).
+"""Restart failed: a remediation ended the run's job, or found it ended, and no launch can begin (monitor/remediator/).
 
 It stands until a launch begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
 what a remediation did is known.

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+import msgspec
+
 from megatron_monitor.serve import page
 from megatron_monitor.serve.exchange import Reply, Request
 from megatron_monitor.serve.formats import FLEET
@@ -21,6 +23,7 @@ from megatron_monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapsh
 _STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_ADVICE = "/api/v1/advice"
 _OBEYED = re.compile("[\x7f-\x9f]")  # by terminals; JSON itself lets them stand
 _GOES_ON = frozenset({"starting", "training", "evaluating", "saving"})
 _CONFIGURATION = ("topology", "arguments", "environment", "software")
@@ -57,7 +60,7 @@ def asked_by(request: Request) -> Asked:
     """What the answer to it is made of: for the page of one run nothing of the others is made."""
     if request.path in ("/", "/api/v1/runs"):
         return CARDS
-    if request.path == "/api/v1/incidents":
+    if request.path == "/api/v1/incidents" or (request.path == _ADVICE and not _named(request)):
         return NOTHING
     return Asked(samples=False, pages=False, whole=frozenset({_named(request)}))
 
@@ -99,28 +102,35 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
     return _json({"at": now, "ready": snapshot.ready, "summary": page.summary(snapshot), "runs": runs, **more})
 
 
-def _verdict(request: Request, snapshot: Snapshot, _now: float) -> Reply:
-    """What a launcher should do (monitor/hands/verdict.py). With `ended=1` it knows that its launch is over."""
+def _advice(request: Request, snapshot: Snapshot, now: float) -> Reply:
+    """The advice for a run (monitor/advice/), or for all that have an open incident. `ended=1`: the attempt is over."""
+    name = _named(request)
+    if not name:
+        runs = [run.advice for run in snapshot.runs if run.advice is not None and run.page["incidents"]]
+        age = max(0.0, now - snapshot.at) + snapshot.behind_seconds
+        return _json({"runs": msgspec.to_builtins(runs), "age_seconds": age, "ready": snapshot.ready})
     run = _find(snapshot, request)
     if run is None:
-        return _json({"run": _named(request), "verdict": "none", "reason": "no run of this name is known"})
-    told = run.verdict or {"run": run.run, "verdict": "none", "reason": "its log is no longer followed"}
-    if _first(request, "ended") and told.get("verdict") == "none" and run.page["state"] in _GOES_ON:
-        told = {**told, "verdict": "wait", "reason": "the log does not tell yet that the launch has ended"}
-    return _json(told)
+        return _json({"run": name, "advice": "none", "reason": "no run of this name is known"})
+    if run.advice is None:
+        return _json({"run": name, "advice": "none", "reason": "its log is no longer followed"})
+    found = msgspec.to_builtins(run.advice)
+    if _first(request, "ended") and found["advice"] == "none" and run.page["state"] in _GOES_ON:
+        found |= {"advice": "wait", "reason": "the log does not tell yet that the attempt has ended"}
+    return _json(found)
 
 
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
     "/api/v1/runs": _runs,
-    "/api/v1/verdict": _verdict,
+    _ADVICE: _advice,
     "/api/v1/incidents": lambda _request, snapshot, now: _json({"at": now, "incidents": list(snapshot.incidents)}),
 }
 
 
 def _named(request: Request) -> str:
-    """The run that it is about: of the path, `?name=` where the path holds none, `?run=` of who asks for a verdict."""
+    """The run that it is about: of the path, `?name=` where the path holds none, `?run=` of who asks for advice."""
     path = request.path
-    if path == "/api/v1/verdict":
+    if path == _ADVICE:
         return _first(request, "run")
     inner = path.removeprefix("/api/v1/runs/").rpartition("/")[0] if path.startswith("/api/") else path[len("/runs/") :]
     return inner or _first(request, "name")

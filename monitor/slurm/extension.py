@@ -34,7 +34,7 @@ class SlurmJobs(Extension):
 
     def questions(self, now: float) -> list[JobQuestion]:
         """What Slurm is to be asked now."""
-        return self._jobs.questions(self._core.runs, self._core.sources, now, self._core.wanted_jobs)
+        return self._jobs.questions(self._core.runs, self._core.sources, now)
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""

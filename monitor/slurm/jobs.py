@@ -6,7 +6,7 @@ after the end: the log's own lines come first, and say more.
 """
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -66,16 +66,14 @@ class Jobs:
         self._looked_at = self._silent_until = float("-inf")
         self._silence = ""
 
-    def questions(
-        self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float, wanted: Container[str] = ()
-    ) -> list[JobQuestion]:
-        """Those that are due; each is asked once. `wanted`: runs that a remediation asks of, though they end."""
+    def questions(self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float) -> list[JobQuestion]:
+        """Those that are due; each is asked once."""
         if 0.0 <= now - self._looked_at < _UNTIL_ASKED or now < self._silent_until:
             return []
         self._looked_at = now
         due: list[JobQuestion] = []
         for name, run in runs.items():
-            if not self._is_due(run, name in wanted, now):
+            if not self._is_due(run, now):
                 continue
             asked = asked_of(run)
             before, asked.at = asked.candidate, now
@@ -91,12 +89,12 @@ class Jobs:
                 due.append(JobQuestion(name, asked.other.id, beside=True))
         return due
 
-    def _is_due(self, run: Run, wanted: bool, now: float) -> bool:
+    def _is_due(self, run: Run, now: float) -> bool:
         if asked_of(run).waiting or 0.0 <= now - asked_of(run).at < self._settings.interval:
             return False
         if run.archived or not (run.state.live and run.state.proven):
             return False
-        return wanted or not _is_settled(run)
+        return not _is_settled(run)
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""

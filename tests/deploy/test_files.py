@@ -44,7 +44,9 @@ def unit(name: str, directory: Path) -> Path:
 
 
 @pytest.mark.systemd
-@pytest.mark.parametrize("name", ["megatron-monitor.service", "megatron-monitor.user.service"])
+@pytest.mark.parametrize(
+    "name", ["megatron-monitor.service", "megatron-monitor.user.service", "megatron-monitor-remediator.service"]
+)
 def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     """`systemd-analyze verify` has no complaint."""
     user = ["--user"] if ".user." in name else []

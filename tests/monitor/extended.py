@@ -1,9 +1,9 @@
 """A core with its optional parts, as the daemon has it, and each of them."""
 
+from megatron_monitor.advice.extension import Advisor
 from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Runtime
 from megatron_monitor.extensions import extend
-from megatron_monitor.hands.extension import Remediator
 from megatron_monitor.slurm.extension import SlurmJobs
 from megatron_monitor.system.clock import SystemClock
 
@@ -20,7 +20,7 @@ def slurm(core: Core) -> SlurmJobs:
     return found
 
 
-def remediation(core: Core) -> Remediator:
-    """What acts by policies."""
-    (found,) = (one for one in core.extensions if isinstance(one, Remediator))
+def advisor(core: Core) -> Advisor:
+    """What advises, and shows what the remediator did."""
+    (found,) = (one for one in core.extensions if isinstance(one, Advisor))
     return found

@@ -67,16 +67,28 @@ class Site:
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def daemon(self, who: str, state: str = "") -> str:
-        """One that follows the logs of `who`; its address."""
+        """An observer that follows the logs of `who`, and its remediator; the observer's address."""
         address, name = f"127.0.0.1:{free_port()}", f"{who}{state}"
         config = self.directory / f"{name}.yaml"
         config.write_text(CONFIG.format(directory=self.directory, who=who, script=_script(who)))
-        command = [sys.executable, "-m", "monitor", "run", "--config", str(config), "--listen", address,
-                   "--set", f"state_dir={self.directory}/state-{name}"]  # fmt: skip
-        with (self.directory / f"{name}.log").open("ab") as log:
-            self.daemons.append(subprocess.Popen(command, cwd=ROOT, env=self.slurm.environment, stdout=log, stderr=log))
+        self._begin(name, "run", "--listen", address)
         wait(lambda: self._get(address, "/-/ready") is not None, 30.0, f"{name}.log")
+        self.remediator(address, name)
         return address
+
+    def remediator(self, address: str, name: str) -> None:
+        """One that asks that observer."""
+        own = f"127.0.0.1:{free_port()}"
+        self._begin(name, "remediate", "--at", address, "--listen", own)
+        wait(lambda: self._get(own, "/-/healthy") is not None, 30.0, f"{name}-remediate.log")
+
+    def _begin(self, name: str, command: str, *options: str) -> None:
+        config = self.directory / f"{name}.yaml"
+        words = [sys.executable, "-m", "megatron_monitor", command, "--config", str(config), *options,
+                 "--set", f"state_dir={self.directory}/state-{name}"]  # fmt: skip
+        environment = {**self.slurm.environment, "PYTHONPATH": str(ROOT / "src")}
+        with (self.directory / f"{name}-{command}.log").open("ab") as log:
+            self.daemons.append(subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log))
 
     def run(self, address: str, name: str) -> dict[str, Any]:
         """What the page says of the run."""
@@ -267,7 +279,9 @@ def test_a_finished_training_is_not_begun_again(site: Site) -> None:
 
 @pytest.mark.parametrize("at", ["told", "cancelled", "submitted", "running"])
 def test_killed_amid_a_restart(site: Site, at: str) -> None:
-    """By -9, as soon as Slurm shows that step, and started again: never two jobs, and what is lost is told."""
+    """The remediator by -9, as soon as Slurm shows that step, and started again: never two jobs, and what is lost is
+    reported.
+    """
     who = f"kill-{at}"
     address, job = begun(site, who, f"{who}-new")
     site.stop(who)
@@ -281,7 +295,7 @@ def test_killed_amid_a_restart(site: Site, at: str) -> None:
     wait(reached[at], 60.0, f"not {at}")
     site.daemons[-1].send_signal(signal.SIGKILL)
     site.daemons[-1].wait(timeout=5)
-    address = site.daemon(who)
+    site.remediator(address, who)
 
     def settled() -> bool:
         alive = [one for one in site.all_of(who) if site.slurm.show(one)["JobState"] in ("RUNNING", "PENDING")]

@@ -1,15 +1,18 @@
-"""A real Slurm, its jobs, the daemon: a job that hangs is started anew without its bad node; ends are told apart."""
+"""A real Slurm, its jobs, the daemon and the remediator: a job that hangs is started again without its bad node."""
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.e2e.conftest import RunningDaemon, daemons
+from tests.programs import MONITOR, TETHERED, wait
 from tests.slurm.cluster import Cluster, cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -18,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 TRAIN = Path(__file__).with_name("train.py")
 DUMP = ROOT / "deploy" / "slurm" / "dump-stacks.sh"
 CONFIG = """
+state_dir: {directory}/state/monitor
 runs:
   - {{name: handled, paths: ['{directory}/logs/slurm-*.out']}}
   - {{paths: ['{directory}/silent/*.log']}}
@@ -55,6 +59,20 @@ class Site(NamedTuple):
         return [item for item in self.run(name)["history"] if item["summary"].startswith("remediation ")]
 
 
+@contextmanager
+def remediate(daemon: RunningDaemon, config: Path, log: Path) -> Iterator[None]:
+    """The remediator beside the daemon."""
+    command = [*TETHERED, *MONITOR, "remediate", "--config", str(config), "--at", daemon.address]
+    with log.open("w") as stream:
+        process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stdout=stream, stderr=stream)
+    try:
+        wait(lambda: "listening on" in log.read_text(), 20.0, log.read_text)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Four jobs on four nodes, all begun at once: their times overlap."""
@@ -77,13 +95,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     config = directory / "config.yaml"
     config.write_text(CONFIG.format(directory=directory, dump=DUMP))
     with (
+        ExitStack() as context,
         cluster(directory / "slurm") as slurm,
         pytest.MonkeyPatch.context() as patch,
         daemons(directory) as begin,
     ):
         patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
         patch.setenv("PY_SPY", str(Path(sys.executable).with_name("py-spy")))  # srun hands it on to the nodes
-        daemon = begin("--config", str(config))  # first: what happened before its record began is left alone
+        daemon = begin("--config", str(config))
+        # First: what happened before its record began is left alone.
+        context.enter_context(remediate(daemon, config, directory / "remediate.log"))
         jobs = {"handled": slurm.submit(handled)}
         for name, node in (("time_limit", "node-01"), ("cancelled", "node-01"), ("node_down", "node-04")):
             jobs[name] = slurm.submit(silent, f"--job-name={name}", f"--nodelist={node}")

@@ -1,23 +1,21 @@
-"""Orders to Slurm's clients: each thing that keeps one from being done, and what is called in which order."""
+"""Slurm's clients: each thing that keeps a step from being done, and what is called in which order."""
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatron_monitor.hands import executor as module
-from megatron_monitor.hands.executor import Executor, LaterError
-from megatron_monitor.hands.record import ASK, LOOK, Order, StepDone
+from megatron_monitor.advice.record import Execution, Record, Step
+from megatron_monitor.remediator import commands as module
+from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.run.records import Job
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, clients_in, shown
-from tests.programs import slack, wait
 
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
-SUBMIT = ("sbatch", "--parsable", "x.sbatch")
+SUBMIT = ("sbatch", "--parsable", "--dependency=afterany:1234", "x.sbatch")
 USER = os.getuid()
 COMMAND = "/home/ada/train.sbatch --size 7b"
 
@@ -40,13 +38,13 @@ class Stopped(SystemClock):
 
 
 class Site:
-    """Slurm's clients as shell scripts, which note how they are called, and an executor that uses them."""
+    """Slurm's clients as shell scripts, which note how they are called, and what uses them."""
 
     def __init__(self, below: Path) -> None:
-        self.bin, self.wakes = below / "bin", threading.Semaphore(0)
+        self.bin = below / "bin"
         self.bin.mkdir()
-        self.executor = Executor(Stopped(), self.wakes.release)
-        self.executor.directory, self.executor.uid = below / "stacks", USER
+        self.slurm = Slurm(Stopped(), below / "stacks")
+        self.slurm.uid = USER
         self.log = below / "slurm-1234.out"
         self.log.touch()
         self.job()
@@ -62,22 +60,39 @@ class Site:
 
     def job(self, state: str = "RUNNING", refused: str = "none", how: str = "exit 1", **fields: object) -> None:
         """What scontrol shows; what it refuses, and how."""
-        told: dict[str, Any] = {"UserId": f"ada({USER})", "StdOut": self.log, **fields}
-        (self.bin / "job").write_text(shown(state=state, **told))
+        self.job_file(state, **fields)
         case = f'case "$1" in show) cat "{self.bin}/job";; {refused}) {how};; esac'
         self.client("scontrol", case)
 
-    def carry_out(self, action: str, *commands: tuple[str, ...], **more: Any) -> tuple[bool, str]:
-        """An order for job 1234, as it was when this was planned."""
-        return self.executor.carry_out(self.order(action, *commands, **more))
+    def job_file(self, state: str, **fields: object) -> None:
+        """What scontrol shows."""
+        told: dict[str, Any] = {"UserId": f"ada({USER})", "StdOut": self.log, **fields}
+        (self.bin / "job").write_text(shown(state=state, **told))
 
-    def order(self, action: str, *commands: tuple[str, ...], **more: Any) -> Order:
+    def carry_out(self, action: str, *commands: tuple[str, ...], behind: bool = False, **more: Any) -> tuple[bool, str]:
+        """A step for job 1234, which is as it was when this was planned; `behind` a cancellation."""
+        made = self.execution(action, *commands, **more)
+        if behind:
+            made.steps.insert(0, Step("cancel", [["scancel", "1234"]], status="done"))
+        return self.slurm.carry_out(made, len(made.steps) - 1)
+
+    def execution(self, action: str, *commands: tuple[str, ...], **more: Any) -> Execution:
         """For job 1234, as it was when this was planned."""
         fields: dict[str, Any] = {
-            "step": 0, "job": "1234", "job_uid": USER, "proof": (str(self.log),), "job_started_at": NOW - 3600.0,
-            "job_restarts": 0, "over": False, "check": True, **more,
+            "run": "r/1", "job": "1234", "job_id": "1234", "job_uid": USER, "proof": [str(self.log)],
+            "job_started_at": NOW - 3600.0, **more,
         }  # fmt: skip
-        return Order(course=1, run="r/1", action=action, commands=commands, **fields)
+        return Execution(
+            number=1, remediation="p", incident="hang", incident_id="e", severity="critical", planned_at=float(NOW),
+            dry_run=False, steps=[Step(action, [list(command) for command in commands])], **fields,
+        )  # fmt: skip
+
+    def check(self, action: str, *commands: tuple[str, ...], **more: Any) -> tuple[bool, str, str]:
+        """What is asked before the first step: whether it may be done, why not, and the job that follows by itself."""
+        made = self.execution(action, *commands, **more)
+        self.slurm.check(made, self.slurm.job("1234"), Record(0.0))
+        (step,) = made.steps
+        return step.status != "skipped", "" if step.status == "done" else step.outcome, made.new_job
 
     @property
     def calls(self) -> list[str]:
@@ -103,6 +118,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 CANCEL = "cancel", ("scancel", "1234")
+COMMANDS = {"cancel": CANCEL[1], "requeue": ("scontrol", "requeue", "1234"), "resubmit": SUBMIT}
 
 
 # --- the job is still the one that was meant --------------------------------------------------------------------------
@@ -112,7 +128,7 @@ CANCEL = "cancel", ("scancel", "1234")
 def test_a_job_that_was_started_anew_is_left_alone(site: Site, fields: dict[str, object]) -> None:
     """By its count of restarts alone, and by its start alone: Slurm may start a job anew without counting it."""
     site.job(**fields)
-    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 was started anew since")
+    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 was started again since")
     assert site.calls == []
 
 
@@ -124,8 +140,8 @@ def test_a_path_that_another_may_choose_proves_no_job(site: Site, tmp_path: Path
     link.symlink_to(site.log)
     folder.symlink_to(tmp_path)
     for paths in ((), (str(link),), (str(folder / "slurm-1234.out"),), (str(tmp_path / "gone"),)):
-        assert site.carry_out(*CANCEL, proof=paths)[1].startswith("not done: job 1234 is not proven: ")
-    assert site.carry_out(*CANCEL, proof=(str(link), str(site.log))) == (True, "done")
+        assert site.carry_out(*CANCEL, proof=list(paths))[1].startswith("not done: job 1234 is not proven: ")
+    assert site.carry_out(*CANCEL, proof=[str(link), str(site.log)]) == (True, "done")
     os.link(site.log, tmp_path / "again")
     assert site.carry_out(*CANCEL)[1] == f"not done: job 1234 is not proven: {site.log} has several names"
     (tmp_path / "again").unlink()
@@ -146,6 +162,15 @@ def test_whose_directory_it_is(monkeypatch: pytest.MonkeyPatch, owner: int, mode
     monkeypatch.setattr(module.os, "stat", lambda _: os.stat_result((0o40000 | mode, 1, 1, 2, owner, 0, 0, 0, 0, 0)))
     doubt = module._doubt("/l/12.out", Job("12", "RUNNING", uid=1000, output="/l/12.out"))
     assert doubt == ("" if own else "/l/12.out lies in a directory of somebody else")
+
+
+def test_another_id_or_task_is_another_job(site: Site) -> None:
+    """The id, and the task of an array, are those for which this was planned."""
+    site.job(ArrayJobId=500, ArrayTaskId=0)
+    assert site.carry_out(*CANCEL) == (False, "not done: Slurm shows job 500_0 in place of 1234")
+    site.job()
+    assert site.carry_out(*CANCEL, job_id="1235") == (False, "not done: Slurm shows job 1234 in place of 1234")
+    assert site.calls == []
 
 
 def test_a_job_of_another_user_is_another_job(site: Site) -> None:
@@ -178,22 +203,22 @@ def test_what_slurm_does_not_answer_is_not_done(site: Site) -> None:
     """The problem is the outcome."""
     site.job(refused="show", how="true")
     (site.bin / "job").write_text("")
-    ok, outcome = site.carry_out(*CANCEL)
-    assert (ok, site.calls) == (False, [])
-    assert "not done: Slurm shows no job 1234" in outcome
+    with pytest.raises(LaterError, match="Slurm shows no job 1234"):
+        site.carry_out(*CANCEL)
+    assert site.calls == []
 
 
 def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
     """The step before has changed its state."""
     site.job("COMPLETING")
-    assert site.carry_out(*CANCEL, check=False) == (True, "done")
+    assert site.carry_out(*CANCEL, behind=True) == (True, "done")
     assert site.questions == []
 
 
 # --- no second job ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize(
     ("queue", "outcome"),
     [
@@ -218,17 +243,17 @@ def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
         (f"  {row(1301, directory='/home/ada', command=COMMAND)} ", "job 1301 has the same command and directory"),
     ],
 )
-def test_a_job_has_one_successor(site: Site, queue: str, outcome: str, check: bool) -> None:
+def test_a_job_has_one_successor(site: Site, queue: str, outcome: str, behind: bool) -> None:
     """The user's queue is read before a job is submitted, whether or not the old one's end is this course's doing, and
     again while the new one is held.
     """
     site.job("CANCELLED", EndTime=NOW)
     site.client("squeue", f"printf '{queue}\n'")
     site.client("sbatch", "echo '1240;main'")
-    submitted = site.carry_out("resubmit", SUBMIT, check=check, over=check)
+    submitted = site.carry_out("resubmit", SUBMIT, behind=behind, over=not behind)
     if outcome == "done":
         assert submitted == (True, "submitted job 1240")
-        assert site.calls == ["sbatch --hold --parsable x.sbatch", "scontrol release 1240"]
+        assert site.calls == ["sbatch --hold --parsable --dependency=afterany:1234 x.sbatch", "scontrol release 1240"]
         assert [one.split()[0] for one in site.questions] == ["scontrol", "squeue", "squeue"]
     else:
         assert submitted == (False, f"not done: {outcome}")
@@ -242,12 +267,12 @@ def test_of_two_monitors_that_submit_at_once_one_goes_on(site: Site) -> None:
         "sbatch", f"echo 1240; echo '{row(1239, reason='JobHeldUser', depends='afterany:1234')}' > {site.bin}/q"
     )
     site.client("squeue", f"cat {site.bin}/q 2>&-; true")
-    assert site.carry_out("resubmit", SUBMIT, check=False) == (True, "job 1239 came first")
+    assert site.carry_out("resubmit", SUBMIT, behind=True) == (True, "job 1239 came first")
     assert site.calls[-1] == "scancel 1240"
     for reason, outcome in (("JobHeldUser", "submitted job 1240"), ("Priority", "job 1241 came first")):
         (site.bin / "q").unlink()
         site.client("sbatch", f"echo 1240; echo '{row(1241, reason=reason, depends='afterany:1234')}' > {site.bin}/q")
-        assert site.carry_out("resubmit", SUBMIT, check=False) == (True, outcome)
+        assert site.carry_out("resubmit", SUBMIT, behind=True) == (True, outcome)
 
 
 def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> None:
@@ -255,13 +280,13 @@ def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> Non
     site.job("CANCELLED", refused="release", EndTime=NOW)
     site.client("sbatch", f"echo 1240; touch {site.bin}/broken")
     site.client("squeue", f"[ ! -e {site.bin}/broken ]")
-    assert site.carry_out("resubmit", SUBMIT, check=False) == (
+    assert site.carry_out("resubmit", SUBMIT, behind=True) == (
         False,
         "submitted job 1240, which is held: squeue: exit 1",
     )
     (site.bin / "broken").unlink()
     site.client("squeue")
-    ok, outcome = site.carry_out("resubmit", SUBMIT, check=False)
+    ok, outcome = site.carry_out("resubmit", SUBMIT, behind=True)
     assert (ok, outcome) == (False, "submitted job 1240, which is held: scontrol release 1240: exit 1")
 
 
@@ -273,7 +298,7 @@ def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> Non
 def test_a_job_that_was_not_cancelled_is_not_followed(site: Site, state: str, said: tuple[bool, str]) -> None:
     """It ended by itself while it was cancelled: what has completed is not begun again."""
     site.job(state, EndTime=NOW)
-    assert site.carry_out("resubmit", SUBMIT, check=False) == said
+    assert site.carry_out("resubmit", SUBMIT, behind=True) == said
     assert site.calls == []
 
 
@@ -281,11 +306,11 @@ def test_a_job_that_is_ending_is_waited_for(site: Site) -> None:
     """Its epilogue takes a minute; a controller that is away is, too."""
     site.job("COMPLETING")
     with pytest.raises(LaterError, match="job 1234 is COMPLETING still"):
-        site.carry_out("resubmit", SUBMIT, check=False)
+        site.carry_out("resubmit", SUBMIT, behind=True)
     site.job("CANCELLED", EndTime=NOW)
     site.client("sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(LaterError, match="contact slurm controller"):
-        site.carry_out("resubmit", SUBMIT, check=False)
+        site.carry_out("resubmit", SUBMIT, behind=True)
 
 
 @pytest.mark.parametrize("fields", [{"Command": "(null)"}, {"WorkDir": ""}, {"Command": "x Command=y"}])
@@ -301,12 +326,12 @@ def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
 
 def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
     """An operator's account would submit it as itself; it may requeue."""
-    site.executor.uid = USER + 1
+    site.slurm.uid = USER + 1
     site.job("FAILED")
     why = f"not done: sbatch would submit as uid {USER + 1}, and job 1234 is ada's"
     assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
-    assert ask(site, "resubmit", TEST, over=True).outcome == why
-    assert ask(site, "requeue", TEST, over=True).ok
+    assert site.check("resubmit", SUBMIT, over=True)[1] == why
+    assert site.check("requeue", ("scontrol", "requeue", "1234"), over=True)[0]
 
 
 def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
@@ -328,27 +353,20 @@ def test_a_number_that_is_not_printed_is_not_released(site: Site) -> None:
 
 # --- before and afterwards --------------------------------------------------------------------------------------------
 
-TEST = ("sbatch", "--test-only", "x.sbatch")
-
-
-def ask(site: Site, action: str, *commands: tuple[str, ...], **more: Any) -> StepDone:
-    """What is asked before the first step that ends the job."""
-    return site.executor._answer(site.order(action, *commands, step=ASK, **more))
-
 
 def test_what_could_refuse_a_restart_is_asked_before(site: Site) -> None:
     """Nothing is changed by it: only --test-only is called."""
-    assert ask(site, "resubmit", TEST) == StepDone(1, ASK, True, "")
+    assert site.check("resubmit", SUBMIT) == (True, "", "")
     assert site.calls == ["sbatch --test-only x.sbatch"]
     site.client("sbatch", "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1")
-    refused = ask(site, "requeue", TEST)
-    assert (refused.ok, refused.again) == (False, False)
-    assert refused.outcome.startswith("not done: sbatch --test-only: exit 1: allocation failure: Requested node")
+    ok, outcome, _ = site.check("requeue", *HELD)
+    assert not ok
+    assert outcome.startswith("not done: sbatch --test-only: exit 1: allocation failure: Requested node")
     site.job(Restarts=1)
-    assert ask(site, "cancel").outcome == "not done: job 1234 was started anew since"
-    site.job(refused="show", how="exit 1")
+    assert site.check("cancel", CANCEL[1])[1] == "not done: job 1234 was started again since"
     (site.bin / "job").write_text("")
-    assert ask(site, "cancel").again
+    with pytest.raises(LaterError):
+        site.check("cancel", CANCEL[1])
 
 
 @pytest.mark.parametrize(
@@ -374,8 +392,7 @@ def test_a_chain_goes_on_by_itself(
     """The next link begins when this one is cancelled: nothing is submitted. Where it would not, nothing is done."""
     site.job("FAILED" if over else "RUNNING")
     site.client("squeue", f"printf '{queue}\n'")
-    done = ask(site, action, TEST, over=over)
-    assert (done.ok, done.outcome, done.job) == said
+    assert site.check(action, COMMANDS[action], over=over) == said
 
 
 @pytest.mark.parametrize(
@@ -387,7 +404,7 @@ def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object,
     """It failed by itself: Slurm tells no more what waited for that."""
     site.job("FAILED", EndTime=NOW)
     site.client("squeue", f"printf '{row(1301, start=start, directory=directory)}\\n'")
-    assert ask(site, "resubmit", TEST, over=True).ok is ok
+    assert site.check("resubmit", SUBMIT, over=True)[0] is ok
 
 
 @pytest.mark.parametrize(
@@ -405,14 +422,14 @@ def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object,
 def test_an_option_that_would_be_lost_refuses_the_restart(site: Site, line: str, lost: str) -> None:
     """Of the job's own script, where the accounting tells how it was submitted."""
     site.client("sacct", f"echo '{line}'")
-    own = ("sbatch", "--test-only", "--partition=gpu", "--nodes=2", "/home/ada/train.sbatch", "--size", "7b")
-    done = ask(site, "resubmit", own)
-    assert done.ok is not bool(lost)
+    own = (*SUBMIT[:3], "--partition=gpu", "--nodes=2", "/home/ada/train.sbatch", "--size", "7b")
+    ok, outcome, _ = site.check("resubmit", own)
+    assert ok is not bool(lost)
     if lost:
-        assert f"not done: job 1234 was submitted with {lost}, which a new one would not have" in done.outcome
-    assert ask(site, "resubmit", TEST).ok  # another script
+        assert f"not done: job 1234 was submitted with {lost}, which a new one would not have" in outcome
+    assert site.check("resubmit", SUBMIT)[0]  # another script
     (site.bin / "sacct").unlink()
-    assert ask(site, "resubmit", own).ok
+    assert site.check("resubmit", own)[0]
 
 
 def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
@@ -421,9 +438,9 @@ def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
     for array, index, ok in (("1233", 2, True), ("1300", 2, True), ("1300", 1, False), ("1300", "0-2", False)):
         queue = row(1235, array=array, index=index, directory="/home/ada", command=COMMAND)
         site.client("squeue", f"printf '{queue}\\n'")
-        assert ask(site, "resubmit", TEST, over=True).ok is ok
+        assert site.check("resubmit", SUBMIT, over=True, job="1233_1")[0] is ok
     site.client("squeue", f"printf '{row(1240, depends='afterany:1233_*(unfulfilled)')}\n'")
-    assert not ask(site, "resubmit", TEST, over=True).ok
+    assert not site.check("resubmit", SUBMIT, over=True, job="1233_1")[0]
 
 
 @pytest.mark.parametrize(
@@ -439,19 +456,23 @@ def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
         ({"state": "FAILED", "StartTime": NOW}, True, ""),
     ],
 )  # fmt: skip
-def test_the_next_launch_is_looked_for(site: Site, fields: dict[str, Any], ok: bool, outcome: str) -> None:
+def test_the_next_attempt_is_looked_for(site: Site, fields: dict[str, Any], ok: bool, outcome: str) -> None:
     """It has begun, or it cannot without somebody who does something."""
     site.job(**fields)
-    done = site.executor._answer(site.order("look", step=LOOK))
-    assert (done.ok, done.outcome, done.again) == (ok, outcome, False)
+    made = site.execution("requeue", new_job="1234")
+    site.slurm.look(made)
+    assert (made.begun, made.stuck) == (ok, outcome)
 
 
 def test_a_new_job_that_is_gone_never_began(site: Site) -> None:
     """Somebody has cancelled it; of a controller that does not answer nothing is known."""
     site.client("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert site.executor._answer(site.order("look", step=LOOK)).outcome == "job 1234 is gone from Slurm"
+    made = site.execution("requeue", new_job="1234")
+    site.slurm.look(made)
+    assert made.stuck == "job 1234 is gone from Slurm"
     site.client("scontrol", "exit 1")
-    assert site.executor._answer(site.order("look", step=LOOK)).again
+    site.slurm.look(made)
+    assert made.stuck == "job 1234 is gone from Slurm"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -498,7 +519,7 @@ def test_a_command_without_a_time_of_its_own_has_slurms(site: Site, monkeypatch:
     """It is killed then."""
     monkeypatch.setattr(module, "TIMEOUT", 0.2)
     site.client("scancel", "exec sleep 30")
-    assert "after 0.2 s" in site.carry_out(*CANCEL, check=False)[1]
+    assert "after 0.2 s" in site.carry_out(*CANCEL, behind=True)[1]
 
 
 # --- dumps ------------------------------------------------------------------------------------------------------------
@@ -509,7 +530,7 @@ DUMP = "dump_stacks", ("srun", "/opt/dump")
 def test_a_dump_goes_below_the_state_directory(site: Site) -> None:
     """The folder is made, and is its owner's alone."""
     site.client("srun", "echo stacks")
-    directory = site.executor.directory
+    directory = site.slurm.directory
     ok, outcome = site.carry_out(*DUMP)
     path = directory / "r_1-1234-20231114T221320Z.txt"
     assert (ok, outcome) == (True, f"7 bytes in {path}")
@@ -536,12 +557,12 @@ def test_no_dump_overwrites_another(site: Site) -> None:
     """Of the same second; another job's stands beside it. A folder that cannot be is an outcome, too."""
     site.client("srun", "echo stacks")
     assert site.carry_out(*DUMP)[0]
-    assert site.carry_out(*DUMP, job="1235", check=False)[0]
+    assert site.carry_out(*DUMP, job="1235", behind=True)[0]
     ok, outcome = site.carry_out(*DUMP)
     assert not ok
     assert outcome.endswith(".txt: File exists")
     (site.bin / "file").write_text("")
-    site.executor.directory = site.bin / "file"
+    site.slurm.directory = site.bin / "file"
     assert site.carry_out(*DUMP)[0] is False
 
 
@@ -549,61 +570,42 @@ def test_a_runs_name_is_cut_to_a_files(site: Site) -> None:
     """100 characters of it; one from a path leads nowhere else."""
     site.client("srun", "echo stacks")
     for name in ("x" * 300, "r/../../x"):
-        order = Order(1, 0, name, "dump_stacks", (("srun",),), "1234", USER, (), None, 0, False, check=False)
-        assert site.executor.carry_out(order)[0]
-    paths = sorted(path.name for path in site.executor.directory.iterdir())
+        assert site.carry_out("dump_stacks", ("srun",), run=name)[0]
+    paths = sorted(path.name for path in site.slurm.directory.iterdir())
     assert paths[0].startswith("r_.._.._x-1234-")
     assert paths[1].startswith("x" * 100 + "-1234-")
 
 
-# --- the thread -------------------------------------------------------------------------------------------------------
+# --- drains -----------------------------------------------------------------------------------------------------------
+
+NODES = "NodeName=n-01 Arch=x86_64 State=IDLE ThreadsPerCore=1\\nNodeName=n-02 Arch=x86_64 State={} ThreadsPerCore=1{}"
+DRAIN = "drain", ("scontrol", "update", "NodeName=n-02", "State=DRAIN", "Reason=megatron-monitor: hang of job 1234")
 
 
-def order(number: int, action: str = "cancel") -> Order:
-    """Cancels job 1234 unasked."""
-    return Order(number, 0, "r", action, (("scancel", str(number)),), "1234", USER, (), None, 0, False, check=False)
+@pytest.mark.parametrize(
+    ("state", "of_job", "more", "why"),
+    [
+        ("IDLE", "RUNNING", "", "not done: the log alone accuses n-02: Slurm calls it IDLE"),
+        ("ALLOCATED", "FAILED", "", "not done: the log alone accuses n-02: Slurm calls it ALLOCATED"),
+        ("DOWN*", "RUNNING", "", ""),
+        ("IDLE+NOT_RESPONDING", "RUNNING", "", ""),
+        ("IDLE", "NODE_FAIL", "", ""),
+        ("DOWN+DRAIN", "RUNNING", " Reason=megatron-monitor: hang of job 9 [root@2023]",
+         "not done: 1 of 2 nodes are drained already, and 2 % may be"),
+        ("DOWN+DRAIN", "RUNNING", " Reason=broken fan [root@2023]", ""),
+    ],
+)  # fmt: skip
+def test_what_a_log_prints_drains_no_node(site: Site, state: str, of_job: str, more: str, why: str) -> None:
+    """Slurm itself must find it ill: it is down, does not answer, or ended the job; only a few are drained."""
+    site.client(
+        "scontrol", f"case \"$2\" in job) cat {site.bin}/job;; *) printf '{NODES.format(state, more)}\\n';; esac"
+    )
+    site.job_file(of_job)
+    assert site.check(*DRAIN, over=of_job != "RUNNING")[1] == why
 
 
-def test_orders_are_carried_out_in_order_and_reported(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The loop is woken for each; a bug of the executor is an outcome, too, and it goes on."""
-    carry_out = Executor.carry_out
-
-    def broken(self: Executor, one: Order) -> tuple[bool, str]:
-        if one.course == 2:
-            raise ZeroDivisionError
-        return carry_out(self, one)
-
-    monkeypatch.setattr(Executor, "carry_out", broken)
-    site.client("scancel", '[ "$1" != 3 ]')
-    for number in (1, 2, 3):
-        site.executor.ask(order(number))
-    for _ in range(3):
-        assert site.wakes.acquire(timeout=slack(10.0))
-    assert site.executor.answers() == [
-        StepDone(1, 0, True, "done"),
-        StepDone(2, 0, False, "ZeroDivisionError in the executor"),
-        StepDone(3, 0, False, "scancel 3: exit 1"),
-    ]
-    assert site.executor.answers() == []
-    site.executor.stop()
-    levels = [record.levelname for record in caplog.records if "ok=" in record.getMessage()]
-    assert levels == ["WARNING", "ERROR", "ERROR"]
-
-
-def test_nothing_more_is_begun_after_the_stop(site: Site) -> None:
-    """A command that runs ends by itself, on a thread that holds up no end of the process."""
-    begun = site.bin / "begun"
-    site.client("scancel", f'touch "{begun}"; while [ -e "{begun}" ]; do sleep 0.02; done')
-    before = set(threading.enumerate())
-    site.executor.ask(order(1))
-    (thread,) = set(threading.enumerate()) - before
-    assert thread.daemon
-    site.executor.ask(order(2))
-    wait(begun.exists, 10.0, "the first command")
-    site.executor.stop()
-    begun.unlink()
-    thread.join(slack(10.0))
-    assert not thread.is_alive()
-    assert site.calls == ["scancel 1"]
+def test_nodes_that_slurm_does_not_show_are_not_drained(site: Site) -> None:
+    """It is asked again later."""
+    site.client("scontrol", f'case "$2" in job) cat {site.bin}/job;; *) exit 1;; esac')
+    with pytest.raises(LaterError, match="scontrol show node: exit 1"):
+        site.check(*DRAIN)

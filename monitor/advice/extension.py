@@ -1,0 +1,200 @@
+"""Collects the facts for `/api/v1/advice`, and shows on page, in metrics and in messages what the remediator did.
+
+The remediator is a process of its own; what it did stands in its record (record.py), which is read here. Nothing here
+acts on a job.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from megatron_monitor.advice import Neighbour, Stream
+from megatron_monitor.advice.choice import advice_of, matches, opened
+from megatron_monitor.advice.record import Execution, Record, commands, file_in, read, summary
+from megatron_monitor.config import Config, state_directory
+from megatron_monitor.config.remediations import kinds
+from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.runs import Run
+from megatron_monitor.core.sources import Source
+from megatron_monitor.detectors.base import duration
+from megatron_monitor.incidents import Transition, amend
+from megatron_monitor.run.nodes import nodes_of
+from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.records import Unrestarted
+
+_log = logging.getLogger(__name__)
+
+_EVERY: Final = 1.0  # seconds between two looks at the record
+_SHOWN: Final = 10  # executions of a run that its page shows
+
+
+class Advisor(Extension):
+    """Keeps over a restart which executions were reported, so that each is one message."""
+
+    name = "remediation"
+
+    def __init__(self, core: Core, runtime: Runtime) -> None:
+        self._core, self._save = core, runtime.save
+        self._record: Record | None = None
+        self._reported: set[str] | None = None  # None: nothing was saved, and what is done by now is not reported
+        self._looked_at, self._stamp, self._problem = float("-inf"), (0, 0), False
+        self.configure(core.config)
+
+    def configure(self, config: Config) -> None:
+        """Continue by another configuration."""
+        self._remediations = config.remediations
+        self.path: Path | None = file_in(state_directory(config, config.listen)) if config.remediations else None
+
+    def look(self, now: float) -> None:
+        """Read the record if it has changed."""
+        if self.path is None or 0.0 <= now - self._looked_at < _EVERY:
+            return
+        self._looked_at = now
+        try:
+            found = self.path.stat()
+            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
+                return
+            self._record, self._stamp, self._problem = read(self.path), stamp, False
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            if not self._problem:
+                _log.warning("what was done is not shown: %s cannot be read: %s", self.path, error)
+            self._problem = True
+            return
+        if self._record is not None:
+            for name, many in self._record.counts.items():
+                self._core.counts.set("actions_total", many, *name.split(" "))
+
+    def act(self, now: float) -> Sequence[Transition]:
+        """Bring the runs up to date with the record; a message for each execution that has ended."""
+        if self.path is None or self._looked_at != now or self._problem:
+            return ()
+        messages: list[Transition] = []
+        executions = self._record.executions if self._record is not None else []
+        ended = {one.id for one in executions if not one.open}
+        known = ended if self._reported is None else self._reported & ended
+        by_run: dict[str, list[Execution]] = {}
+        for one in executions:
+            by_run.setdefault(one.run, []).append(one)
+        for name, run in self._core.runs.items():
+            own = by_run.get(name, [])
+            self._show(run, own, now)
+            for one in own:
+                if one.id in ended - known:
+                    known = known | {one.id}
+                    if not one.trouble:  # its incident restart_failed says the same
+                        messages.append(_message(one, run, now))
+                        run.book.history.append(messages[-1])
+                        run.dirty = True
+        if known != self._reported:
+            self._reported, self.changed = known, True
+            self._save()
+        return messages
+
+    def _show(self, run: Run, executions: Sequence[Execution], now: float) -> None:
+        state, lines = run.state, list[str]()
+        if run.book.open and self._record is not None:
+            lines = self._record.plans.get(state.name, [])
+        lines = [*lines, *(summary(one) for one in reversed(executions[-_SHOWN:]))]
+        if lines != run.actions:
+            run.actions, run.dirty = lines, True
+        last = next((one for one in reversed(executions) if one.acts and not one.dry_run), None)
+        why = last.trouble if last is not None else ""
+        if last is not None and why:
+            progress = (state.progress_at or 0.0) + state.wall_offset
+            if state.launch.number > last.attempt or progress > (last.ended_at or last.planned_at):
+                why = ""  # the next attempt has begun
+        if why != (state.unrestarted.why if state.unrestarted is not None else ""):
+            state.unrestarted, run.dirty = None, True
+            if last is not None and why:
+                state.unrestarted = Unrestarted(why, now, last.remediation, last.job, commands(last))
+
+    def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:
+        """The run's advice, with the facts."""
+        core, state = self._core, run.state
+        executions = self._record.executions if self._record is not None else ()
+        at_work = next((one.remediation for one in executions if one.run == state.name and one.open), "")
+        advice = advice_of(
+            state, run.book.open.values(), self._remediations, now, archived=run.archived, at_work=at_work
+        )
+        sources = core.sources.of_run(run.log)
+        mates = set[str](run.identity.get("shares_job_with", ()))
+        if state.job is not None:
+            mates.update(name for name, one in core.runs.items() if one.state.job and one.state.job.id == state.job.id)
+        mates.discard(state.name)
+        waiting = [*sources, *(source for mate in mates for source in core.sources.of_run(mate))]
+        unread = run.archived or not state.live or state.lost or bool(state.unreadable) or core.is_read_further(run)
+        return {
+            "advice": replace(
+                advice,
+                attempt=state.launch.number,
+                incidents=[opened(state, one) for one in run.book.open.values() if not one.quiet],
+                job="" if state.job is None else state.job.array_id or state.job.id,
+                streams=[self._stream(source) for source in sources],
+                followed=not unread,
+                progress_at=state.unix(state.progress_at),
+                nodes=len(nodes_of(state)),
+                neighbours=[_neighbour(core.runs[name]) for name in sorted(mates & core.runs.keys())],
+                undecided=any(source.waiting for source in waiting),
+                beside=state.beside,
+            )
+        }
+
+    def _stream(self, source: Source) -> Stream:
+        pushed = self._core.config.is_pushed(source.path)
+        owner = None if pushed else source.owner
+        steps = bool(source.has_steps or source.member.steps)
+        return Stream(source.path, pushed, owner, source.mtime, steps)
+
+    def announce(self, run: Run, message: Transition, now: float) -> Transition:  # noqa: ARG002
+        """An incident's first message says which remediation is for it."""
+        incident = run.book.open.get(message.incident)
+        if incident is None or incident.quiet:
+            return message
+        lines = [
+            f"{one.name}: {'would do' if one.dry_run else 'does'} {', '.join(kinds(one.actions))}"
+            f" after {duration(one.after)}"
+            for one in self._remediations
+            if matches(one, run.state.name, opened(run.state, incident))
+        ]
+        return amend(run.book, message, {"actions": lines}) if lines else message
+
+    def save(self) -> bytes:
+        """The executions that were reported."""
+        return msgspec.msgpack.encode(self._reported)
+
+    def restore(self, data: bytes) -> None:
+        """What an earlier observer reported is not reported again."""
+        self._reported = msgspec.msgpack.decode(data, type=set[str] | None)
+
+
+def _neighbour(run: Run) -> Neighbour:
+    state = run.state
+    still = (state.launch.hung or state.launch.phase in ENDED) and not (state.lost or state.unreadable)
+    return Neighbour(state.name, still, state.unix(state.progress_at))
+
+
+def _message(execution: Execution, run: Run, now: float) -> Transition:
+    incident = run.book.open.get(execution.incident)
+    return Transition(
+        run=execution.run,
+        incident=execution.incident,
+        status="firing" if incident is not None else "resolved",
+        severity=execution.severity,
+        time=now + run.state.wall_offset,
+        summary=summary(execution),
+        iteration=run.state.launch.latest.iteration,
+        phase=incident.phase if incident is not None else None,
+        evidence={"remediation": execution.remediation, "slurm_job": execution.job, "actions": commands(execution)},
+    )
+
+
+def for_core(core: Core, runtime: Runtime) -> Advisor:
+    """It has no thread."""
+    return Advisor(core, runtime)

@@ -1,0 +1,86 @@
+"""`remediate`: the process that acts on Slurm jobs, by the advice of the daemon that follows them."""
+
+import logging
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+
+import click
+
+from megatron_monitor.advice.record import file_in
+from megatron_monitor.commands.arguments import Given, fail, with_config
+from megatron_monitor.commands.asking import DEFAULT, ask, without_password
+from megatron_monitor.commands.run import start_logging
+from megatron_monitor.config import host_and_port, state_directory
+from megatron_monitor.remediator.commands import Slurm
+from megatron_monitor.remediator.remediator import EVERY, Files, Remediator, StartError
+from megatron_monitor.serve.exchange import Reply, Request, text_reply
+from megatron_monitor.serve.http import Exposition
+from megatron_monitor.serve.server import HttpServer
+from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.system.clock import SystemClock
+
+_HEALTHY_WITHIN = 300.0  # seconds: stacks of all nodes take two minutes
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@with_config
+@click.option(
+    "--at", "address", default=DEFAULT, show_default=True, metavar="URL", envvar="MEGATRON_MONITOR_URL",
+    help="The observer, or HOST:PORT.",
+)  # fmt: skip
+@click.option("--listen", default="127.0.0.1:9845", show_default=True, help="Address of /metrics and /-/healthy.")
+def remediate(given: Given, address: str, listen: str) -> None:
+    r"""Carry out the `remediations:` of the configuration: dump stacks, cancel, requeue, resubmit, drain.
+
+    It has the same configuration file as the observer, which it asks what stands, and acts with the rights of its user.
+    What it did is kept in the directory `STATE_DIR-remediator`, and the observer shows it.
+
+    \b
+    Examples:
+      megatron-monitor remediate --config config.yaml
+    """
+    config = given.configured(())
+    if not config.remediations:
+        fail("nothing to do: remediations: is empty (see config.yaml)", code=2)
+    start_logging(config)
+    clock, path = SystemClock(), file_in(Path(state_directory(config, config.listen)))
+    try:
+        files = Files(path)
+        remediator = Remediator(config, files, Slurm(clock, path.parent / "stacks"), partial(ask, address), clock)
+        server = HttpServer(*host_and_port(listen), _App(remediator, clock))
+    except StartError as error:
+        fail(error)
+    except OSError as error:
+        fail(f"cannot listen on {listen}: {error.strerror or error}")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    server.start()
+    _log.info("observer=%s record=%s; listening on http://%s/", without_password(address), path, listen)
+    while not stop.is_set():
+        if not remediator.turn():
+            stop.wait(EVERY)
+    server.stop()
+    files.close()
+
+
+class _App:
+    """/metrics and /-/healthy. Reads what the last turn left."""
+
+    def __init__(self, remediator: Remediator, clock: SystemClock) -> None:
+        self._remediator, self._clock = remediator, clock
+        self._metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
+
+    def __call__(self, request: Request) -> Reply:
+        if request.method not in ("GET", "HEAD"):
+            return text_reply(405, "only GET and HEAD are served here\n")
+        if request.path == "/metrics":
+            return self._metrics.reply(request)
+        if request.path != "/-/healthy":
+            return text_reply(404, "no such page; try /metrics\n")
+        idle = self._clock.monotonic() - self._remediator.turned_at
+        healthy = idle < _HEALTHY_WITHIN
+        return text_reply(200, "healthy\n") if healthy else text_reply(503, f"no turn for {idle:.0f} s\n")

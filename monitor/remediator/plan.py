@@ -1,0 +1,200 @@
+"""An incident, a remediation, the job and the record: the steps to be done, or why nothing is done. Pure.
+
+Node names of the log count only if the job's own node list has them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from megatron_monitor.advice import Advice, OpenIncident
+from megatron_monitor.advice.choice import actions_of, named_nodes
+from megatron_monitor.advice.record import Execution, Record, Step
+from megatron_monitor.config.remediations import Action, ActionType, Remediation, kinds
+from megatron_monitor.nodes.hostlist import HostlistError, compress, expand
+from megatron_monitor.run.job import OVER
+from megatron_monitor.run.nodes import expand_some
+from megatron_monitor.run.records import Job
+
+OPT_IN: Final = "megatron-monitor"
+_DAY: Final = 86400.0
+_HOUR: Final = 3600.0
+_DRAINS: Final = 2
+"""Nodes that are drained within an hour, for all runs together: what one log prints, many may print."""
+
+
+class RefusedError(Exception):
+    """Nothing is done: why."""
+
+
+def done_before(remediation: Remediation, advice: Advice, incident: OpenIncident, record: Record) -> bool:
+    """Was it applied to this incident, or is that under way? A dry run does not count for a real one."""
+    same = advice.run, remediation.dry_run, remediation.name, incident.id
+    return any((one.run, one.dry_run, one.remediation, one.incident_id) == same for one in record.executions)
+
+
+def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, record: Record, now: float) -> str:
+    """Why the record forbids the remediation; empty: it does not. `now`: Unix seconds."""
+    if incident.since < record.began_at:
+        return "the trouble is older than the record of what was done"
+    if any(one.open for one in record.executions if one.run == advice.run):
+        return "another remediation is at work"
+    # Those that end or restart count together.
+    done = [
+        one
+        for one in _counting(remediation, advice, record)
+        if one.remediation == remediation.name or (remediation.acts and one.acts)
+    ]
+    if sum(now - one.planned_at < _DAY for one in done) >= remediation.per_day:
+        return f"remediations have acted {remediation.per_day} times in 24 hours"
+    return ""
+
+
+def plan(
+    remediation: Remediation, advice: Advice, incident: OpenIncident, job: Job, record: Record, now: float
+) -> Execution:
+    """The execution with its steps. Raises RefusedError."""
+    number, earlier = job.array_id or job.id, _counting(remediation, advice, record)
+    if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
+        raise RefusedError(f"the comment of job {number} does not ask for it: sbatch --comment={OPT_IN}")
+    for one in earlier:
+        if one.acts and (one.job, one.job_restarts) == (number, job.restarts):  # one successor for each start of a job
+            raise RefusedError(f"remediation {one.remediation} has dealt with job {one.job}")
+    restarts = sum(one.restarts and one.checkpoint == advice.checkpoint for one in earlier)
+    actions, gave_up = actions_of(remediation, restarts)
+    return Execution(
+        number=record.last + 1,
+        run=advice.run,
+        remediation=remediation.name,
+        incident=incident.incident,
+        incident_id=incident.id,
+        severity=incident.severity,
+        planned_at=now,
+        dry_run=remediation.dry_run,
+        steps=[_step(action, job, incident, kinds(actions)) for action in actions],
+        job=number,
+        job_id=job.id,
+        job_uid=job.uid,
+        job_started_at=job.started_at,
+        job_restarts=job.restarts,
+        over=job.state in OVER,
+        attempt=advice.attempt,
+        checkpoint=advice.checkpoint,
+        gave_up=gave_up,
+    )
+
+
+def trials_of(execution: Execution, job: Job) -> list[list[str]]:
+    """Commands that change nothing and fail where the restart would fail."""
+    tests = []
+    for step in execution.steps:
+        if step.action == "resubmit" and step.commands:
+            (command,) = step.commands
+            tests.append(["sbatch", "--test-only", *command[3:]])  # without --parsable and --dependency
+        elif step.action == "requeue" and len(step.commands) > 1 and job.options:
+            # Are there enough nodes without these? One job like it is tried.
+            left_out = step.commands[1][-1].replace("ExcNodeList=", "--exclude=")
+            tests.append(["sbatch", "--test-only", *job.options, left_out, "--wrap=:"])
+    return tests
+
+
+def drained(step: Step) -> list[str]:
+    """The nodes that the step takes out of use."""
+    lists = (command[2].removeprefix("NodeName=") for command in step.commands if step.action == "drain")
+    return [name for nodes in lists for name in expand(nodes)]
+
+
+def too_many_drained(execution: Execution, record: Record, out_of_use: int, all_nodes: int) -> str:
+    """Why its nodes may not be drained besides the others; empty: they may. `out_of_use`: nodes that remediations have
+    drained and that nobody has resumed, of `all_nodes` of the cluster.
+    """
+    nodes = {name for step in execution.steps for name in drained(step)}
+    lately = [
+        one
+        for one in record.executions
+        if one.dry_run == execution.dry_run and execution.planned_at - one.planned_at < _HOUR
+    ]
+    steps = [step for one in lately for step in one.steps if step.status != "skipped"]
+    if len(nodes.union(name for step in steps for name in drained(step))) > _DRAINS:
+        return f"{_DRAINS} nodes were drained within an hour"
+    if out_of_use + len(nodes) > max(1, all_nodes // 50):
+        return f"{out_of_use} of {all_nodes} nodes are drained already, and 2 % may be"
+    return ""
+
+
+def _counting(remediation: Remediation, advice: Advice, record: Record) -> list[Execution]:
+    """What was done with the run. For a dry run, dry ones count as if they had been carried out."""
+    return [one for one in record.executions if one.run == advice.run and (remediation.dry_run or not one.dry_run)]
+
+
+def _step(action: Action, job: Job, incident: OpenIncident, others: Sequence[ActionType]) -> Step:
+    """The action's commands. Raises RefusedError where it cannot be done."""
+    if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
+        raise RefusedError(f"job {_id(job)} is running: without cancel, resubmit would wait for its end")
+    return _STEPS[action.type](action, job, incident)
+
+
+def _dump_stacks(action: Action, job: Job, _incident: OpenIncident) -> Step:
+    if job.state in OVER:
+        return Step("dump_stacks", status="skipped", outcome="the job has ended")
+    try:
+        count = len(expand(job.nodes))
+    except HostlistError as error:
+        raise RefusedError(f"the job's node list is not understood: {error}") from error
+    if not count:
+        raise RefusedError("Slurm does not tell the job's nodes")
+    command = ["srun", "--overlap", f"--jobid={_id(job)}", f"--nodes={count}", f"--ntasks={count}"]
+    return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
+
+
+def _cancel(_action: Action, job: Job, _incident: OpenIncident) -> Step:
+    if job.state in OVER:
+        return Step("cancel", status="skipped", outcome="the job has ended")
+    return Step("cancel", [["scancel", _id(job)]])
+
+
+def _requeue(_action: Action, job: Job, incident: OpenIncident) -> Step:
+    if not (job.batch and job.requeue):
+        raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or with --no-requeue")
+    if not (nodes := _left_out(job, incident)):
+        return Step("requeue", [["scontrol", "requeue", _id(job)]])
+    # Held first: Slurm would start it again before it knows what to leave out.
+    change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
+    return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
+
+
+def _resubmit(action: Action, job: Job, incident: OpenIncident) -> Step:
+    """The job's own script is submitted with what Slurm tells of the job's options. Of an array its task alone."""
+    left_out = _left_out(job, incident) or job.excluded
+    options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
+    options += job.options if job.command.split(" ")[0] == action.command[0] else []
+    options += [f"--exclude={left_out}"] if left_out else []
+    options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
+    command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *options, *action.command]
+    return Step("resubmit", [command])
+
+
+def _drain(_action: Action, job: Job, incident: OpenIncident) -> Step:
+    names = named_nodes(incident.nodes, set(expand_some(job.nodes)))
+    if not names:
+        return Step("drain", status="skipped", outcome="no node is named")
+    reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
+    return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
+
+
+_STEPS: Final[Mapping[ActionType, Callable[[Action, Job, OpenIncident], Step]]] = {
+    "dump_stacks": _dump_stacks, "cancel": _cancel, "requeue": _requeue, "resubmit": _resubmit, "drain": _drain
+}  # fmt: skip
+
+
+def _left_out(job: Job, incident: OpenIncident) -> str:
+    """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
+    try:
+        own, before = set(expand(job.nodes)), expand(job.excluded)
+    except HostlistError:
+        return ""
+    names = named_nodes(incident.nodes, own)
+    return compress([*before, *names]) if names else ""
+
+
+def _id(job: Job) -> str:
+    return job.array_id or job.id

@@ -1,0 +1,333 @@
+"""The loop of `megatron-monitor remediate`: ask the observer, decide, save, do one step, save.
+
+A step is begun in the record, the record is written, then the step is done: after a crash it is known that it may have
+been done, and it is not done again. `for` counts while the observer has said without a gap that the incident is open
+and that the run's files are read to their ends. While the observer is away nothing is begun; a job that was ended is
+still submitted again, for that depends on Slurm alone.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from megatron_monitor.advice import Advice, AdviceList, OpenIncident
+from megatron_monitor.advice import record as records
+from megatron_monitor.advice.choice import matches
+from megatron_monitor.advice.record import ENDING, NOT_DONE, Execution, Record, Step, summary
+from megatron_monitor.config import Config
+from megatron_monitor.config.remediations import Remediation, kinds
+from megatron_monitor.detectors.base import duration
+from megatron_monitor.identity.job_ids import valid
+from megatron_monitor.remediator.commands import LaterError
+from megatron_monitor.remediator.permission import observed, of_job, proofs
+from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
+from megatron_monitor.run.records import Job
+from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.system.clock import Clock
+
+EVERY: Final = 2.0
+"""Seconds between two questions to the observer."""
+_AWAY: Final = 30.0  # seconds between two turns after which this process was away: stopped, asleep, or on a slow disk
+_OLD: Final = 15.0  # seconds: older facts are those of an observer that hangs
+_KEPT: Final = 30 * 86400.0  # seconds that an execution is remembered
+_MOST: Final = 500  # executions that are remembered
+_AGAIN: Final = 5.0  # seconds until a step is tried again that could not be done yet
+_PATIENCE: Final = 1800.0  # seconds in which it is: a job that ends slowly, a controller that is being moved
+_LOOKED_FOR: Final = 86400.0  # seconds in which a new job is looked for
+
+_log = logging.getLogger(__name__)
+
+_Key = tuple[str, str, str]  # run, remediation, incident
+
+
+class StartError(Exception):
+    """It cannot start; says why and what to do."""
+
+
+class Slurm(Protocol):
+    """What is done with Slurm (commands.py)."""
+
+    def job(self, number: str) -> Job: ...  # noqa: D102
+    def check(self, execution: Execution, job: Job, record: Record) -> None: ...  # noqa: D102
+    def carry_out(self, execution: Execution, index: int) -> tuple[bool, str]: ...  # noqa: D102
+    def look(self, execution: Execution) -> None: ...  # noqa: D102
+
+
+class Files:
+    """The record in its directory, locked."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StartError if it is in use or cannot be used."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path.with_name("lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartError(f"another remediator uses {path.parent}") from error
+        except OSError as error:
+            raise StartError(f"{path.parent}: {error.strerror or error}; what is done must be remembered") from error
+
+    def read(self) -> Record | None:
+        """What was saved. Raises StartError where it cannot be read: then it is not known what was done."""
+        try:
+            return records.read(self.path)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StartError(f"{self.path} cannot be read: {error}; look what was done, and move it away") from error
+
+    def write(self, record: Record) -> None:
+        """Atomic, on the disk. Raises OSError."""
+        temporary = self.path.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with open(descriptor, "wb") as stream:
+            stream.write(msgspec.json.encode(record))
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        """Let another one use the directory."""
+        os.close(self._lock)
+
+
+class Remediator:
+    """One plain loop in one thread. `ask(path)` gives the observer's answer as JSON; it raises where there is none."""
+
+    def __init__(
+        self, config: Config, files: Files, slurm: Slurm, ask: Callable[[str], Mapping[str, Any]], clock: Clock
+    ) -> None:
+        """Raises StartError."""
+        self.counts = MonitorCounts()
+        self.own_job = os.environ.get("SLURM_JOB_ID", "")
+        """The job that this process runs in."""
+        self._config, self._files, self._slurm, self._ask, self._clock = config, files, slurm, ask, clock
+        self._seen: dict[_Key, float] = {}  # since when an incident is seen without a gap, monotonic seconds
+        self._refused: dict[_Key, tuple[str, float]] = {}  # why Slurm's answer forbids it, and when it is asked again
+        self._not_before: dict[int, float] = {}  # execution -> when its next step is tried
+        self.turned_at = clock.monotonic()
+        """When the last turn ended, monotonic seconds."""
+        self.shown = self.counts.frozen()
+        """The metrics, for other threads."""
+        self._saved = b""
+        self._problem = ""
+        self.record = files.read() or Record(began_at=clock.wall())
+        self._settle_after_a_gap("the remediator was restarted before this")
+
+    # --- one turn ---------------------------------------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """Ask, decide and do at most one step of each execution. Whether the next turn should follow at once."""
+        if self._clock.monotonic() - self.turned_at > _AWAY:
+            self._seen.clear()
+            self._settle_after_a_gap("the remediator was away before this")
+        advice = self._advice()
+        self._plan_all(advice)
+        worked = [self._advance(one, advice) for one in self.record.executions if one.open]
+        self._look_for_new_jobs()
+        self._save()
+        self.counts.set("loop_timestamp_seconds", self._clock.wall())
+        self.shown, self.turned_at = self.counts.frozen(), self._clock.monotonic()
+        return any(worked)
+
+    def _advice(self) -> dict[str, Advice] | None:
+        """By run; None while the observer is away."""
+        try:
+            answer = msgspec.convert(self._ask("/api/v1/advice"), AdviceList)
+            if answer.age_seconds > _OLD:
+                raise ValueError(f"it has judged nothing for {duration(answer.age_seconds)}")
+            if not answer.ready:
+                raise ValueError("it reads a backlog")
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from answering, nothing is done
+            if str(error) != self._problem:
+                _log.warning("the observer is away, nothing is done: %s", error)
+            self._problem = str(error)
+            self._seen.clear()
+            self.counts.set("observer_up", 0.0)
+            return None
+        if self._problem:
+            _log.info("the observer answers again")
+        self._problem = ""
+        self.counts.set("observer_up", 1.0)
+        return {one.run: one for one in answer.runs}
+
+    def _save(self) -> bool:
+        """Write the record if it has changed. Whether it is on the disk."""
+        encoded = msgspec.json.encode(self.record)
+        if encoded != self._saved:
+            try:
+                self._files.write(self.record)
+            except OSError as error:
+                _log.error("nothing is done: the record cannot be written: %s", error)
+                self.counts.add("state_save_failures_total")
+                return False
+            self._saved = encoded
+        for name, many in self.record.counts.items():
+            self.counts.set("actions_total", many, *name.split(" "))
+        return True
+
+    def _settle_after_a_gap(self, why: str) -> None:
+        """What had begun may have been done: it is not done again. What had not is not done either: somebody may have
+        acted since. Where nothing was begun, the remediation plans again.
+        """
+        untouched = [
+            one
+            for one in self.record.executions
+            if one.open and all(step.status == "waiting" or not step.commands for step in one.steps)
+        ]
+        self.record.executions = [one for one in self.record.executions if one not in untouched]
+        for step in (step for one in self.record.executions for step in one.steps):
+            if step.status == "begun":
+                step.status = "unknown"
+                step.outcome = "the remediator ended while it was at this: look whether it was done"
+            elif step.status == "waiting":
+                step.status, step.outcome = "skipped", why
+        for one in self.record.executions:
+            one.ended_at = self._clock.wall() if one.ended_at is None else one.ended_at
+
+    # --- planning ---------------------------------------------------------------------------------------------------
+
+    def _plan_all(self, advice: Mapping[str, Advice] | None) -> None:
+        open_now: set[_Key] = set()
+        self.record.plans = {}
+        for one in (advice or {}).values():
+            lines = []
+            for remediation in self._config.remediations:
+                for incident in one.incidents:
+                    if matches(remediation, one.run, incident):
+                        key = one.run, remediation.name, incident.id
+                        if one.followed:
+                            open_now.add(key)
+                        lines += self._plan(key, remediation, one, incident)
+            if lines:
+                self.record.plans[one.run] = lines
+        if advice is not None:
+            self._seen = {key: since for key, since in self._seen.items() if key in open_now}
+            self._refused = {key: found for key, found in self._refused.items() if key in self._seen}
+
+    def _plan(self, key: _Key, remediation: Remediation, advice: Advice, incident: OpenIncident) -> list[str]:
+        """Add an execution where it is due. A line for the page."""
+        if done_before(remediation, advice, incident, self.record):
+            return []
+        now = self._clock.monotonic()
+        since = self._seen.setdefault(key, now)
+        why = forbidden(remediation, advice, incident, self.record, self._clock.wall()) or observed(advice, incident)
+        if not why and now - since < remediation.after:
+            what = "would do" if remediation.dry_run else "does"
+            actions = ", ".join(kinds(remediation.actions))
+            return [f"{remediation.name}: {what} {actions} once it has lasted {duration(remediation.after)}"]
+        if not why:
+            why, ask_at = self._refused.get(key, ("", now))
+            if now >= ask_at:
+                try:
+                    self._begin(remediation, advice, incident)
+                except (RefusedError, LaterError) as error:
+                    why = str(error)
+                    self._refused[key] = why, now + self._config.slurm.interval
+                else:
+                    return []
+        return [f"{remediation.name}: does nothing: {why}"]
+
+    def _begin(self, remediation: Remediation, advice: Advice, incident: OpenIncident) -> None:
+        """Raises RefusedError and LaterError."""
+        number = valid(advice.job)
+        if not number:
+            raise RefusedError("the run's Slurm job is not known")
+        job = self._slurm.job(number)
+        proof = proofs(job, advice.streams, self._config.slurm.job_from)
+        if why := of_job(advice, incident, job, proof, self.own_job):
+            raise RefusedError(why)
+        made = plan(remediation, advice, incident, job, self.record, self._clock.wall())
+        made.proof = proof
+        self._slurm.check(made, job, self.record)
+        for step in made.steps:
+            if made.dry_run and step.status == "waiting":
+                step.status = "dry_run"
+            elif step.outcome.startswith(NOT_DONE) and not made.dry_run:
+                self._count(made, step)
+        self.record.last = made.number
+        kept = [one for one in self.record.executions if one.open or made.planned_at - one.planned_at < _KEPT]
+        self.record.executions = [*kept[-_MOST:], made]
+        self._close(made)
+
+    # --- doing ------------------------------------------------------------------------------------------------------
+
+    def _advance(self, execution: Execution, advice: Mapping[str, Advice] | None) -> bool:
+        """Do the next step. Whether one was done."""
+        if self._clock.monotonic() < self._not_before.get(execution.number, 0.0):
+            return False
+        waiting = [index for index, step in enumerate(execution.steps) if step.status == "waiting"]
+        before = (step for step in execution.steps[: waiting[0]] if step.action in ENDING and step.commands)
+        broken = any(step.status != "done" for step in before)
+        why = "what came before was not done" if broken else self._over(execution, advice)
+        if why is None:
+            return False
+        if why:
+            for index in waiting:
+                execution.steps[index].status, execution.steps[index].outcome = "skipped", why
+        elif not self._do(execution, waiting[0]):
+            return False
+        self._close(execution)
+        return True
+
+    def _over(self, execution: Execution, advice: Mapping[str, Advice] | None) -> str | None:
+        """Why the rest is not done; behind the end of the job it is. None: the observer is away."""
+        if execution.ended_job:
+            return ""
+        if advice is None:
+            return None
+        own = advice.get(execution.run)
+        incident = next((one for one in own.incidents if one.id == execution.incident_id), None) if own else None
+        return observed(own, incident) if own is not None and incident is not None else "the incident was over"
+
+    def _do(self, execution: Execution, index: int) -> bool:
+        """Record that it is begun, do it, record what came of it. False: it is to be tried again."""
+        step = execution.steps[index]
+        step.status = "begun"
+        if not self._save():
+            step.status = "waiting"
+            return False
+        try:
+            ok, outcome = self._slurm.carry_out(execution, index)
+        except LaterError as why:
+            if self._clock.wall() - execution.planned_at < _PATIENCE:
+                step.status, step.outcome = "waiting", str(why)
+                self._not_before[execution.number] = self._clock.monotonic() + _AGAIN
+                return False
+            ok, outcome = False, str(why)
+        step.status = "done" if ok else "skipped" if outcome.startswith(NOT_DONE) else "failed"
+        step.outcome = outcome
+        if ok and step.action == "requeue":
+            execution.new_job = execution.job
+        self._count(execution, step)
+        self._save()
+        return True
+
+    def _count(self, execution: Execution, step: Step) -> None:
+        name = f"{execution.remediation} {step.action} {'done' if step.status == 'done' else 'failed'}"
+        self.record.counts[name] = self.record.counts.get(name, 0) + 1
+
+    def _close(self, execution: Execution) -> None:
+        if not execution.open and execution.ended_at is None:
+            execution.ended_at = self._clock.wall()
+            self._not_before.pop(execution.number, None)
+            _log.warning("run=%s %s", execution.run, summary(execution))
+
+    def _look_for_new_jobs(self) -> None:
+        """Of the last execution of each run: does the job begin that it should bring?"""
+        now = self._clock.monotonic()
+        newest = {one.run: one for one in self.record.executions if one.acts and not one.dry_run}
+        for one in newest.values():
+            recent = one.ended_at is not None and self._clock.wall() - one.ended_at < _LOOKED_FOR
+            if one.new_job and not one.begun and recent and now >= self._not_before.get(one.number, 0.0):
+                self._not_before[one.number] = now + self._config.slurm.interval
+                self._slurm.look(one)

@@ -1,0 +1,140 @@
+"""May a run's job be touched: each condition by itself; what is unknown forbids it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from megatron_monitor.advice import Advice, Neighbour, OpenIncident, Stream
+from megatron_monitor.remediator.permission import observed, of_job, proofs
+from megatron_monitor.run.records import Job
+
+SINCE = 1000.0
+FILE = Stream("/l/12.out", pushed=False, owner=1000, written_at=900.0, steps=True)
+ADVICE = Advice("r", job="12", streams=[FILE], followed=True, attempt=1)
+PROOF = ["/l/12.out"]
+
+
+def incident(kind: str = "hang", **more: Any) -> OpenIncident:
+    """Of the present attempt."""
+    fields: dict[str, Any] = {"id": "e", "severity": "critical", "since": SINCE, "attempt": 1}
+    return OpenIncident(incident=kind, **{**fields, **more})
+
+
+def job(state: str = "RUNNING", **more: Any) -> Job:
+    """Job 12 of uid 1000, which began before the trouble."""
+    return Job("12", state, **{"uid": 1000, "started_at": SINCE - 500.0, "output": "/l/12.out", **more})
+
+
+def test_a_job_of_which_all_is_known_may_be_touched() -> None:
+    """In the attempt in which the trouble began; one that failed by itself, too."""
+    assert observed(ADVICE, incident()) == ""
+    for one, kind in ((job(), "hang"), (job("FAILED"), "crash"), (job(started_at=SINCE), "hang")):
+        assert of_job(ADVICE, incident(kind), one, PROOF, "") == ""
+    assert of_job(ADVICE, incident("crash"), job("COMPLETED"), PROOF, "") == ""  # a batch script that ends with an echo
+    array = replace(ADVICE, job="8_3")
+    assert of_job(array, incident(), job(array_id="8_3"), PROOF, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"followed": False}, "a file of the run cannot be read, or is not read to its end"),
+        ({"job": ""}, "the run's Slurm job is not known"),
+        ({"attempt": 2}, "another attempt has begun since"),
+        ({"undecided": True}, "it is not known yet which run other lines of the job are of"),
+        ({"beside": "13"}, "job 13 writes into this run, too"),
+    ],
+)
+def test_what_the_observer_does_not_know_forbids_it(facts: dict[str, Any], why: str) -> None:
+    """Each by itself."""
+    assert observed(replace(ADVICE, **facts), incident()) == why
+
+
+@pytest.mark.parametrize(
+    ("owners", "said"),
+    [((), "unknown"), ((None,), "unknown"), ((None, 1000), "uid 1000, unknown"), ((0,), "uid 0"),
+     ((65534,), "uid 65534"), ((1000, 1001), "uid 1000, uid 1001")],
+)  # fmt: skip
+def test_files_of_anybody_else_forbid_it(owners: tuple[int | None, ...], said: str) -> None:
+    """All files of the run are the job's user's; a pushed stream has no owner."""
+    streams = [replace(FILE, owner=owner) for owner in owners]
+    why = f"the log's owner ({said}) is not known to be that of job 12 (uid 1000)"
+    assert of_job(replace(ADVICE, streams=streams), incident(), job(), PROOF, "") == why
+    pushed = replace(ADVICE, streams=[FILE, replace(FILE, pushed=True)])
+    assert "owner (uid 1000, unknown)" in of_job(pushed, incident(), job(), PROOF, "")
+
+
+@pytest.mark.parametrize("uid", [65534, None])
+def test_a_job_without_a_known_user_is_left_alone(uid: int | None) -> None:
+    """A file server calls all owners so that it does not know; root's own job is root's."""
+    streams = [replace(FILE, owner=uid)]
+    assert "owner" in of_job(replace(ADVICE, streams=streams), incident(), job(uid=uid), PROOF, "")
+    assert of_job(replace(ADVICE, streams=[replace(FILE, owner=0)]), incident(), job(uid=0), PROOF, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("mate", "free"),
+    [
+        (Neighbour("o", still=False, progress_at=SINCE - 1.0), False),  # it logs every ten minutes, perhaps
+        (Neighbour("o", still=True, progress_at=SINCE - 1.0), True),
+        (Neighbour("o", still=True, progress_at=SINCE), True),
+        (Neighbour("o", still=True, progress_at=SINCE + 1.0), False),
+        (Neighbour("o", still=True, progress_at=None), False),
+    ],
+)
+def test_a_job_in_which_something_else_may_go_on_is_left_alone(mate: Neighbour, free: bool) -> None:
+    """`srun a & srun b`: only where the other one hangs too, or is over, and has made no progress since."""
+    why = "" if free else "run o is in the same job, and may continue"
+    assert observed(replace(ADVICE, neighbours=[mate]), incident()) == why
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "why"),
+    [
+        ("hang", {"id": "13"}, "Slurm shows job 13 in place of 12"),
+        ("hang", {"array_id": "500_0"}, "Slurm shows job 500_0 in place of 12"),
+        ("hang", {"started_at": SINCE + 1.0}, "job 12 was started again since the trouble began"),
+        ("hang", {"started_at": None}, "Slurm does not tell when job 12 began"),
+        ("hang", {"state": "COMPLETING"}, "job 12 is COMPLETING"),
+        ("hang", {"state": "PENDING"}, "job 12 is PENDING"),
+        ("crash", {"state": "CANCELLED"}, "job 12 was cancelled"),
+        ("crash", {"state": "CANCELLED", "cancelled_by": "ada (uid 1000)"}, "job 12 was cancelled by ada (uid 1000)"),
+        ("crash_without_exit", {"state": "COMPLETED"}, "Slurm says that job 12 has completed"),
+        ("hang", {"components": True}, "the job is one of several that run as one"),
+    ],
+)
+def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fields: dict[str, Any], why: str) -> None:
+    """It is the job in which the trouble began, and runs or failed by itself."""
+    known: dict[str, Any] = {"id": "12", "state": "RUNNING", "uid": 1000, "started_at": 500.0, "output": "/l/12.out"}
+    assert of_job(ADVICE, incident(kind), Job(**{**known, **fields}), PROOF, "") == why
+
+
+def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
+    """Nothing is proven unless it is said."""
+    assert of_job(ADVICE, incident(), job(), PROOF, "12") == "the remediator itself runs in job 12"
+    why = "job 12 is not proven: its output is not told, and slurm.job_from finds no id in the log's path"
+    assert of_job(ADVICE, incident(), job(output=""), [], "") == why
+
+
+OLD = replace(FILE, path="/l/old.out", written_at=599.0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "pattern", "proven"),
+    [
+        ([FILE], None, ["/l/12.out"]),
+        ([replace(FILE, path="/l/12.err")], None, ["/l/12.err"]),
+        ([replace(FILE, path="/l/13.out")], None, []),
+        ([replace(FILE, path="/x/12.log")], r"/(?P<job>\d+)[.]log", ["/x/12.log"]),
+        ([replace(FILE, path="/x/13.log")], r"/(?P<job>\d+)[.]log", []),
+        ([replace(FILE, pushed=True)], None, []),
+        ([replace(FILE, path="/spool/12.log", pushed=True)], r"/(?P<job>\d+)[.]log", []),
+        ([replace(FILE, steps=False)], None, ["/l/12.out"]),
+        ([replace(FILE, steps=False), replace(FILE, path="/l/x")], None, []),  # another file has the steps
+        ([replace(FILE, written_at=599.0), replace(FILE, path="/l/x")], None, []),  # it was written before
+    ],
+)
+def test_what_proves_a_job(streams: list[Stream], pattern: str | None, proven: list[str]) -> None:
+    """Its output by Slurm's word, or the operator's pattern, of a file with steps that was written last."""
+    assert proofs(job(errors="/l/12.err"), streams, pattern) == proven

@@ -1,0 +1,217 @@
+"""Remediations through the real core and its API: what is planned, in which order it is done, what keeps it from it."""
+
+from pathlib import Path
+
+import pytest
+
+from megatron_monitor.config import ConfigError, load
+from megatron_monitor.remediator.remediator import Files, StartError
+from tests.lines import line
+from tests.monitor.remediator.site import REQUEUE, RESUBMIT, Remediated
+
+
+def test_a_hang_that_lasts_is_requeued_once() -> None:
+    """After `for`, once, however long it stands; the message that it hangs says what will be done, page, metrics and a
+    message what was.
+    """
+    site = Remediated()
+    site.wait(75)
+    (hang,) = site.fired("hang")
+    assert hang.evidence["actions"] == ["p: does requeue after 30 s"]
+    assert site.done == []
+    assert site.actions == "p: does requeue once it has lasted 30 s"
+    site.wait(35)
+    assert site.done == ["scontrol requeue 1234"]
+    (one,) = site.executions
+    assert (one.job, one.job_restarts, one.over, one.proof) == ("1234", 0, False, ["/l/slurm-1234.out"])
+    site.wait(2)
+    (message,) = site.said
+    assert message.summary == "remediation p, hang, job 1234: requeue done (done)"
+    assert message.evidence["actions"] == ["requeue: scontrol requeue 1234: done"]
+    site.wait(300)
+    assert len(site.done) == len(site.said) == len(site.executions) == 1
+    assert site.page["actions"] == [message.summary]
+    assert site.page["history"][-1]["summary"] == message.summary
+    for counts in (site.core.counts, site.remediator.counts):
+        assert counts.values["megatron_monitor_actions_total"] == {("p", "requeue", "done"): 1}
+
+
+def test_a_dry_run_shows_the_commands_and_does_nothing() -> None:
+    """The default: the same plan, said once."""
+    site = Remediated(REQUEUE.replace("dry_run: false, ", ""))
+    site.wait(200)
+    assert site.done == []
+    (message,) = site.said
+    assert message.summary == "remediation p (dry run), hang, job 1234: would run scontrol requeue 1234"
+    assert site.fired("hang")[0].evidence["actions"] == ["p: would do requeue after 30 s"]
+
+
+def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
+    """In order; a dump that fails stops nothing."""
+    site = Remediated(RESUBMIT)
+    site.outcomes["dump_stacks"] = False, "exit 1"
+    site.blame("n-02")
+    site.wait(110)
+    assert site.done == [
+        "srun --overlap --jobid=1234 --nodes=2 --ntasks=2 --ntasks-per-node=1 --label /opt/d",
+        "scancel 1234",
+        "sbatch --parsable --dependency=afterany:1234 --chdir=/home/ada --exclude=n-02 train.sbatch --size=7b",
+    ]
+    assert site.statuses() == ["failed", "done", "done"]
+    assert "resubmit done (submitted job 1240)" in site.said[-1].summary
+
+
+def test_what_recovers_is_left_alone() -> None:
+    """The run continues before the time is over, or while its stacks are dumped."""
+    site = Remediated()
+    site.wait(70)
+    for number in range(6, 26):
+        site.say(line(number, seconds=10.0))
+        site.wait(10)
+    assert len(site.fired("hang")) == 1
+    assert site.executions == []
+    site = Remediated(RESUBMIT)
+    site.outcomes["dump_stacks"] = "not yet"
+    site.wait(110)
+    site.say(line(6) + line(7))
+    site.wait(10)
+    assert site.done == []
+    assert [step.outcome for step in site.executions[0].steps] == ["the incident was over"] * 3
+
+
+def test_a_job_in_which_another_training_computes_is_left_alone() -> None:
+    """`srun a & srun b`: a hangs, and a requeue would cost b's work. The page says why nothing is done."""
+    site, other = Remediated(), "/l/other.log"
+    site.write(other, "SLURM_JOB_ID=1234\n")
+    for number in range(1, 60):
+        site.write(other, line(number, seconds=10.0, loss=7.0))
+        if number <= 5:
+            site.say(line(5 + number, seconds=10.0))
+        site.wait(10)
+    assert len(site.fired("hang")) == 1
+    assert site.done == []
+    assert "run r:other is in the same job" in site.actions
+
+
+def test_while_the_observer_is_away_nothing_is_done() -> None:
+    """It says so, and begins to count anew when the observer answers again; an observer that is stuck is away, too."""
+    site = Remediated()
+    site.wait(60)
+    site.away = True
+    site.wait(100)
+    assert site.remediator.counts.values["megatron_monitor_observer_up"] == {(): 0.0}
+    site.away = False
+    site.wait(25)
+    assert site.done == []
+    site.wait(10)
+    assert site.done == ["scontrol requeue 1234"]
+    assert site.remediator.counts.values["megatron_monitor_observer_up"] == {(): 1.0}
+
+
+def test_a_job_that_was_ended_is_submitted_again_though_the_observer_is_away() -> None:
+    """That depends on Slurm alone; what would end a job waits."""
+    site = Remediated(RESUBMIT)
+    site.outcomes["resubmit"] = "job 1234 is COMPLETING still"
+    site.wait(110)
+    assert site.done[-1] == "scancel 1234"
+    site.away, site.outcomes = True, {}
+    site.wait(10)
+    assert site.statuses() == ["done", "done", "done"]
+
+
+def test_a_remediator_that_was_away_counts_anew() -> None:
+    """It stood still for an hour, over which the hang has lasted; what was not begun before is not done then."""
+    site = Remediated()
+    site.wait(70)
+    site.now += 3600.0
+    site.wait(25)
+    assert site.done == []
+    site.wait(10)
+    assert len(site.done) == 1
+    for gap in ("stopped", "killed"):
+        site = Remediated(RESUBMIT)
+        site.outcomes["cancel"] = "no answer"
+        site.wait(110)
+        site.outcomes = {}
+        if gap == "stopped":
+            site.now += 600.0
+        else:
+            site.restart()
+        site.wait(60)
+        assert site.statuses() == ["done", "skipped", "skipped"]
+        assert len(site.done) == 1
+
+
+def test_no_step_is_done_that_the_disk_did_not_take() -> None:
+    """The record cannot be written: what is begun waits until it can."""
+    site = Remediated()
+    site.full = True
+    site.wait(120)
+    assert site.done == []
+    assert site.remediator.counts.values["megatron_monitor_state_save_failures_total"][()] > 0
+    site.full = False
+    site.wait(2)
+    assert site.done == ["scontrol requeue 1234"]
+
+
+def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
+    """Hang after hang in job after job: two restarts a day; with ten a day, three, and then the job is cancelled."""
+    for policy, expected in (
+        (REQUEUE, ["requeue"] * 2),
+        (REQUEUE.replace("for", "per_day: 10, for"), ["requeue"] * 3 + ["scancel"] * 3),
+    ):
+        site = Remediated(policy)
+        for attempt in range(6):
+            site.wait(150)
+            start = {"SubmitTime": int(site.now), "StartTime": int(site.now)}
+            site.job_fields = {"Restarts": attempt + 1, **start}
+            for number in range(5 + 5 * attempt, 11 + 5 * attempt):  # from the last checkpoint on
+                site.say(line(number, seconds=10.0, loss=2.9 - attempt / 10))
+                site.wait(10)
+        assert [command.split()[-2] for command in site.done] == expected
+    assert "restarts no more" in site.actions
+    assert site.fired("restart_failed")
+
+
+def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
+    """Nor does one begin where it cannot be remembered what is done, or what was done cannot be read."""
+    first = Files(tmp_path / "r" / "record.json")
+    with pytest.raises(StartError, match="another remediator uses"):
+        Files(tmp_path / "r" / "record.json")
+    first.path.write_text("{")
+    with pytest.raises(StartError, match="cannot be read"):
+        first.read()
+    first.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="must be remembered"):
+        Files(tmp_path / "file" / "record.json")
+
+
+def test_an_observer_that_is_restarted_reports_nothing_twice() -> None:
+    """With its state, and without: then what is done by now is not reported again."""
+    site = Remediated()
+    site.wait(110)
+    assert len(site.said) == 1
+    site.killed()
+    site.wait(60)
+    assert len(site.said) == 1
+    assert "requeue done" in site.actions
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ("[{type: requeue}, {type: cancel}]", "requeue ends and restarts the job by itself"),
+        ("[{type: resubmit, command: [x]}, {type: cancel}]", "cancel stands behind resubmit"),
+        ("[{type: cancel}, {type: dump_stacks, command: [x]}]", "needs the job running"),
+        ("[{type: cancel}, {type: cancel}]", "stands there twice"),
+        ("[{type: resubmit}]", "the key command is missing"),
+        ("[{type: cancel, command: [x]}]", "command: is for dump_stacks and resubmit"),
+        ("[]", "at least one item"),
+        ("[{type: reboot}]", "expected one of cancel, drain"),
+    ],
+)
+def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> None:
+    """In the configuration, not at three in the morning."""
+    with pytest.raises(ConfigError, match=message):
+        load("", [f"remediations=[{{name: p, incidents: [hang], actions: {actions}}}]"])
