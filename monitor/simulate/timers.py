@@ -41,9 +41,7 @@ class Parts:
     """Rank -> seconds that it alone computes longer."""
 
 
-def parts_of(
-    scenario: Scenario, elapsed: float, extra: dict[str, float], faults: list[Fault], rng: random.Random
-) -> Parts:
+def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: random.Random) -> Parts:
     """Where the time of an iteration went that took `elapsed` seconds, those of the faults (`extra`) included."""
     plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
     took = {}
@@ -54,8 +52,7 @@ def parts_of(
             middle *= 1 + rng.expovariate(1.0)
         spread = (_STAGES if scenario.pp > 1 else _RANKS) if name in ("forward", "backward") else noise / 2
         took[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
-    hidden = sum(longer(scenario, fault, rng) for fault in faults if fault.kind == "straggler")
-    clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0) + hidden
+    clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0)
     for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):
         low, high = took[name]
         took[name] = low + share * clocks, high + share * (clocks + rank)
