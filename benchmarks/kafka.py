@@ -107,7 +107,7 @@ def send(address: str, log: Path, batches: int, seed: int) -> None:
     for begin in range(0, len(lines), size):
         now = time.time_ns()
         values = [[str(now + offset), text] for offset, text in enumerate(lines[begin : begin + size])]
-        stream = {"stream": {"run": log.stem, "carrier": f"node-{log.stem}", "pod": f"{log.stem}-0"}, "values": values}
+        stream = {"stream": {"run": log.stem, "agent": f"node-{log.stem}", "pod": f"{log.stem}-0"}, "values": values}
         for _ in range(1 + (own.random() < 0.1)):
             producer.produce("logs", json.dumps({"streams": [stream]}), log.stem)
         producer.flush()

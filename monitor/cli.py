@@ -29,7 +29,8 @@ _ALL = {
         ("notify", "", "Send a test message to one notifier and print its answer."),
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
-        ("forward", "forward", "Follow logs and push their lines to a monitor elsewhere."),
+        ("receive", "receiver", "Take logs that agents push over the network."),
+        ("forward", "forward", "Follow logs and push their lines to a receiver elsewhere."),
     ),
 }
 """Group -> commands: a module and a function of this name, the optional part that it needs (monitor/extensions.py), and

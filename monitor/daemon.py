@@ -50,7 +50,7 @@ _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no lo
 _STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
 _FIXED = (
     "listen", "web", "external_url", "runbook_url", "outputs", "notifiers", "state_dir", "receiver.listen",
-    "receiver.spool_size", "kafka",
+    "receiver.directory", "kafka",
 )  # fmt: skip
 """Keys of the configuration that cannot change while it runs."""
 

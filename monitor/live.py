@@ -17,7 +17,7 @@ from megatron_monitor.follow.follower import Follower, MountStatus
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.follow.settings import OLD_SECONDS, QUEUE_SIZE, FollowSettings
-from megatron_monitor.pushed import Heard
+from megatron_monitor.pushed import AgentStates
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
@@ -72,8 +72,8 @@ class LiveCore:
         self._follower: Follower | None = None
         self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
         self._judged_until = -math.inf
-        self.carriers: Callable[[], Heard] | None = None
-        """Which agents that push are heard; None: nobody can push."""
+        self.agents: Callable[[], AgentStates] | None = None
+        """The states of the agents that push; None: no stream is pushed."""
         self._took_at = float("-inf")  # monotonic seconds when messages were last taken
 
     def start(self, saved: Saved | None = None) -> None:
@@ -125,7 +125,7 @@ class LiveCore:
                 self.core.handle(message, now)
             self._took_at = self.clock.monotonic()
         self._note_taken(now)
-        self.core.listen(stopped, now, self.carriers() if self.carriers is not None else None)
+        self.core.listen(stopped, now, self.agents() if self.agents is not None else None)
         late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:

@@ -1,43 +1,108 @@
-"""What the observer knows of pushed streams: where a line's time ends, which agent carried a stream, who is up.
+"""Pushed streams: the paths of their files, and what the receiver states about the agents that send them. Pure.
 
-The receiver (monitor/intake) writes pushed lines to a spool, a file for each stream, and the observer follows it.
+The receiver (monitor/receiver) writes each stream to a file of its directory, and the observer follows these files.
 """
 
+import re
 from collections.abc import Mapping
+from hashlib import blake2s
 from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from msgspec import Struct, field
 
 STAMP = 30
-"""Characters of the time before each line of the spool."""
+"""Characters of the time before each line of a pushed stream."""
+PATTERN = "*/*/*.log"
+"""The files of all streams, below the directory: TENANT/RUN/STREAM."""
+LATE = 7.5
+"""Seconds without a heartbeat after which an agent is stale: it sends one every 5 s, and one may be on its way."""
+_MOST = 150  # bytes of a readable part: 255 are allowed for a name
 
 
-class Heard(NamedTuple):
-    """Of the agents that send heartbeats."""
-
-    deaf: dict[str, float]
-    """Those of which nothing comes: until when they were heard, Unix seconds."""
-    beating: frozenset[str]
-    """All that send them."""
-    states: dict[str, int]
-    """How many are heard, deaf, or known by their lines alone."""
-    behind: Mapping[str, float] = {}
-    """Those whose clocks are not ours: by how many seconds behind."""
-    others_behind: float = 0.0
-    """The same for those that send no heartbeats, as far as we know: ours was set while they went on."""
-
-    def behind_us(self, carrier: str) -> float:
-        """Seconds to add to a time that it gives."""
-        return self.behind.get(carrier, 0.0 if carrier in self.beating else self.others_behind)
+def quoted(text: str) -> str:
+    """A readable part of a file name, which holds no `/` and no `~`, and does not begin with a dot."""
+    return re.sub(r"^\.", "%2E", quote(text, safe="").replace("~", "%7E"))
 
 
-class Remembered(NamedTuple):
-    """What is to be known of an agent over a restart."""
-
-    heard: float
-    """Until when, Unix seconds."""
-    behind: float | None = None
-    """By how many seconds its clock is behind ours, if it is known."""
+def shortened(text: str) -> str:
+    """The text, or so much of it that a file name can hold it, with a hash of the rest."""
+    if len(quoted(text)) <= _MOST:
+        return text
+    return unquote(re.sub("%.?$", "", quoted(text)[:_MOST]), errors="ignore") + f"-{hashed(text)}"
 
 
-def carrier_at(path: str) -> str:
-    """The agent that carried the stream of this file of the spool."""
+def hashed(text: str) -> str:
+    """Eight digits by which two texts differ."""
+    return blake2s(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def path_of(tenant: str, run: str, stream: str) -> str:
+    """The file of a stream, below the directory. No sender chooses a name: that of a run's folder ends in a hash, so
+    that it is never one of a file, is never hidden, and has no part that a search for logs leaves out.
+    """
+    return f"{tenant or '_'}/{quoted(run)}~{hashed(run)}/{stream}.log"
+
+
+def run_at(path: str) -> str:
+    """The run of a stream, by the path of its file; of a tenant's run `TENANT/RUN`."""
+    tenant, folder = path.split("/")[-3:-1]
+    run = unquote(folder.rpartition("~")[0])
+    return run if tenant == "_" else f"{tenant}/{run}"
+
+
+def agent_at(path: str) -> str:
+    """The agent that sent a stream, by the path of its file."""
     return path.rpartition("/")[2].partition("~")[0]
+
+
+class AgentStates(NamedTuple):
+    """What is known now of the agents, for who judges silence. Unix seconds."""
+
+    stale: Mapping[str, float]
+    """Agents without a heartbeat for long -> their last one."""
+    beating: frozenset[str]
+    """All that send heartbeats."""
+    states: Mapping[str, int]
+    """How many are active, stale, or without heartbeat: known by their lines alone."""
+    behind: Mapping[str, float] = {}
+    """By how many seconds the clocks of agents are behind ours, where that is known."""
+    others_behind: float = 0.0
+    """The same of agents without heartbeat: ours was set meanwhile."""
+    observed_until: float | None = None
+    """When the receiver was last alive, if it is stale: no pushed stream is observed since then."""
+
+    def clock_offset(self, agent: str) -> float:
+        """Seconds to add to a time that the agent gives."""
+        return self.behind.get(agent, 0.0 if agent in self.beating else self.others_behind)
+
+
+class Agent(Struct, omit_defaults=True):
+    """One that sends heartbeats."""
+
+    seen: float
+    """Its last heartbeat, or lines, by the receiver's clock. Unix seconds."""
+    behind: float | None = None
+    """By how many seconds its clock is behind the receiver's, if that is known."""
+    shift: float = 0.0
+    """Seconds by which its clock was set back: its stamps are written with this added, so that they never go back."""
+
+
+class AgentReport(Struct):
+    """What the receiver states about its agents, each second: the file `agents.json` of its directory."""
+
+    written_at: float = 0.0
+    """By the receiver's clock. Unix seconds."""
+    agents: dict[str, Agent] = field(default_factory=dict)
+    without_heartbeat: int = 0
+    others_behind: float = 0.0
+
+    def states(self, now: float, age: float = 0.0) -> AgentStates:
+        """At `now`, Unix seconds, by a report that was written `age` seconds ago."""
+        silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
+        stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
+        behind = {name: one.behind for name, one in self.agents.items() if one.behind is not None}
+        states = {
+            "active": len(silent) - len(stale), "stale": len(stale), "without_heartbeat": self.without_heartbeat
+        }  # fmt: skip
+        return AgentStates(stale, frozenset(self.agents), states, behind, self.others_behind)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
@@ -49,6 +50,7 @@ class Saving:
         self._stuck = False
         self._failures = 0
         self._offered = 0  # the last owed message in what the saver was given
+        self._begun: list[tuple[Extension, int]] = []  # and the stamp of each extension in it
 
     def load(self, directory: Path) -> Saved | None:
         """Take the directory and what is saved there. Raises StateInUseError and StateNewerError."""
@@ -99,6 +101,8 @@ class Saving:
         outbox = self._core.outbox
         if self._saver is None:
             outbox.saved = outbox.last  # nothing will ever be
+            for extension in self._core.extensions:
+                extension.kept = False
             return
         busy = self._saver.busy
         self._note_written(self._saver.failures, busy=busy)
@@ -114,6 +118,7 @@ class Saving:
             return
         parts = self._core.parts(now)
         self._offered = outbox.last
+        self._begun = [(extension, extension.stamp) for extension in self._core.extensions]
         self._saver.offer(parts)
         self._core.changed = self._core.save_soon = False
         self._offered_at = ended = self._clock.monotonic()
@@ -128,9 +133,11 @@ class Saving:
             self._core.changed = True  # what was not written is tried again
             if self._store is not None and self._store.wants_all:
                 self._core.touch_all()
-            self._offered = outbox.saved
+            self._offered, self._begun = outbox.saved, []
         elif not busy:
             outbox.saved = max(outbox.saved, self._offered)
+            for extension, stamp in self._begun:
+                extension.saved = max(extension.saved, stamp)
 
     def save_last(self, now: float) -> None:
         """Before the end; again if something is still changed then."""

@@ -1,4 +1,4 @@
-"""What the daemon serves and writes, each on threads of its own: HTTP, pushed logs, outputs.
+"""What the daemon serves and writes, each on threads of its own: HTTP, outputs.
 
 They read Snapshots; none of them sees the core.
 """

@@ -1,4 +1,4 @@
-"""`forward`: follow files here, push them to a monitor elsewhere."""
+"""`forward`: follow files here, push their lines to a receiver elsewhere."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from megatron_monitor.follow.streams import STDIN
 from megatron_monitor.scalars import url_of
 
 if TYPE_CHECKING:
-    from megatron_monitor.forward import Intake
+    from megatron_monitor.forward import Target
 
 
 @click.command()
@@ -25,24 +25,23 @@ if TYPE_CHECKING:
     "--to",
     required=True,
     metavar="URL",
-    help="A monitor's intake, http://monitor:9844.",
+    help="A receiver, http://monitor:9844.",
 )
 @click.option("--label", "labels", multiple=True, callback=pairs, metavar="NAME=VALUE",
               help="On every line, e.g. run=tr11.")  # fmt: skip
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
-@click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
+@click.option("--agent", help="This agent's name, for its heartbeats; the host's name otherwise.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
-@click.option("--tenant", help="X-Scope-OrgID.")
 @click.option("--user", help="Of basic auth.")
 @click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
 def forward(
-    paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], carrier: str | None,
-    heartbeat: float, tenant: str | None, user: str | None, password_file: Path | None,
+    paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], agent: str | None,
+    heartbeat: float, user: str | None, password_file: Path | None,
     token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
-    r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
+    r"""Follow logs as `run` does and push their lines to a receiver at URL, each once, whatever dies between.
 
     The run of a line is `--label run=NAME`, or named by the path, as `run` does.
 
@@ -54,7 +53,7 @@ def forward(
     from megatron_monitor.commands.run import start_logging
     from megatron_monitor.config import default_config
     from megatron_monitor.forward import Forwarder
-    from megatron_monitor.intake.labels import CARRIER
+    from megatron_monitor.receiver.labels import AGENT
     from megatron_monitor.store import StateInUseError, StateUnreadableError
     from megatron_monitor.system.clock import SystemClock
 
@@ -62,12 +61,12 @@ def forward(
         fail("--user and --password-file belong together", code=2)
     if user is not None and token_file is not None:
         fail("--user and --token-file: one of them", code=2)
-    target = _intake(to, tenant, user or "", password_file or token_file)
+    target = _target(to, user or "", password_file or token_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
     start_logging(default_config())
     try:
-        beat = (CARRIER, carrier or socket.gethostname(), heartbeat)
+        beat = (AGENT, agent or socket.gethostname(), heartbeat)
         watches = [Watch(path, excludes) for path in found]
         forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:
@@ -84,12 +83,12 @@ def _state_of(words: list[str]) -> Path:
     return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 
-def _intake(to: str, tenant: str | None, user: str, secret_file: Path | None) -> "Intake":
-    from megatron_monitor.forward import PATH, Intake
+def _target(to: str, user: str, secret_file: Path | None) -> "Target":
+    from megatron_monitor.forward import PATH, Target
 
     try:
         url = url_of(to)
     except ValueError as error:
         fail(f"--to {to}: {error}", code=2)
     url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
-    return Intake(url, {"X-Scope-OrgID": tenant} if tenant else {}, user, secret_file)
+    return Target(url, user, secret_file)

@@ -1,6 +1,7 @@
 """`run`: the daemon; `run --once`: read to the end and print the metrics."""
 
 import logging
+import os
 import sys
 from contextlib import nullcontext
 
@@ -9,6 +10,7 @@ import click
 from megatron_monitor.commands.arguments import Given, fail, say, spooled, with_config
 from megatron_monitor.config import Config
 from megatron_monitor.scalars import one_line
+from megatron_monitor.system.child import Child
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +21,8 @@ _log = logging.getLogger(__name__)
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
-def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | None, once: bool) -> None:
+@click.option("--receive", is_flag=True, help="Start `receive` with the same configuration, too.")
+def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | None, once: bool, receive: bool) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -34,10 +37,10 @@ def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | No
     if name is not None:  # what of it can be a run's name; a job may be called anything
         name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
     with spooled(paths) if once else nullcontext(paths) as files:
-        _run(given, files, name, once=once)
+        _run(given, files, name, once=once, receive=receive)
 
 
-def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) -> None:
+def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool, receive: bool) -> None:
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
@@ -58,9 +61,18 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool) 
     from megatron_monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
-        serve(config, lambda: given.load(paths, name))
+        with _receiver(given, config) if receive else nullcontext():
+            serve(config, lambda: given.load(paths, name))
     except StartError as error:
         fail(error)
+
+
+def _receiver(given: Given, config: Config) -> Child:
+    if config.receiver.listen is None:
+        fail("--receive: set receiver.listen, for example to 0.0.0.0:9844", code=2)
+    own = [*(("--config", str(given.file)) if given.file is not None else ())]
+    own += [part for override in given.overrides for part in ("--set", override)]
+    return Child([sys.executable, "-m", "megatron_monitor", "receive", *own, "--parent", str(os.getpid())])
 
 
 class _OneLine(logging.Formatter):

@@ -34,9 +34,11 @@ def state_directory(config: Config, address: str) -> Path:
 
 
 def spool_directory(config: Config) -> str | None:
-    """Where pushed lines lie until they are judged; None: nobody can push."""
+    """Where pushed lines are until they are judged; None: nothing is received."""
     if config.receiver.listen is None:
         return None
+    if config.receiver.directory is not None:
+        return config.receiver.directory
     return os.path.abspath(state_directory(config, config.listen) / "spool")
 
 

@@ -28,23 +28,26 @@ Bytes = Annotated[int, Meta(extra={"read": bytes_of})]
 Count = Annotated[int, Meta(ge=1)]
 
 
+Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
 class ReceiverSettings(Struct, frozen=True, kw_only=True):
-    """Who may push logs (Loki, OTLP/HTTP), and how much. A share is that of each tenant (X-Scope-OrgID; senders that
-    name none are one tenant); beyond it the answer is 429: try later.
+    """The process `receive`: who may push logs (Loki, OTLP/HTTP), and how much. A quota is that of each tenant; beyond
+    it the answer is 429: try later.
     """
 
     listen: scalars.Listen | None = None
-    """HOST:PORT; None: nobody can push."""
-    basic_auth_users: Mapping[scalars.Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
-    """User -> bcrypt hash of the password. Empty: those of `web`, as the page."""
-    bearer_tokens: Mapping[scalars.Name, scalars.Sha256] = msgspec.field(default_factory=scalars.empty)
-    """Who has it -> SHA-256 of the token, which is long and random: what nobody can guess needs no bcrypt."""
+    """HOST:PORT; None: nothing is received."""
+    directory: scalars.FilePath | None = None
+    """Where pushed lines are until they are judged; `run` follows it. None: `spool` in the state directory."""
+    tenants: Mapping[Tenant, tuple[scalars.Sha256, ...]] = msgspec.field(default_factory=scalars.empty)
+    """Tenant -> SHA-256 of its tokens, which are long and random. Empty: nobody is asked, and there is one tenant."""
     max_runs: Count = 200
-    """A fifth of the monitor's `max_runs`: a tenant that names a run a line pushes nobody else's out."""
+    """Of the monitor's `max_runs` a fifth: the runs that a tenant names leave room for those of files."""
     max_bytes_per_second: Bytes = 10_000_000
     """Of bodies, unpacked: 64 pods that print 5,000 lines a second are a tenth of it."""
     spool_size: Bytes = 20 << 30
-    """Bytes of all spool files (`spool` in state_dir): the oldest halves go first, then it is full (503)."""
+    """Bytes of the files of a tenant. What the observer has read is removed then; if nothing is, senders wait."""
 
 
 _OURS = (

@@ -17,6 +17,7 @@ from megatron_monitor import scalars
 from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, SlurmSettings
 from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.detectors import RULES, IncidentKind
+from megatron_monitor.pushed import PATTERN
 from megatron_monitor.scalars import FilePath, Name
 from megatron_monitor.units import PositiveSeconds, Seconds
 
@@ -41,7 +42,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
     """All sources of these paths are this one run. Of labels: a template, `{a|b}` is the first of these labels that
-    there is (monitor/intake/labels.py); None: the operator's own labels.
+    there is (monitor/receiver/labels.py); None: the operator's own labels.
     """
     name_from: scalars.Regex | None = None
     """A regular expression searched in the path; its group `run` is the name."""
@@ -163,9 +164,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @property
     def pushed(self) -> str:
-        """The directory in which pushed lines are followed (monitor/intake/labels.py adds it); empty: none come."""
+        """The directory in which pushed lines are followed (monitor/receiver/labels.py adds it); empty: none come."""
         found = (watch.paths[0] for watch in self.runs if watch.paths and watch.labels)
-        return next(found, "").removesuffix("/**/*.log")
+        return next(found, "").removesuffix(f"/{PATTERN}")
 
     def is_pushed(self, path: str) -> bool:
         """Does it name a stream that somebody pushed?"""

@@ -33,6 +33,12 @@ class Extension:
     """Names its part of the state file. Empty: it keeps nothing over a restart."""
     changed = False
     """What it keeps is newer than what was saved."""
+    stamp = 0
+    """The number of its last change that must be on the disk before it takes effect."""
+    saved = 0
+    """Changes up to this number are on the disk."""
+    kept = True
+    """Is there a state directory?"""
 
     def configure(self, config: Config) -> None:
         """Go on by another configuration."""

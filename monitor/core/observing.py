@@ -12,7 +12,7 @@ from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import Unheard
-from megatron_monitor.pushed import Heard, carrier_at
+from megatron_monitor.pushed import AgentStates, agent_at
 
 _LOST = 60.0  # seconds after which people are told that an agent is stale
 _log = logging.getLogger(__name__)
@@ -31,19 +31,23 @@ class Observing:
         self._lost: set[str] = set()  # of these, those of which people were told
         self._beating: Collection[str] | None = None
         self._counted = 0, 0
-        self._heard: Heard | None = None
+        self._states: AgentStates | None = None
+        self._receiver: float | None = None
 
-    def listen(self, mounts: Mapping[str, float], now: float, heard: Heard | None = None) -> None:
-        """These mounts were observed until these instants, the agents that are stale in `heard` until those (None:
-        nobody can push), all others until now. What was read was handled before.
+    def listen(self, mounts: Mapping[str, float], now: float, states: AgentStates | None = None) -> None:
+        """These mounts were observed until these instants, the agents that are stale in `states` until those (None:
+        no stream is pushed), all others until now. What was read was handled before.
         """
-        self._heard = heard
-        beating, offset = heard and heard.beating, self._watched.wall_offset
-        agents = {agent: min(at - offset, now) for agent, at in heard.deaf.items()} if heard else {}
+        self._states = states
+        beating, offset = states and states.beating, self._watched.wall_offset
+        agents = {agent: min(at - offset, now) for agent, at in states.stale.items()} if states else {}
+        until = states.observed_until if states else None
+        receiver = min(until - offset, now) if until is not None else None
         count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
-        known = self._mounts.keys(), self._agents.keys(), self._beating, self._counted
-        if known != (mounts.keys(), agents.keys(), beating, count):
-            self._mounts, self._agents, self._beating, self._counted = dict(mounts), agents, beating, count
+        known = self._mounts.keys(), self._agents.keys(), self._receiver is None, self._beating, self._counted
+        if known != (mounts.keys(), agents.keys(), receiver is None, beating, count):
+            self._mounts, self._agents, self._receiver = dict(mounts), agents, receiver
+            self._beating, self._counted = beating, count
             for run in self._watched.runs.values():
                 self.follow(run, now)
         self._tell_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
@@ -58,7 +62,7 @@ class Observing:
 
     def behind_us(self, source: Source) -> float:
         """Seconds to add to the times that the agent of a pushed stream gives."""
-        return self._heard.behind_us(_agent(source)) if self._heard is not None else 0.0
+        return self._states.clock_offset(_agent(source)) if self._states is not None else 0.0
 
     def follow(self, run: Run, now: float) -> None:
         """Its coverage stops, or goes on, as its streams are observed."""
@@ -83,7 +87,8 @@ class Observing:
         return max(since) if since and len(since) == len(sources) else None
 
     def _since(self, source: Source) -> float | None:
-        found = [self._mounts.get(source.mount), self._agents.get(_agent(source))]
+        receiver = self._receiver if source.ordered is not None else None
+        found = [self._mounts.get(source.mount), self._agents.get(_agent(source)), receiver]
         return min((one for one in found if one is not None), default=None)
 
     def unobserved(self, message: Unheard, now: float) -> None:
@@ -98,4 +103,4 @@ class Observing:
 
 
 def _agent(source: Source) -> str:
-    return "" if source.ordered is None else carrier_at(source.path)
+    return "" if source.ordered is None else agent_at(source.path)

@@ -169,10 +169,10 @@ class Runs(dict[str, Run]):
             and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
         ]
 
-    @property
-    def full(self) -> bool:
-        """Are there as many as may be?"""
-        return len(self) >= self._config.max_runs
+    def full(self, *, pushed: bool) -> bool:
+        """Are there as many as may be? A tenth of the places is reserved for runs of files: none that is `pushed`."""
+        reserved = self._config.max_runs // 10 if pushed and len(self._config.runs) > 1 else 0
+        return len(self) >= self._config.max_runs - reserved
 
     def expired(self, run: Run, now: float) -> bool:
         """Whether the run ended, or was archived, longer ago than the retention."""

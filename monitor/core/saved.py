@@ -19,7 +19,7 @@ from megatron_monitor.follow.messages import Position
 from megatron_monitor.identity import Member
 from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.reader import Bookmark
-from megatron_monitor.pushed import Remembered
+from megatron_monitor.pushed import Agent
 from megatron_monitor.run.experiments import Known
 from megatron_monitor.snapshot import RunSnapshot
 
@@ -64,7 +64,7 @@ class Place(Struct):
     among the sources saved here is read again from there."""
     written: dict[str, float] = field(default_factory=dict)
     """When each stream was last written to, Unix seconds."""
-    carriers: dict[str, Remembered] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
     """Agents that send heartbeats."""
 
 

@@ -110,6 +110,11 @@ class Source(Struct):
         return ()
 
     @property
+    def read_until(self) -> int:
+        """The offset behind the last whole line that was read."""
+        return self.reader.consumed_bytes + (self.ordered.size if self.ordered is not None else 0)
+
+    @property
     def told_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
         return self.reader.told_nothing and self.member.told_nothing and self.ordered is None

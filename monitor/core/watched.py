@@ -182,7 +182,7 @@ class Watched:
         run = self.runs.get(name)
         if run is not None:
             return run
-        if self.runs.full and not self._make_room(name, source, now):
+        if self.runs.full(pushed=source.ordered is not None) and not self._make_room(name, source, now):
             return None
         experiment = None
         if name == source.run:

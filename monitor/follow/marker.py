@@ -44,6 +44,11 @@ class Marker:
                 self.former = (*self.former, message.former)[-FORMER_FILES:]
             self._begin(0, b"", b"", None)
 
+    @property
+    def inode(self) -> int:
+        """Of the present content."""
+        return self._inode
+
     def position(self, offset: int) -> Position:
         """Proof for `offset`: the end of a recent line, or any place in the last 4 KiB.
 

@@ -51,18 +51,17 @@ _HOPELESS = frozenset({400, 413, 415})
 
 
 @dataclass
-class Intake:
-    """A monitor's intake, and as whom we push."""
+class Target:
+    """A receiver, and as whom we push."""
 
     url: str
-    headers: dict[str, str] = field(default_factory=dict)
     user: str = ""
     secret_file: Path | None = None
     """The user's password, or a bearer token where there is no user. Read at each push."""
 
     def push(self, body: bytes) -> float | None:
         """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **self.headers}
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         try:
             if self.secret_file is not None:
                 secret = self.secret_file.read_text("utf-8").strip("\r\n")
@@ -133,7 +132,7 @@ class Forwarder:
     def __init__(
         self,
         watches: Sequence[Watch],
-        target: Intake,
+        target: Target,
         labels: Mapping[str, str],
         directory: Path,
         clock: Clock,
@@ -145,8 +144,8 @@ class Forwarder:
         self._stopping = threading.Event()
         self._target, self._clock = target, clock
         label, name, self._every = heartbeat
-        self._carrier = {label: name}
-        self._labels = {**self._carrier, "node_name": name, **labels}
+        self._agent = {label: name}
+        self._labels = {**self._agent, "node_name": name, **labels}
         self._watches = (config.Watch(paths=tuple(watch.pattern for watch in watches)),)
         self._store = Store(directory)
         self._store.lock()
@@ -220,7 +219,7 @@ class Forwarder:
 
     def _beat(self) -> None:
         values = [(str(int(self._clock.wall() * 1e9)), "alive")]
-        beat = {"stream": {**self._carrier, "heartbeat": "forward"}, "values": values}
+        beat = {"stream": {**self._agent, "heartbeat": "forward"}, "values": values}
         self._beat_at = self._clock.monotonic() + self._every
         self._target.push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
 

@@ -146,8 +146,6 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
     name, why = naming.name_by(path, led, watches)
-    if why == "name_from" and led.watch is not None and led.watch.labels:
-        why = "labels"
     return Named(name, why, masked_path(led.pattern))
 
 

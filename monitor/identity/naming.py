@@ -15,6 +15,7 @@ from megatron_monitor.config import Watch
 from megatron_monitor.follow.patterns import Pattern
 from megatron_monitor.owners import owner_at
 from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.pushed import run_at
 from megatron_monitor.scalars import compiled
 
 MAX_NAME: Final = 200
@@ -70,6 +71,8 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
     watch = led.watch
     if watch is not None and watch.name is not None:
         return _clean(watch.name), "name"
+    if watch is not None and watch.labels:
+        return _clean(run_at(path)), "labels"
     if watch is not None and watch.name_from is not None:
         named = searched(watch.name_from, path)
         if named:

@@ -290,7 +290,7 @@ class Member(Service):
                 "nothing was heard of the brokers for 6 s: our runs are judged by other members, or by nobody"
             )
         if unnamed:
-            refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/intake.md)")
+            refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/receiver.md)")
         return ". ".join(f"Kafka: {one}" for one in (*refused, *self._told))
 
     @property

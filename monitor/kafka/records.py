@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.intake.messages import Push, Stream, loki_json, otlp_json, otlp_protobuf
-from megatron_monitor.intake.wire import WireError
 from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.receiver.messages import Push, Stream, loki_json, otlp_json, otlp_protobuf
+from megatron_monitor.receiver.wire import WireError
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
 _TIMES = ("timestamp", "@timestamp", "time", "date")

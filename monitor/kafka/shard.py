@@ -20,14 +20,15 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Place, Saved, of_parts
 from megatron_monitor.desk import Desk, Links
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard, Unreadable
-from megatron_monitor.intake.carriers import Carriers
-from megatron_monitor.intake.labels import Address, address, followed
-from megatron_monitor.intake.messages import AHEAD
-from megatron_monitor.intake.spool import lines_of
-from megatron_monitor.intake.wire import TooLargeError, WireError
 from megatron_monitor.kafka.records import push_of
 from megatron_monitor.kafka.state import StateError, StateRecord
 from megatron_monitor.live import Instants
+from megatron_monitor.pushed import run_at
+from megatron_monitor.receiver.agents import Agents
+from megatron_monitor.receiver.labels import Address, Written, address, followed
+from megatron_monitor.receiver.messages import AHEAD
+from megatron_monitor.receiver.spool import lines_of
+from megatron_monitor.receiver.wire import TooLargeError, WireError
 from megatron_monitor.saving import Saver
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.store import StateNewerError, StateUnreadableError, decoded
@@ -61,7 +62,7 @@ class Shard:
         self.core = Core(self._config)
         self.desk = Desk(self.core, config, clock, wake, links)
         self._instants = Instants(self.core, clock)
-        self._carriers = Carriers(None)
+        self._agents = Agents()
         self._opening: Asking[int, bytes | str] = Asking(
             f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
         )
@@ -134,7 +135,7 @@ class Shard:
         if place.offset > self.record.end:
             _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
             place.offset, place.live, place.first = 0, 0, {}
-        self._carriers.restore(place.carriers)
+        self._agents.restore(place.agents)
         now, wall = min(saved.heard_at, self.now()), self._clock.wall()
         for name, position in self.core.restore(saved).items():
             written = place.written.get(name, wall)
@@ -207,17 +208,17 @@ class Shard:
         outcome, told = "unnamed", key.decode("utf-8", "replace")
         told = told if told.isprintable() else ""  # a digest names no run
         for stream in push_of(value, headers, at).streams:
-            written, carrier, beats = self._address(tuple(stream.labels.items()), told)
+            written, agent, beats = self._address(tuple(stream.labels.items()), told)
             if written is not None and self._is_keyed_by(written.run, key, offset):
                 outcome = "taken"
-                self._line_up(offset, f"{self._directory}/{written.name}.log", stream.entries, written.head.encode())
+                self._line_up(offset, written, stream.entries, round(self._agents.shift(agent) * 1e9))
             elif written is not None:
                 outcome = "refused"
             elif beats:
                 outcome = "taken"
-            if carrier and stream.entries:
+            if agent and stream.entries:
                 until = max(entry for entry, _ in stream.entries) / 1e9
-                self._carriers.note(carrier, min(until, came), came, heartbeat=beats)
+                self._agents.note(agent, min(until, came), came, heartbeat=beats)
             if outcome == "unnamed":
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
         self.counts[outcome] += 1
@@ -235,7 +236,7 @@ class Shard:
             _log.error("kafka: %s", why)
             wall = self._at + self.core.wall_offset
             for name in {*self._fed, *self._lines}:
-                if name.rpartition("/")[0] == f"{self._directory}/{run}":
+                if run_at(name) == run:
                     self._lines.pop(name, None)
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
         return run not in self.refused
@@ -243,14 +244,15 @@ class Shard:
     def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
         return address(dict(labels), "", self._config.runs, key)
 
-    def _line_up(self, offset: int, name: str, entries: list[tuple[int, bytes]], head: bytes) -> None:
+    def _line_up(self, offset: int, written: Written, entries: list[tuple[int, bytes]], shift: int) -> None:
+        name, head = f"{self._directory}/{written.name}", written.head.encode()
         if offset < self._until and offset < self._again.get(name, self._until):
             return
         if name not in self._fed and name not in self._lines:
             self._place.first[name] = offset
         lines = self._lines.setdefault(name, [])
         for at, text in entries:
-            lines += lines_of(at, head, text)
+            lines += lines_of(at + shift, head, text)
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _left_out(self, outcome: str, offset: int, why: str) -> None:
@@ -321,10 +323,10 @@ class Shard:
         if silent_for <= _LAPSE < self._unheard:
             self.core.handle(Unheard(self._mount, self._unheard, wall), now)
         self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
-        heard = self._carriers.heard(wall)
-        self.core.listen({self._mount: read_until} if read_until < now else {}, now, heard)
+        states = self._agents.report(wall).states(wall)
+        self.core.listen({self._mount: read_until} if read_until < now else {}, now, states)
         self.core.read_until = read_until
-        for state, many in heard.states.items():
+        for state, many in states.states.items():
             self.core.counts.set("agents", many, state)
 
     def _catch_up(self) -> None:
@@ -342,7 +344,7 @@ class Shard:
             source = self.core.sources.get(name)
             if source is None or source.member.settled or source.failed:
                 del self._place.first[name]
-        self._place.carriers = self._carriers.kept
+        self._place.agents = self._agents.report(self._at + self.core.wall_offset).agents
 
     def _sweep(self, now: float) -> None:
         self._swept_at = wall = self._clock.wall()

@@ -1,5 +1,4 @@
-"""Who may ask: basic auth against bcrypt hashes, as Prometheus's web configuration has them, and bearer tokens; and
-under which `Host`.
+"""Who may ask: basic auth against bcrypt hashes, as Prometheus's web configuration has them; and under which `Host`.
 
 A check of a password costs what bcrypt costs (60 ms and more, on purpose), so right ones are remembered by a keyed
 digest: a scrape pays once. A user that does not exist costs the same as a wrong password. One password is checked at a
@@ -12,10 +11,11 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Protocol
 
 import bcrypt
 
@@ -27,12 +27,23 @@ class TooManyGuessesError(Exception):
     """More passwords wait to be checked than may."""
 
 
-class Auth:
-    """Users and tokens, by their hashes. `allows` is called in one asyncio thread."""
+class Authority(Protocol):
+    """Knows who may ask."""
 
-    def __init__(self, users: Mapping[str, str], tokens: Iterable[str] = ()) -> None:
-        """`users`: name -> bcrypt hash; `tokens`: their SHA-256."""
-        self._tokens = tuple(tokens)
+    async def allows(self, header: str | None) -> bool:
+        """By the header `Authorization`. TooManyGuessesError."""
+        ...
+
+    def close(self) -> None:
+        """End its threads."""
+        ...
+
+
+class Auth:
+    """Users, by the hashes of their passwords. `allows` is called in one asyncio thread."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        """`users`: name -> bcrypt hash."""
         self._users = {user.encode(): digest.encode() for user, digest in users.items()}
         some = next(iter(self._users.values()), b"$2b$10$")
         # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
@@ -43,11 +54,8 @@ class Auth:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
     async def allows(self, header: str | None) -> bool:
-        """Whether `Authorization` holds a known token, or a user with the right password. TooManyGuessesError."""
+        """Whether `Authorization` holds a user with the right password. TooManyGuessesError."""
         scheme, _, token = (header or "").strip().partition(" ")
-        if scheme.lower() == "bearer":
-            found = hashlib.sha256(token.strip().encode("latin-1", "replace")).hexdigest()
-            return any(hmac.compare_digest(found, known) for known in self._tokens)
         try:
             told = base64.b64decode(token.strip(), validate=True) if scheme.lower() == "basic" else b""
         except ValueError:  # no base64, or no ASCII

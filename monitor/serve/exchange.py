@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
     method: str = "GET"
     path: str = "/"
-    """Unquoted once."""
+    """Unquoted once. Empty: the request names none that can be understood."""
     query: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
     """By lower-case name."""
@@ -83,7 +83,10 @@ def request_of(scope: Mapping[str, Any]) -> Request:
     """The request of an ASGI scope, still without its body."""
     raw, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     if not raw.startswith("/"):  # absolute form, as to a proxy; anything else names no page
-        raw = (urlsplit(raw).path or "/") if raw.startswith(("http://", "https://")) else "/*"
+        try:
+            raw = (urlsplit(raw).path or "/") if raw.startswith(("http://", "https://")) else "/*"
+        except ValueError:  # a host that is none
+            raw = ""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:  # in lower case
         key, text = name.decode("latin-1"), value.decode("latin-1")

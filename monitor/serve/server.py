@@ -20,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
-from megatron_monitor.serve.auth import Auth, Hosts, TooManyGuessesError
+from megatron_monitor.serve.auth import Authority, Hosts, TooManyGuessesError
 from megatron_monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
 from megatron_monitor.serve.tls import Tls
 
@@ -154,10 +154,12 @@ class HttpServer:
         self._most = max(8, min(self.limits.connections, soft // 4 if soft > 0 else self.limits.connections))
         self.tls: Tls | None = None
         """May be set while it serves: new connections follow it."""
-        self.auth: Auth | None = None
+        self.auth: Authority | None = None
         """As `tls`; it holds from the next request."""
         self.hosts: Hosts | None = None
         """As `auth`."""
+        self.public: frozenset[str] = frozenset()
+        """Paths for which no credential is asked."""
         self.config = Config(
             self._asgi, interface="asgi3", lifespan="off", ws="none", log_config=None, log_level="error",
             access_log=False, proxy_headers=False, workers=1, h11_max_incomplete_event_size=self.limits.head_bytes,
@@ -292,7 +294,7 @@ class HttpServer:
             reply = await self._refused(request)
             if reply is None and unread:
                 async with asyncio.timeout(self.limits.upload):
-                    reply = await self._read(receive, body) if self.limits.body else too_large(request)
+                    reply = await self._read(receive, request, body) if self.limits.body else too_large(request)
             if reply is None:
                 unread = False
                 reply = await self._answer(connection, request._replace(body=bytes(body)))
@@ -318,8 +320,12 @@ class HttpServer:
         self._held -= len(body)
         body.clear()
 
-    async def _read(self, receive: Callable[[], Awaitable[_Message]], body: bytearray) -> Reply | None:
+    async def _read(
+        self, receive: Callable[[], Awaitable[_Message]], request: Request, body: bytearray
+    ) -> Reply | None:
         """The request's body into `body`; the answer where it is not taken. ConnectionError if its client has gone."""
+        if int(request.headers.get("content-length", "0")) > self.limits.body:
+            return text_reply(413, f"more than {self.limits.body} bytes\n")
         more = True
         while more:
             message = await receive()
@@ -361,9 +367,11 @@ class HttpServer:
 
     async def _refused(self, request: Request) -> Reply | None:
         """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
+        if not request.path:
+            return text_reply(400, "not understood\n")
         if self.hosts is not None and not self.hosts.allow(request.headers.get("host")):
             return text_reply(421, "not asked under a name of this host: see web.allowed_hosts in the configuration\n")
-        if self.auth is None:
+        if self.auth is None or request.path in self.public:
             return None
         try:
             if await self.auth.allows(request.headers.get("authorization")):

@@ -27,6 +27,10 @@ ROOT = DEPLOY.parent
 SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), ROOT / ".ci" / "run", ROOT / ".ci" / "helm"])
 ITERATION = " iteration 1/1000 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |\n"
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.29", "1.34"
+UNITS = [
+    "megatron-monitor.service", "megatron-monitor-receiver.service", "megatron-monitor.user.service",
+    "megatron-monitor-remediator.service",
+]  # fmt: skip
 Objects = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -44,9 +48,7 @@ def unit(name: str, directory: Path) -> Path:
 
 
 @pytest.mark.systemd
-@pytest.mark.parametrize(
-    "name", ["megatron-monitor.service", "megatron-monitor.user.service", "megatron-monitor-remediator.service"]
-)
+@pytest.mark.parametrize("name", UNITS)
 def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     """`systemd-analyze verify` has no complaint."""
     user = ["--user"] if ".user." in name else []
@@ -58,14 +60,15 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.systemd
-def test_the_unit_may_do_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", UNITS[:2])
+def test_the_unit_may_do_little(name: str, tmp_path: Path) -> None:
     """`systemd-analyze security`: exposure 2.0 of 10 at most; a unit without any of it has 9.6."""
-    file = unit("megatron-monitor.service", tmp_path)
+    file = unit(name, tmp_path)
     done = tool("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", file)
     assert done.returncode == 0, done.stdout[-300:]
 
 
-@pytest.mark.parametrize("name", ["megatron-monitor.service", "megatron-monitor.user.service"])
+@pytest.mark.parametrize("name", UNITS)
 def test_the_unit_is_watched_and_starts_again(name: str) -> None:
     """What the daemon's side of the agreement needs: notify, a watchdog, a restart; and no root."""
     text = (DEPLOY / "systemd" / name).read_text()
@@ -118,7 +121,7 @@ def test_compose_takes_the_file() -> None:
 def test_compose_is_closed_to_the_network_and_pinned() -> None:
     """Ports on loopback, images with a version, passwords from outside, what is mounted exists."""
     compose = loaded((DEPLOY / "container" / "compose.yaml").read_text())
-    assert set(compose["services"]) == {"monitor", "prometheus", "alertmanager", "grafana"}
+    assert set(compose["services"]) == {"monitor", "receiver", "prometheus", "alertmanager", "grafana"}
     for name, service in compose["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
         assert re.search(r":(v?\d+\.\d+\.\d+|local)$", service["image"]), name
@@ -210,10 +213,9 @@ def objects(text: str, version: str = NEWEST_KUBERNETES) -> Objects:
     return found
 
 
-def only(kind: str) -> dict[str, Any]:
-    """The manifest's object of a kind."""
-    (one,) = [one for key, one in objects(MANIFEST).items() if key[0] == kind]
-    return one
+def only(kind: str, name: str = "megatron-monitor") -> dict[str, Any]:
+    """The manifest's object of a kind and a name."""
+    return objects(MANIFEST)[kind, "megatron-monitor", name]
 
 
 def test_kubernetes_takes_the_objects() -> None:
@@ -223,24 +225,32 @@ def test_kubernetes_takes_the_objects() -> None:
         objects(MANIFEST.replace("securityContext:", "securtyContext:"))
 
 
-def test_the_pods_are_found_and_may_do_little() -> None:
-    """Selectors meet labels, ports have names that are asked for, nobody may gain privileges."""
-    service, deployment = only("Service"), only("Deployment")
+@pytest.mark.parametrize(
+    ("name", "container", "command", "port"),
+    [
+        ("megatron-monitor", "megatron-monitor", "run", "metrics"),  # as prometheus/kubernetes.yml asks
+        ("megatron-monitor-receiver", "receiver", "receive", "receiver"),
+    ],
+)
+def test_the_pods_are_found_and_may_do_little(name: str, container: str, command: str, port: str) -> None:
+    """Selectors meet labels, ports have names that are asked for, nobody may gain privileges, memory is bounded."""
+    service, deployment = only("Service", name), only("Deployment", name)
     pod = deployment["spec"]["template"]
-    (container,) = pod["spec"]["containers"]
-    secured = container["securityContext"]
+    (own,) = pod["spec"]["containers"]
+    secured = own["securityContext"]
     assert not secured["allowPrivilegeEscalation"]
     assert secured["readOnlyRootFilesystem"]
     assert secured["capabilities"]["drop"] == ["ALL"]
-    assert container["args"] == ["run", "--config=/etc/megatron-monitor/config.yaml"]
-    ports = {port["name"] for port in container["ports"]}
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
-    assert (container["name"], "metrics" in ports) == ("megatron-monitor", True)  # as prometheus/kubernetes.yml asks
-    claim = {"claimName": only("PersistentVolumeClaim")["metadata"]["name"]}
-    assert {"name": "state", "persistentVolumeClaim": claim} in pod["spec"]["volumes"]
-    selector = service["spec"]["selector"].items()
-    assert selector <= pod["metadata"]["labels"].items()
-    assert load(only("ConfigMap")["data"]["config.yaml"]).state_dir == "/state"
+    assert "memory" in own["resources"]["limits"]
+    assert (own["name"], own["args"]) == (container, [command, "--config=/etc/megatron-monitor/config.yaml"])
+    assert [one["name"] for one in own["ports"]] == [port]
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == [port]
+    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"][1:]}
+    assert name in claims
+    assert all(only("PersistentVolumeClaim", claim) for claim in claims)
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    config = load(only("ConfigMap")["data"]["config.yaml"])
+    assert (config.state_dir, config.receiver.directory) == ("/state", "/pushed/spool")
 
 
 @pytest.mark.prometheus

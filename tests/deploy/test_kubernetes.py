@@ -13,6 +13,8 @@ from tests.deploy.test_rules import rules, tool
 
 pytestmark = pytest.mark.helm
 MONITOR = ("Deployment", "megatron-monitor", "megatron-monitor")
+RECEIVER = ("Deployment", "megatron-monitor", "megatron-monitor-receiver")
+RECEIVING = ("--set", "receiver.enabled=true")
 BARE = ("--set", "dashboards.enabled=false,prometheusRule.enabled=false")
 BOARDS = sorted((DEPLOY.parent / "grafana" / "dashboards").glob("*.json"))
 
@@ -35,14 +37,15 @@ def rendered(chart: Path, *values: str) -> Objects:
 
 
 def test_the_chart_is_the_plain_manifest(chart: Path) -> None:
-    """`helm lint --strict` is content; with the values as they are the objects are the same, but for the namespace,
+    """`helm lint --strict` is content; with the receiver the objects are the same, but for the namespace,
     which Helm makes itself, and for how the configuration is written.
     """
     lint = tool("helm", "lint", "--strict", chart)
     assert lint.returncode == 0, lint.stdout
-    plain, made = objects(MANIFEST), rendered(chart, *BARE, "--set", "podMonitor.enabled=false")
+    plain, made = objects(MANIFEST), rendered(chart, *BARE, *RECEIVING, "--set", "podMonitor.enabled=false")
     del plain["Namespace", "", "megatron-monitor"]
-    del made[MONITOR]["spec"]["template"]["metadata"]["annotations"]
+    for deployment in (MONITOR, RECEIVER):
+        del made[deployment]["spec"]["template"]["metadata"]["annotations"]
     for kind in (plain, made):
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
         data["config.yaml"] = loaded(data["config.yaml"])
@@ -135,8 +138,27 @@ def test_values_reach_what_they_are_for(chart: Path) -> None:
 
 def test_the_notes_say_where_the_agent_pushes(chart: Path) -> None:
     """The Service's name in the namespace of the release."""
+    notes = tool("helm", "install", "--dry-run=client", "x", chart, "-n", "ml", *RECEIVING)
+    assert "http://megatron-monitor-receiver.ml:9844" in notes.stdout
     notes = tool("helm", "install", "--dry-run=client", "x", chart, "-n", "ml")
-    assert "http://megatron-monitor.ml:9844" in notes.stdout
+    assert "9844" not in notes.stdout.partition("NOTES:")[2]
+
+
+def test_the_receiver_is_a_pod_of_its_own(chart: Path) -> None:
+    """On the node of the monitor, with which it shares one volume and nothing else; Prometheus scrapes it. It is off
+    unless a site asks for it, and not beside Kafka.
+    """
+    made = rendered(chart, *BARE, *RECEIVING, "--set", "config.web.tls_server_config.cert_file=/x")
+    own, observer = (made[name]["spec"]["template"]["spec"] for name in (RECEIVER, MONITOR))
+    shared = {"name": "pushed", "persistentVolumeClaim": {"claimName": "megatron-monitor-receiver"}}
+    assert shared in own["volumes"]
+    assert shared in observer["volumes"]
+    assert "state" not in {volume["name"] for volume in own["volumes"]}
+    assert own["containers"][0]["livenessProbe"]["tcpSocket"] == {"port": "receiver"}
+    assert made["PodMonitor", "megatron-monitor", "megatron-monitor-receiver"]
+    assert RECEIVER not in rendered(chart, *BARE)
+    refused = tool("helm", "template", "x", chart, *RECEIVING, "--set", "config.kafka.bootstrap={broker:9092}")
+    assert "write to the topic" in refused.stderr
 
 
 def test_several_monitors_share_a_topic(chart: Path) -> None:
@@ -153,21 +175,20 @@ def test_several_monitors_share_a_topic(chart: Path) -> None:
 
 
 def test_who_may_push_is_asked(chart: Path) -> None:
-    """Users: the configuration is a Secret, and probes, which have no password, do not ask for a page;
-    a claim of the site's own, and where the monitor runs.
+    """Tenants: the configuration is a Secret. A claim of the site's own, and where the monitor runs; probes have no
+    password.
     """
     made = rendered(
-        chart, "--set", "secretConfig=true,config.receiver.basic_auth_users.node=$2y$hash,storage.claim=mine",
+        chart, "--set", "secretConfig=true,config.receiver.tenants.a={0f},storage.claim=mine",
         "--set", "monitor.nodeSelector.a=b", *BARE,
     )  # fmt: skip
     config = loaded(made["Secret", "megatron-monitor", "megatron-monitor"]["stringData"]["config.yaml"])
-    assert config["receiver"]["basic_auth_users"] == {"node": "$2y$hash"}
+    assert config["receiver"]["tenants"] == {"a": ["0f"]}
     judge = made[MONITOR]["spec"]["template"]["spec"]
     assert judge["nodeSelector"] == {"a": "b"}
     assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in judge["volumes"]
     assert {"name": "config", "secret": {"secretName": "megatron-monitor"}} in judge["volumes"]
     assert not {key[0] for key in made} & {"PersistentVolumeClaim"}
-    assert judge["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "receiver"}
     assert judge["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/-/healthy"  # the page asks nobody
     closed = rendered(chart, *BARE, "--set", "config.web.basic_auth_users.me=$2y$hash")
     (container,) = closed[MONITOR]["spec"]["template"]["spec"]["containers"]

@@ -1,4 +1,4 @@
-"""`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
+"""`forward` as a process, and a real receiver that loses answers: kill -9 of the forwarder, each line once."""
 
 import hashlib
 import os
@@ -12,9 +12,8 @@ from click.testing import CliRunner
 
 from megatron_monitor.cli import command
 from megatron_monitor.config import load
-from megatron_monitor.intake.door import Door
-from megatron_monitor.intake.labels import followed
-from megatron_monitor.serve.auth import Auth
+from megatron_monitor.pushed import PATTERN, run_at
+from megatron_monitor.receiver.server import Receiver
 from megatron_monitor.serve.exchange import Reply, Request, text_reply
 from megatron_monitor.system.clock import SystemClock
 from tests.programs import MONITOR, TETHERED, slack, wait
@@ -22,29 +21,29 @@ from tests.programs import MONITOR, TETHERED, slack, wait
 pytestmark = pytest.mark.e2e
 
 
-class Receiver:
-    """An intake of which each third answer is lost, and which is away from time to time."""
+class Flaky:
+    """A receiver of which each third answer is lost, and which is away from time to time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        config = followed(load("receiver: {listen: 127.0.0.1:1}"), str(directory))
-        self.door = Door(config, "127.0.0.1", 0, str(directory), SystemClock())
-        self.door.open()
+        digest = hashlib.sha256(b"5f1c9b2e77d0").hexdigest()
+        settings = f"listen: 127.0.0.1:0, directory: {directory}, tenants: {{a: [{digest}]}}"
+        self.receiver = Receiver(load(f"receiver: {{{settings}}}"), SystemClock())
         self.requests = 0
         self.away = False
-        self.door.server._app = self._flaky
-        self.door.server.start()
+        self.receiver.server._app = self._flaky
+        self.receiver.start()
 
     def _flaky(self, request: Request) -> Reply:
         self.requests += 1
         if self.away:
             return text_reply(503, "away\n")
-        reply = self.door(request)
+        reply = self.receiver(request)
         return text_reply(503, "lost\n") if self.requests % 3 == 0 else reply
 
     def texts(self, run: str) -> list[str]:
         """The lines of a run's streams."""
-        found = (path.read_text().splitlines() for path in (self.directory / run).glob("*.log"))
+        found = (path.read_text().splitlines() for path in self.directory.glob(PATTERN) if run_at(str(path)) == run)
         return [re.sub(r"^\S+ (<14>1 - \S+ log - - - )?", "", line) for lines in found for line in lines]
 
 
@@ -68,8 +67,8 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
     """The file is rotated, the forwarder is killed, answers are lost, the receiver is away: the spool holds what was
     written, in its order; a line without an end waits for it. Heartbeats come meanwhile.
     """
-    receiver = Receiver(tmp_path / "spool")
-    host, port = receiver.door.server.address
+    flaky = Flaky(tmp_path / "spool")
+    host, port = flaky.receiver.server.address
     path, written = tmp_path / "logs" / "tr11.out", list[str]()
     path.parent.mkdir()
 
@@ -81,38 +80,37 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
 
     def begin() -> subprocess.Popen[bytes]:
         return forward(
-            "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--carrier", "n7",
+            "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--agent", "n7",
             "--token-file", str(tmp_path / "token"), f"{path.parent}/*.out",
         )  # fmt: skip
 
-    receiver.door.server.auth = Auth({}, [hashlib.sha256(b"5f1c9b2e77d0").hexdigest()])
     (tmp_path / "token").write_text("5f1c9b2e77d0\n")
     write(50)
     os.utime(path, (1.7e9, 1.7e9))  # it comes as one message
     process = begin()
-    wait(lambda: len(receiver.texts("tr11")) >= 50, 10.0, "the first lines")
+    wait(lambda: len(flaky.texts("a/tr11")) >= 50, 10.0, "the first lines")
     write(20)
     process.kill()
-    receiver.away = True
+    flaky.away = True
     path.rename(f"{path}.1")
     write(30)
     process = begin()
-    before = receiver.requests
-    wait(lambda: receiver.requests > before, 10.0, "a push that is refused")
+    before = flaky.requests
+    wait(lambda: flaky.requests > before, 10.0, "a push that is refused")
     process.kill()
-    receiver.away = False
+    flaky.away = False
     process = begin()
     with path.open("a") as stream:
         stream.write("half")
-    wait(lambda: len(receiver.texts("tr11")) >= 100, 15.0, lambda: str(receiver.texts("tr11")))
+    wait(lambda: len(flaky.texts("a/tr11")) >= 100, 15.0, lambda: str(flaky.texts("a/tr11")))
     with path.open("a") as stream:
         stream.write(" and half\n")
-    wait(lambda: receiver.texts("tr11")[-1:] == ["half and half"], 10.0, "the last line")
-    assert receiver.texts("tr11") == [*written, "half and half"]
-    assert receiver.door.heard().beating == {"n7"}
+    wait(lambda: flaky.texts("a/tr11")[-1:] == ["half and half"], 10.0, "the last line")
+    assert flaky.texts("a/tr11") == [*written, "half and half"]
+    assert list(flaky.receiver.agents.report(0.0).agents) == ["a%2Fn7"]
     process.terminate()
     assert process.wait(timeout=slack(10)) == 0
-    receiver.door.stop(1.0)
+    flaky.receiver.stop(1.0)
 
 
 def test_what_it_refuses() -> None:

@@ -150,7 +150,7 @@ class Daemon:
         counts.set("actions_total", float(since > 16000), "requeue-hangs", "requeue", "done")
         counts.set("slurm_calls_total", since // 60, "answered")
         counts.set("receiver_lines_total", since * 2.0, "new")
-        counts.set("receiver_refused_lines_total", float(since > 16000))
+        counts.set("receiver_lines_total", float(since > 16000), "invalid")
         for name in ("duplicate_lines_total", "late_lines_total"):
             counts.set(name, max(0.0, since - 9000) / 60, "pushed")
         counts.set("kafka_lag", 3.0, "0")

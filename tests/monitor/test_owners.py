@@ -4,8 +4,8 @@ import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.identity import named
-from megatron_monitor.intake.labels import known, run_of
 from megatron_monitor.owners import by_host, owner, owner_at, plain
+from megatron_monitor.receiver.labels import known, run_of
 
 JOB, SET = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/jobset-name"
 KUBEFLOW, RAY = "training.kubeflow.org/job-name", "ray.io/cluster"

@@ -74,7 +74,7 @@ class Hang(Rule):
             f"budget {allowed.seconds:.1f} s ({allowed.reason})"
         )
         if state.no_heartbeat:
-            summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
+            summary += "; its lines come from agents without a heartbeat: they may be what is dead (docs/receiver.md)"
         if hung:
             summary += _suspects(state, facts)
             facts["advice"] = _advice(launch, launch.environment.get("CUDA_LAUNCH_BLOCKING"))

@@ -11,8 +11,8 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from megatron_monitor.incidents import Transition
-from megatron_monitor.intake.labels import followed
 from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.receiver.labels import followed
 from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
 from megatron_monitor.units import LONGEST_SECONDS
 from tests.lines import line as iteration_line

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import Restarted
-from megatron_monitor.intake.labels import followed
-from megatron_monitor.pushed import Heard
+from megatron_monitor.pushed import AgentStates, path_of
+from megatron_monitor.receiver.labels import followed
 from tests.monitor.core.following import NOW, Following, arguments, step
 
 BUDGET = 60.0
+FILE = "/spool/" + path_of("", "gpt", "node0~1")
 NODES = tuple(f"node{number}" for number in range(4))
 
 
@@ -22,6 +23,7 @@ class Pushed(Following):
         super().__init__("receiver.listen=127.0.0.1:1", owner=None)
         self.heard = dict.fromkeys(nodes, self.now)
         self.silent: dict[str, float] = {}
+        self.receiver: float | None = None
 
     def _begun(self) -> Core:
         return Core(followed(load("", list(self.settings)), "/spool"))
@@ -33,7 +35,7 @@ class Pushed(Following):
             for at, line in lines
             for one in line.splitlines()
         )
-        self.write(f"/spool/{run}/{node}~1.log", text)
+        self.write("/spool/" + path_of("", run, f"{node}~1"), text)
 
     def train(self, numbers: range, node: str = "node0", *, pace: float = 10.0) -> None:
         """Steps as they come live, from now on."""
@@ -47,7 +49,8 @@ class Pushed(Following):
             self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
             behind = dict.fromkeys(self.heard, self.core.wall_offset)
-            self.core.listen({}, self.now, Heard(deaf, frozenset(self.heard), {}, behind))
+            until = None if self.receiver is None else self.receiver + self.core.wall_offset
+            self.core.listen({}, self.now, AgentStates(deaf, frozenset(self.heard), {}, behind, 0.0, until))
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:
@@ -107,7 +110,7 @@ def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
     assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (8.0, 0.0, 2.0)
     lab.killed()
     assert lab.counted("megatron_monitor_late_lines_total") == 2.0
-    assert lab.core.sources["/spool/gpt/node0~1.log"].reader.fed_bytes == len(lab.written["/spool/gpt/node0~1.log"])
+    assert lab.core.sources[FILE].reader.fed_bytes == len(lab.written[FILE])
 
 
 def test_a_batch_that_never_came_is_a_note() -> None:
@@ -234,6 +237,35 @@ def test_a_dead_agent_is_no_hang() -> None:
     assert lab.firing("hang") == ["gpt"]
 
 
+def test_a_dead_receiver_is_no_hang() -> None:
+    """Of agents without heartbeat too: their streams are unobserved until it is back; files are judged meanwhile."""
+    lab = Pushed()
+    lab.write("/logs/b.log", arguments() + "".join(map(step, range(1, 30))))
+    lab.train(range(1, 30))
+    lab.write("/logs/b.log", step(30))
+    lab.receiver = lab.now
+    lab.wait(1000)
+    assert {one.run for one in lab.told if one.incident == "hang"} == {"b"}
+    lab.receiver = None
+    lab.wait(BUDGET - 12)
+    assert "gpt" not in lab.firing("hang")
+    lab.wait(15)
+    assert "gpt" in lab.firing("hang")
+
+
+def test_a_tenth_of_the_places_is_for_files() -> None:
+    """Runs that are pushed, however many, leave room for one that is followed."""
+    lab = Pushed("node0")
+    lab.settings = ("receiver.listen=127.0.0.1:1", "max_runs=10", "runs=[{paths: [/logs/*.log]}]")
+    lab.core = lab._begun()
+    for number in range(20):
+        lab.push((0.0, arguments()), (1.0, step(1)), run=f"gpt{number}")
+        lab.wait(3)
+    lab.write("/logs/own.log", arguments() + step(1) + step(2))
+    assert len(lab.core.runs) == 10
+    assert "own" in lab.core.runs
+
+
 def test_one_dead_agent_of_many() -> None:
     """One that never carried a step makes nobody blind: the hang is told. One that carried all of them does."""
     for dead, told in (("node3", ["gpt"]), ("node0", [])):
@@ -300,7 +332,7 @@ def test_a_stream_that_goes_on_in_another_file() -> None:
     lab = Pushed("node0")
     lab.train(range(1, 10))
     lab.push((lab.now - NOW, step(10)))
-    path = "/spool/gpt/node0~1.log"
+    path = FILE
     lab.core.handle(Restarted(path, "rotated", "", at=lab.now), lab.now)
     lab.written[path] = b""
     lab.wait(10)

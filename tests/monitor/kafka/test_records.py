@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from megatron_monitor.intake.wire import WireError
 from megatron_monitor.kafka.records import push_of
+from megatron_monitor.receiver.wire import WireError
 from tests.kafka_broker import loki
 
 AT = 1_800_000_000_123_000_000  # when the record was written, Unix nanoseconds

@@ -20,7 +20,6 @@ from megatron_monitor.serve.tls import Tls, TlsError
 from tests.monitor.serve.conftest import Certificates, Serve
 from tests.programs import slack, wait
 
-TOKEN = "5f1c9b2e77d0"
 HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode().replace("$2b$", "$2y$")
 
 
@@ -72,17 +71,14 @@ def client(certificates: Certificates, **versions: ssl.TLSVersion) -> ssl.SSLCon
         ({"Authorization": "Basic ====="}, 401),
         ({"Authorization": "Basic " + base64.b64encode(b"\xff\xfe").decode()}, 401),
         ({"Authorization": "Bearer correct horse"}, 401),
-        ({"Authorization": f"Bearer {TOKEN}"}, 200),
-        ({"Authorization": f"bearer  {TOKEN} "}, 200),
-        ({"Authorization": f"Bearer {TOKEN}x"}, 401),
         ({"Authorization": "Bearer"}, 401),
         ({"Authorization": "Basic"}, 401),
     ],
 )
 def test_who_is_let_in(serve: Serve, headers: dict[str, str], status: int) -> None:
-    """The right user with the right password, who has a token, and nobody else."""
+    """The right user with the right password, and nobody else."""
     server = serve()
-    server.auth = Auth({"prometheus": HASH}, ["0" * 64, hashlib.sha256(TOKEN.encode()).hexdigest()])
+    server.auth = Auth({"prometheus": HASH})
     assert ask(server, headers=headers) == status
     assert ask(server, headers=headers) == status  # by memory
 

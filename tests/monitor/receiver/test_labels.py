@@ -1,12 +1,14 @@
 """Which run, agent and file a stream's labels name."""
 
+from fnmatch import fnmatchcase
+
 import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.identity import named
-from megatron_monitor.intake.labels import carrier_of, followed, known, run_of, written
 from megatron_monitor.parsers.engine.prefixes import strip_prefixes
-from megatron_monitor.pushed import carrier_at
+from megatron_monitor.pushed import agent_at
+from megatron_monitor.receiver.labels import agent_of, followed, known, run_of, written
 
 
 @pytest.mark.parametrize(
@@ -47,29 +49,32 @@ def test_runs_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "told"),
-    [
-        ("ml/gpt", "ml/gpt"),
-        ("gpt-err", "gpt-err"),
-        ("../../etc/x.log", "_./_./etc/x.log_"),
-        ("a//.b", "a/_b"),
-        ("node_modules/x", "node_modules_/x"),
-        ("ü" * 300, None),
-    ],
+    "run",
+    ["ml/gpt", "gpt-err", "../../etc/x.log", "a//.b", ".hidden", "node_modules", "x.log", "a~b", "%41", "ü" * 300],
 )
-def test_the_file_is_found_and_gives_the_run_back(run: str, told: str | None) -> None:
-    """Whatever labels say, the file lies below the spool, and its path names the run, and the agent."""
+def test_the_file_is_found_and_gives_the_run_back(run: str) -> None:
+    """Whatever labels say, the file lies two folders below the directory, a search finds it, and its path gives back
+    the run, and the agent. No folder can be taken for a file.
+    """
     config = followed(load("receiver: {listen: 127.0.0.1:1}"), "/spool")
-    carrier = carrier_of({"carrier": "node/7"}, "")
-    place = written({"pod": "p"}, run, "", carrier)
-    path = f"/spool/{place.name}.log"
-    assert ".." not in path.split("/")
+    agent = agent_of({"agent": "node~/7"}, "")
+    place = written({"pod": "p"}, run, "", agent)
+    path = f"/spool/{place.name}"
+    tenant, folder, file = place.name.split("/")
+    assert tenant == "_"
+    assert fnmatchcase(file, "*.log")
+    assert not folder.startswith(".")
+    assert ".log" not in folder[-4:]
+    assert max(len(folder), len(file)) < 255
     assert named(path, config.runs).name == place.run
-    assert carrier_at(path) == carrier == "node%2F7"
-    if told is not None:
-        assert place.run == told
-    else:
-        assert max(map(len, path.encode().split(b"/"))) < 255
+    assert agent_at(path) == agent == "node%7E%2F7"
+    assert place.run == run if len(run) < 50 else place.run.startswith("üüü")
+
+
+def test_runs_of_long_names_are_apart() -> None:
+    """By what is not shown of them."""
+    first, second = (written({}, "x" * 300 + end, "", "").name for end in "ab")
+    assert first != second
 
 
 def test_streams_are_writers() -> None:
@@ -86,7 +91,7 @@ def test_streams_are_writers() -> None:
     ]
     assert len({first.name, *(one.name for one in others)}) == 4
     assert others[-1].run == "team-a/gpt"
-    assert carrier_of(labels | {"carrier": "n"}, "team-a") != carrier_of({"carrier": "n"}, "")
+    assert agent_of(labels | {"agent": "n"}, "team-a") != agent_of({"agent": "n"}, "")
 
 
 def test_the_head_tells_who_wrote_the_line() -> None:

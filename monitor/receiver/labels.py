@@ -1,4 +1,4 @@
-"""A stream's labels to the run that they name, to the agent that carried it, and to the file that it becomes. Pure.
+"""The labels of a stream to the run that they name, to the agent that sent it, and to its file. Pure.
 
 Senders write a name as it is (`jobset.sigs.k8s.io/jobset-name`), with `_` for all that Prometheus does not take, or
 below `__meta_kubernetes_pod_label_` (Prometheus) or `pod_labels_` (Vector): all of these are one name here.
@@ -9,19 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from megatron_monitor.config import Config, Watch
-from megatron_monitor.follow.patterns import may_hold_logs
 from megatron_monitor.owners import in_spool, owner, plain, pod_at
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.pushed import PATTERN, path_of, quoted, shortened
 from megatron_monitor.scalars import one_line
 
-CARRIER = "carrier"
-"""The label that names the agent on all that it sends; heartbeats have a label `heartbeat` beside it."""
+AGENT = "agent"
+"""The label that names the agent on all that it sends; heartbeats have a label `heartbeat` besides."""
 _TEMPLATE = lazy(r"\{([^{}]*)\}")
 _NAME = lazy(r"[\w.-]{1,253}", re.ASCII)
 _PODS = ("pod", "k8s_pod_name", "pod_name")
@@ -30,38 +29,37 @@ _CLUSTERS = ("cluster", "k8s_cluster_name")
 _CONTAINERS = ("container", "k8s_container_name", "container_name")
 _NODES = ("node_name", "k8s_node_name", "node", "host_name", "hostname", "host")
 _BESIDE = ("filename", "log_file_path", "stream", "log_iostream", "rank")  # more that keeps two writers apart
-_MOST = 200  # bytes of a directory's or a file's name: 255 are allowed
 
 
 class Written(NamedTuple):
-    """Where a stream's lines go."""
+    """Where the lines of a stream are written."""
 
     run: str
-    """As the path will name it."""
+    """As the path names it."""
     name: str
-    """Its file below the spool, without the ending."""
+    """Its file, below the directory."""
     head: str
     """Between the time and the text of each line: who wrote it, in a form that parsers/wrappers.py reads."""
 
 
 class Address(NamedTuple):
-    """Whose lines they are, and who carries them."""
+    """What the labels of lines say."""
 
     written: Written | None
-    """None: they name no run that is to be watched."""
-    carrier: str
-    """Empty: nobody says so."""
+    """None: they name no run that is watched."""
+    agent: str
+    """Who sent them. Empty: no label says so."""
     beats: bool
-    """They are its heartbeats."""
+    """They are heartbeats of the agent."""
 
 
 def address(labels: Mapping[str, str], tenant: str, watches: Sequence[Watch], key: str = "") -> Address:
-    """Of lines with these labels. `key`: the run where they name none themselves."""
+    """Of lines with these labels. `key`: the run if they name none."""
     plain = known(labels)
-    carrier = carrier_of(plain, tenant)
-    beats = bool(carrier) and is_heartbeat(plain)
+    agent = agent_of(plain, tenant)
+    beats = bool(agent) and is_heartbeat(plain)
     run = "" if beats else run_of(plain, watches) or (run_of({**plain, "run": key}, watches) if key else "")
-    return Address(written(plain, run, tenant, carrier) if run else None, carrier, beats)
+    return Address(written(plain, run, tenant, agent) if run else None, agent, beats)
 
 
 def known(labels: Mapping[str, str]) -> dict[str, str]:
@@ -110,10 +108,10 @@ def _filled(template: str, labels: Mapping[str, str]) -> str:
     return "" if missing else one_line(name).strip("/ ")
 
 
-def carrier_of(labels: Mapping[str, str], tenant: str) -> str:
-    """The agent that says so of itself; empty where none does."""
-    name = labels.get(CARRIER, "")
-    return quote(f"{tenant}/{name}" if tenant else name, safe="")[: _MOST // 2] if name else ""
+def agent_of(labels: Mapping[str, str], tenant: str) -> str:
+    """The agent by its label; empty if there is none. Agents of two tenants are two."""
+    name = labels.get(AGENT, "")
+    return quoted(shortened(f"{tenant}/{name}" if tenant else name)) if name else ""
 
 
 def is_heartbeat(labels: Mapping[str, str]) -> bool:
@@ -123,11 +121,11 @@ def is_heartbeat(labels: Mapping[str, str]) -> bool:
     return "heartbeat" in labels or _first(labels, _CONTAINERS) == "heartbeat"
 
 
-def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> Written:
+def written(labels: Mapping[str, str], run: str, tenant: str, agent: str) -> Written:
     """A stream is what one container writes on one of its two outputs, or one file; other labels make none of their
     own. Another tenant's run is another run.
     """
-    run = "/".join(_part(part) for part in masked_path(f"{tenant}/{run}").split("/") if part)
+    run = shortened(masked_path(run))
     pod, container, node = (_first(labels, names) for names in (_PODS, _CONTAINERS, _NODES))
     told = "\0".join([pod, container, node, *(labels.get(name, "") for name in _BESIDE)])
     digest = hashlib.blake2s(f"{tenant}\0{told}".encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -137,25 +135,14 @@ def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> W
     if _NAME.fullmatch(node):
         head += f"<14>1 - {node} log - - - "
     log = pod_at(labels.get("filename", ""))
-    name = f"{run}/{carrier}~{digest}{in_spool(pod or (log.pod if log is not None else ''))}"
-    return Written(run, name, head)
+    stream = f"{agent}~{digest}{in_spool(pod or (log.pod if log is not None else ''))}"
+    return Written(f"{tenant}/{run}" if tenant else run, path_of(tenant, run, stream), head)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((labels[name] for name in names if name in labels), "")
 
 
-def _part(text: str) -> str:
-    """A directory's name that a search for logs enters, and that is no file's."""
-    text = f"_{text[1:]}" if text.startswith(".") else text
-    text = f"{text}_" if text.endswith((".log", ".log.1")) else text
-    if len(text.encode("utf-8", "replace")) > _MOST:
-        text = f"{text[:40]}~{hashlib.blake2s(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
-    return text if may_hold_logs(text) else f"{text}_"
-
-
 def followed(config: Config, directory: str) -> Config:
-    """The configuration by which the files are read: pushed lines in `directory` are followed beside what it names."""
-    below = f"^{re.escape(directory)}/(?P<run>.+)/[^/]+$"
-    spool = Watch(paths=(f"{directory}/**/*.log",), name_from=below, labels={"": ""})
-    return replace(config, runs=(*config.runs, spool))
+    """The configuration by which the files are read: those in `directory` are followed beside what it names."""
+    return replace(config, runs=(*config.runs, Watch(paths=(f"{directory}/{PATTERN}",), labels={"": ""})))

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from megatron_monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
-from megatron_monitor.intake.spool import lines_of
-from megatron_monitor.intake.wire import TooLargeError, WireError, decoded, unpacked, unsnapped
 from megatron_monitor.parsers.events import IterationLogged
 from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.receiver.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
+from megatron_monitor.receiver.spool import lines_of
+from megatron_monitor.receiver.wire import TooLargeError, WireError, decoded, unpacked, unsnapped
 from tests.lines import line
-from tests.monitor.intake.senders import message, otlp_push, push_request
+from tests.monitor.receiver.senders import message, otlp_push, push_request
 
 MOST = 1 << 20
 NS = 1_777_000_000_123_456_789

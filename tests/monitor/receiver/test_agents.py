@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.intake.labels import carrier_of, is_heartbeat, known, run_of, written
+from megatron_monitor.receiver.labels import agent_of, is_heartbeat, known, run_of, written
 from tests.conftest import loaded
 
 AGENTS = Path(__file__).parents[3] / "deploy" / "agents"
@@ -24,7 +24,7 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
         found |= {name: "gpt" for name in kept.split("|") if name == re.sub(r"\W", "_", owner)}
         (names, pattern) = re.findall(r'source_labels = \[(.*)\]\n +regex         = "(.*)"', text)[0]
         joined = ";".join(found.get(name, "") for name in re.findall(r'"(\w+)"', names))
-        return {**found, "carrier": "n7"} if re.fullmatch(pattern, joined) else {}
+        return {**found, "agent": "n7"} if re.fullmatch(pattern, joined) else {}
     config = COLLECTOR if agent == "otel-collector.yaml" else loaded((AGENTS / agent).read_text())
     if agent == "fluent-bit.yaml":
         pairs = (pair.strip().partition("=") for pair in config["pipeline"]["outputs"][0]["labels"].split(","))
@@ -44,8 +44,8 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
     extract = config["processors"]["k8sattributes"]["extract"]
     told = {"k8s.namespace.name": "ml", "k8s.pod.name": "gpt-0-abcde", "k8s.node.name": "n7"}
     owners = {one["tag_name"]: "gpt" for one in extract["labels"] if one["key"] == owner}
-    carrier = {one["key"]: "n7" for one in config["processors"]["resource/megatron_monitor"]["attributes"]}
-    return {name: told[name] for name in extract["metadata"]} | owners | carrier | {"k8s.container.name": container}
+    agent = {one["key"]: "n7" for one in config["processors"]["resource/megatron_monitor"]["attributes"]}
+    return {name: told[name] for name in extract["metadata"]} | owners | agent | {"k8s.container.name": container}
 
 
 @pytest.mark.parametrize("owner", OWNERS)
@@ -53,9 +53,9 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
 def test_an_agent_names_the_run(agent: str, owner: str) -> None:
     """By the label of each operator: the owner in its namespace, the agent, the pod."""
     labels = known(labels_of(agent, owner))
-    carrier = carrier_of(labels, "")
-    assert (run_of(labels, ()), carrier, is_heartbeat(labels)) == ("ml/gpt", "n7", False)
-    assert written(labels, "ml/gpt", "", carrier).head == "[pod/gpt-0-abcde/trainer] <14>1 - n7 log - - - "
+    agent = agent_of(labels, "")
+    assert (run_of(labels, ()), agent, is_heartbeat(labels)) == ("ml/gpt", "n7", False)
+    assert written(labels, "ml/gpt", "", agent).head == "[pod/gpt-0-abcde/trainer] <14>1 - n7 log - - - "
 
 
 def test_agents_send_heartbeats_and_try_again_without_a_limit() -> None:

@@ -1,8 +1,10 @@
-"""HTTP of the intake: which answer a push gets, so that no sender throws away what could be kept."""
+"""HTTP of the receiver: which answer a push gets, so that no sender throws away what could be kept."""
 
 import base64
 import gzip
+import hashlib
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,17 +12,16 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import bcrypt
+import msgspec
 import pytest
 
 from megatron_monitor.config import load
-from megatron_monitor.intake import door as module
-from megatron_monitor.intake.door import Door
-from megatron_monitor.intake.labels import followed
-from megatron_monitor.serve.auth import Auth
-from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.pushed import PATTERN, AgentReport, run_at
+from megatron_monitor.receiver import server as module
+from megatron_monitor.receiver.server import Credentials, Receiver
+from megatron_monitor.receiver.spool import FullError
 from tests.clock import ManualClock
-from tests.monitor.intake.senders import otlp_push, push_request, snapped
+from tests.monitor.receiver.senders import otlp_push, push_request, snapped
 from tests.programs import slack
 
 NS = 1_777_000_000_000_000_000
@@ -37,19 +38,18 @@ def loki(*texts: str, labels: dict[str, str] = LABELS) -> bytes:
 
 
 class Running:
-    """A door that is open, its spool and its clock."""
+    """A receiver, its directory and its clock."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
-        config = load(f"receiver:\n  listen: 127.0.0.1:1\n  {settings}")
+        config = load(f"receiver:\n  listen: 127.0.0.1:0\n  directory: {directory}\n  {settings}")
         self.directory, self.clock = directory, ManualClock(wall=NS / 1e9 + 60.0)
-        self.door = Door(followed(config, str(directory)), "127.0.0.1", 0, str(directory), self.clock)
-        self.door.server.start()
+        self.receiver = Receiver(config, self.clock)
 
     def send(
         self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes, Any]:
         """(status, body, headers) of the answer."""
-        connection = HTTPConnection(*self.door.server.address, timeout=slack(10))
+        connection = HTTPConnection(*self.receiver.server.address, timeout=slack(10))
         connection.request("GET" if body is None else "POST", path, body, headers or JSON)
         answer = connection.getresponse()
         found = answer.status, answer.read(), dict(answer.headers)
@@ -65,30 +65,32 @@ class Running:
         return sorted(line[31:] for path in self.directory.rglob("*.log") for line in path.read_text().splitlines())
 
     def counted(self) -> dict[str, float]:
-        """Name and labels -> count."""
-        counts = MonitorCounts()
-        self.door.count(counts)
-        return {
-            " ".join((name[17:], *labels)): many
-            for name, rows in counts.values.items()
-            for labels, many in rows.items()
-        }
+        """What /metrics shows of the receiver: name and labels -> value."""
+        page = self.send("/metrics")[1].decode()
+        found = re.findall(r'^megatron_monitor_receiver_(\w+)(?:\{\w+="(\w+)"\})? (\S+)$', page, re.MULTILINE)
+        return {" ".join(filter(None, (name, label))): float(value) for name, label, value in found}
+
+    def states(self) -> dict[str, int]:
+        """How many agents are active, stale and without heartbeat, by the report that the observer reads."""
+        self.receiver.turn()
+        report = msgspec.json.decode((self.directory / "agents.json").read_bytes(), type=AgentReport)
+        return dict(report.states(self.clock.wall()).states)
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Makes open doors."""
+    """Makes receivers."""
     made: list[Running] = []
 
     def make(settings: str = "", *, opened: bool = True) -> Running:
         made.append(Running(tmp_path / "spool", settings))
         if opened:
-            made[-1].door.open()
+            made[-1].receiver.start()
         return made[-1]
 
     yield make
     for one in made:
-        one.door.stop(1.0)
+        one.receiver.stop(1.0)
 
 
 def test_each_protocol_and_form(running: Callable[..., Running]) -> None:
@@ -108,7 +110,7 @@ def test_each_protocol_and_form(running: Callable[..., Running]) -> None:
         assert (status, body, headers["Content-Type"]) == (200, b"", "application/x-protobuf")
     assert one.lines() == ["[pod/gpt-0/container] a", "[pod/gpt-0/container] aa", "[pod/gpt-0/container] b", "c", "c"]
     counted = one.counted()
-    assert (counted["receiver_lines_total new"], counted["duplicate_lines_total gpt"]) == (5.0, 1.0)
+    assert (counted["lines_total new"], counted["lines_total duplicate"]) == (5.0, 3.0)
 
 
 def test_partial_success(running: Callable[..., Running]) -> None:
@@ -118,7 +120,7 @@ def test_partial_success(running: Callable[..., Running]) -> None:
     one = running()
     told = json.loads(one.send("/v1/logs", body)[1])
     assert told == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
-    assert one.counted()["receiver_refused_lines_total"] == 300.0
+    assert one.counted()["lines_total invalid"] == 300.0
 
 
 @pytest.mark.parametrize(
@@ -130,13 +132,14 @@ def test_partial_success(running: Callable[..., Running]) -> None:
         ("/v1/logs", b"\x0b", PROTOBUF, 400),
         (LOKI, loki("a"), {"Content-Type": "text/plain"}, 415),
         (LOKI, loki("a"), JSON | {"Content-Encoding": "br"}, 400),
-        (LOKI, loki("a"), JSON | {"X-Scope-OrgID": "../x"}, 400),
+        (LOKI, loki("a"), {"Content-Type": "application/octet-stream"}, 415),
         (LOKI, loki("a"), JSON | {"Origin": "https://somewhere"}, 403),
+        (LOKI, loki("a"), JSON | {"Host": "rebound.example"}, 421),
         (LOKI, gzip.compress(b" " * (module.LARGEST + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
         (LOKI, b" " * (module.LARGEST + 1), JSON, 413),
         ("/loki/api/v1/query", b"{}", JSON, 404),
         (LOKI, None, JSON, 405),
-        ("/ready", None, JSON, 200),
+        ("/metrics", loki("a"), JSON, 405),
     ],
 )
 def test_what_can_never_be_read(
@@ -150,11 +153,11 @@ def test_what_can_never_be_read(
 
 
 def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it starts, when the disk is full and where our own code fails: never 500, for senders throw that away."""
-    one = running(opened=False)
-    assert (one.status("/ready"), one.status(LOKI, loki("a"))) == (503, 503)
-    one.door.open()
-    for error in (OSError(28, "no space left"), RuntimeError("a bug")):
+    """When the disk is full, where our own code fails, and when nothing more has room until it is read: never 500, for
+    senders throw that away.
+    """
+    one = running()
+    for error in (OSError(28, "no space left"), RuntimeError("a bug"), FullError()):
         with monkeypatch.context() as patch:
 
             def fail(*_: object, error: Exception = error) -> None:
@@ -162,46 +165,104 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
 
             patch.setattr(module.Spool, "append", fail)
             status, _, headers = one.send(LOKI, loki("a"))
-            assert (status, headers["Retry-After"]) == (503, "5")
+            assert (status, headers["Retry-After"]) == (429 if isinstance(error, FullError) else 503, "5")
     assert one.status(LOKI, loki("a")) == 204
 
 
-def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
+def tenants(*names: str) -> str:
+    """The setting by which each has its own name as a token."""
+    pairs = (f"{name}: [{hashlib.sha256(name.encode()).hexdigest()}]" for name in names)
+    return f"tenants: {{{', '.join(pairs)}}}"
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Headers of a push with that token."""
+    return JSON | {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    ("header", "tenant"),
+    [
+        ("Bearer one", "a"),
+        ("bearer  two ", "a"),
+        ("Bearer three", "b"),
+        ("Bearer threex", None),
+        ("Bearer", None),
+        ("Basic " + base64.b64encode(b"any:three").decode(), "b"),
+        ("Basic " + base64.b64encode(b"three:").decode(), None),
+        ("Basic =====", None),
+        ("Basic " + base64.b64encode(b"\xff\xfe").decode(), None),
+        ("three", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_token_is_that_of_a_tenant(header: str | None, tenant: str | None) -> None:
+    """As a bearer token, or as a password."""
+    one, two, three = (hashlib.sha256(token).hexdigest() for token in (b"one", b"two", b"three"))
+    assert Credentials({"a": (one, two), "b": (three,)}).tenant(header) == tenant
+
+
+def test_a_tenant_has_its_quota(running: Callable[..., Running]) -> None:
     """Beyond its bytes, streams or runs it is told to try later; the other tenants are taken."""
-    one = running("max_bytes_per_second: 100B\n  max_runs: 2")
-    flood = JSON | {"X-Scope-OrgID": "flood"}
-    flooded = [one.send(LOKI, loki("a" * 500, str(number)), flood) for number in range(4)]
+    one = running(f"max_bytes_per_second: 100B\n  max_runs: 2\n  {tenants('flood', 'calm', 'small')}")
+    flooded = [one.send(LOKI, loki("a" * 500, str(number)), bearer("flood")) for number in range(4)]
     assert [status for status, _, _ in flooded] == [204, 204, 429, 429]
     assert int(flooded[-1][2]["Retry-After"]) >= 1
-    assert one.status(LOKI, loki("a" * 500), JSON | {"X-Scope-OrgID": "calm"}) == 204
+    assert one.status(LOKI, loki("a" * 500), bearer("calm")) == 204
     one.clock.advance(60.0)
-    assert one.status(LOKI, loki("a" * 500, "later"), flood) == 204
+    assert one.status(LOKI, loki("a" * 500, "later"), bearer("flood")) == 204
     one.clock.advance(60.0)
-    small = JSON | {"X-Scope-OrgID": "small"}
     streams = [{"run": "x", "pod": str(pod)} for pod in range(20)]  # ten a run
     labels = [streams[0], {"run": "y"}, {"run": "z"}, *streams[1:]]
     answers = []
     for some in labels:
         one.clock.advance(1.0)
-        answers.append(one.status(LOKI, loki("a", labels=some), small))
+        answers.append(one.status(LOKI, loki("a", labels=some), bearer("small")))
     assert answers == [204, 204, 429, *[204] * 18, 429]
-    assert one.status(LOKI, loki("b", labels=labels[0]), small) == 204
+    assert one.status(LOKI, loki("b", labels=labels[0]), bearer("small")) == 204
     one.clock.advance(3601.0)  # pods come and go: those that write no more have no share
-    assert [one.status(LOKI, loki("c", labels=some), small) for some in (labels[2], streams[-1])] == [204, 204]
+    assert [one.status(LOKI, loki("c", labels=some), bearer("small")) for some in (labels[2], streams[-1])] == [204] * 2
 
 
-def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
-    """They are taken, counted and shown with their labels; a heartbeat is none of them, and they are no heartbeats."""
+def test_a_credential_is_bound_to_a_tenant(running: Callable[..., Running]) -> None:
+    """Whatever labels and headers say, its lines and heartbeats are those of its tenant. The password of a user is as
+    good as a token; without one there is no answer but to probes and Prometheus.
+    """
+    one = running(tenants("a", "b"))
+    assert one.status(LOKI, loki("x")) == 401
+    assert one.status(LOKI, loki("x"), bearer("c")) == 401
+    assert one.status("/-/ready") == one.status("/metrics") == one.status("/-/healthy") == 200
+    user = JSON | {"Authorization": "Basic " + base64.b64encode(b"node7:a").decode()}
+    assert one.status(LOKI, loki("of a"), user) == 204
+    for labels in ({"run": "a/gpt"}, {"run": "../a/gpt"}, {"tenant": "a", "run": "gpt"}):
+        assert one.status(LOKI, loki("of b", labels=labels), bearer("b") | {"X-Scope-OrgID": "a"}) == 204
+    paths = [str(path) for path in one.directory.glob(PATTERN)]
+    assert sorted(map(run_at, paths)) == ["a/gpt", "b/../a/gpt", "b/a/gpt", "b/gpt"]
+    for token in "ab":
+        assert one.status(LOKI, loki("alive", labels={"agent": "a/n1", "heartbeat": "x"}), bearer(token)) == 204
+    assert one.states()["active"] == 2
+
+
+def test_without_credentials_there_is_one_tenant(running: Callable[..., Running]) -> None:
+    """Nobody has a run of their own by saying who they are."""
+    one = running("max_runs: 1")
+    for tenant in ("a", "b", ""):
+        assert one.status(LOKI, loki("x"), JSON | {"X-Scope-OrgID": tenant}) == 204
+    assert [run_at(str(path)) for path in one.directory.glob(PATTERN)] == ["gpt"]
+    assert one.status(LOKI, loki("x", labels={"run": "other"}), JSON | {"X-Scope-OrgID": "c"}) == 429
+
+
+def test_lines_that_name_no_run(running: Callable[..., Running], caplog: pytest.LogCaptureFixture) -> None:
+    """They are taken, counted and logged with their labels; a heartbeat is none of them, and they are no heartbeats."""
     one = running()
-    assert one.door.unnamed == ""
     assert one.status(LOKI, loki("a", "b", labels={"app": "web"})) == 204
-    assert "app=web" in one.door.unnamed
-    assert one.status(LOKI, loki("c", labels={"carrier": "node6", "app": "dns"})) == 204
+    assert "app=web" in caplog.text
+    assert one.status(LOKI, loki("c", labels={"agent": "node6", "app": "dns"})) == 204
     for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
-        assert one.status(LOKI, loki("alive", labels={"carrier": f"node{len(beat)}", **beat})) == 204
-    counted = one.counted()
-    assert counted["receiver_lines_total unnamed"] == 3.0
-    assert (counted["agents active"], counted["agents without_heartbeat"]) == (2.0, 1.0)
+        assert one.status(LOKI, loki("alive", labels={"agent": f"node{len(beat)}", **beat})) == 204
+    assert one.counted()["lines_total unnamed"] == 3.0
+    assert one.states() == {"active": 2, "stale": 0, "without_heartbeat": 1}
     assert one.lines() == []
 
 
@@ -215,43 +276,44 @@ def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
         assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
 
     push(ahead, "x", run="gpt")
-    assert one.counted()["receiver_lines_total ahead"] == 1.0
+    assert one.counted()["lines_total ahead"] == 1.0
     for _ in range(3):
-        push(ahead, "alive", carrier="n7", heartbeat="x")
+        push(ahead, "alive", agent="n7", heartbeat="x")
         ahead += 5 * 10**9
         one.clock.advance(5.0)
-    push(ahead, "y", run="gpt", carrier="n7")
-    assert "receiver_lines_total ahead" not in one.counted()
+    push(ahead, "y", run="gpt", agent="n7")
+    assert one.counted()["lines_total ahead"] == 1.0
     stamps = [line[:16] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
     assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
 
 
-def test_many_new_agents_at_once(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of agents is saved once for a push."""
-    one, saves = running(), list[float]()
-    monkeypatch.setattr(one.door.carriers, "_save", saves.append)
-    beats = [{"stream": {"carrier": f"n{n}", "heartbeat": "x"}, "values": [[str(NS), "x"]]} for n in range(2000)]
-    assert one.status(LOKI, json.dumps({"streams": beats}).encode()) == 204
-    assert len(saves) == 1
-    assert one.counted()["agents active"] == 2000.0
-
-
-def test_who_may_push(running: Callable[..., Running]) -> None:
-    """Nobody without the password, before a byte of the body is looked at."""
+def test_many_new_agents_at_once(running: Callable[..., Running]) -> None:
+    """A body of two thousand heartbeats is one of others: nothing is done that grows with their square."""
     one = running()
-    one.door.server.auth = Auth({"agent": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()})
-    right = JSON | {"Authorization": "Basic " + base64.b64encode(b"agent:secret").decode()}
-    assert one.status(LOKI, loki("a")) == 401
-    assert one.status(LOKI, loki("a"), right) == 204
-    one.door.server.auth.close()
+    beats = [{"stream": {"agent": f"n{n}", "heartbeat": "x"}, "values": [[str(NS), "x"]]} for n in range(2000)]
+    assert one.status(LOKI, json.dumps({"streams": beats}).encode()) == 204
+    assert one.states()["active"] == 2000
+
+
+def test_a_body_that_is_announced_too_large(running: Callable[..., Running]) -> None:
+    """Is refused before a byte of it has come, however large; so is an address that is none."""
+    one = running()
+    for size in (module.LARGEST + 1, 10**19):
+        with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
+            head = f"POST {LOKI} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode())
+            assert client.recv(1000).startswith(b"HTTP/1.1 413")
+    with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
+        client.sendall(b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 400")
 
 
 def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> None:
     """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks; one that stops halfway is no push."""
     one = running()
     body = loki("a")
-    with socket.create_connection(one.door.server.address, timeout=slack(5)) as client:
-        head = f"POST {LOKI} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
+        head = f"POST {LOKI} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         client.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         assert client.recv(1000).startswith(b"HTTP/1.1 100")
         client.sendall(body)
@@ -268,6 +330,6 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
 def test_there_is_no_room_for_more_bodies(running: Callable[..., Running]) -> None:
     """Senders are told to try again while too much is on its way."""
     one = running()
-    one.door.server.limits = replace(one.door.server.limits, bodies=100)
+    one.receiver.server.limits = replace(one.receiver.server.limits, bodies=100)
     assert one.send(LOKI, loki("a" * 200))[0] == 429
     assert one.status(LOKI, loki("a")) == 204

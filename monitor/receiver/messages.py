@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.intake.wire import Fields, TooLargeError, WireError, decoded
 from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, decoded
 
 _LABELS = 64  # of a stream; more name no run any better
 _LABEL_CHARACTERS = 256
@@ -56,13 +56,13 @@ class Stream:
     entries: list[tuple[int, bytes]] = field(default_factory=list)
     """(Unix nanoseconds, text)."""
 
-    def date(self, arrived: int) -> int:
-        """Lines that nobody dated, and those dated more than five minutes ahead, are as old as their arrival, Unix
-        nanoseconds by the sender's clock. How many were ahead.
+    def date(self, arrived: int, shift: int = 0) -> int:
+        """Lines without a time, and those dated more than five minutes ahead, are as old as their arrival, Unix
+        nanoseconds by the sender's clock. To all `shift` is added. How many were ahead.
         """
         latest = arrived + AHEAD
         ahead = sum(at > latest for at, _ in self.entries)
-        self.entries = [(at if 0 < at <= latest else arrived, text) for at, text in self.entries]
+        self.entries = [((at if 0 < at <= latest else arrived) + shift, text) for at, text in self.entries]
         return ahead
 
 

@@ -1,0 +1,30 @@
+"""`receive`: take logs that agents push over the network, for a monitor that follows them."""
+
+import click
+
+from megatron_monitor.commands.arguments import Given, fail, with_config
+
+
+@click.command()
+@with_config
+@click.option("--parent", type=int, hidden=True, help="Ends when it is no more the child of this process.")
+def receive(given: Given, parent: int | None) -> None:
+    r"""Take logs that agents push (Loki, OTLP/HTTP) into files, which `run` with the same configuration follows.
+
+    \b
+    Examples:
+      megatron-monitor receive --config config.yaml
+      megatron-monitor receive --set receiver.listen=0.0.0.0:9844
+    """
+    from megatron_monitor.commands.run import start_logging
+    from megatron_monitor.receiver.server import serve
+    from megatron_monitor.serve.tls import TlsError
+
+    config = given.configured(())
+    if config.receiver.listen is None:
+        fail("receiver.listen: set it, for example to 0.0.0.0:9844", code=2)
+    start_logging(config)
+    try:
+        serve(config, lambda: given.load(()), parent)
+    except (OSError, TlsError) as error:
+        fail(f"cannot receive on {config.receiver.listen}: {error}")

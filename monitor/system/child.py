@@ -1,0 +1,48 @@
+"""A program of ours beside this one: it is started again if it ends, and ends with this one."""
+
+import logging
+import subprocess
+import threading
+from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
+
+_LOOK = 0.5  # seconds between two looks whether it runs
+_PAUSES = 1.0, 30.0  # seconds before it is started again: the first time, and at most
+_STOP = 5.0  # seconds that it has to end in order
+
+
+class Child:
+    """In a `with` statement: it runs as long as that lasts."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = list(arguments)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="child", daemon=True)
+
+    def __enter__(self) -> "Child":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(2 * _STOP)
+
+    def _keep(self) -> None:
+        pause = _PAUSES[0]
+        while not self._stopping.is_set():
+            process = subprocess.Popen(self._arguments)  # noqa: S603 - this program, with its own arguments
+            waited = 0.0
+            while process.poll() is None and not self._stopping.wait(_LOOK):
+                waited += _LOOK
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(_STOP)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                return
+            pause = _PAUSES[0] if waited > _PAUSES[1] else pause
+            _log.error("child=%d ended with %d, is started again in %.0f s", process.pid, process.returncode, pause)
+            self._stopping.wait(pause)
+            pause = min(2 * pause, _PAUSES[1])
