@@ -35,7 +35,7 @@ _SEGMENT = 32 << 20  # bytes after which a file is renamed
 _OPEN = 256  # files at once; the soft limit is 1024 for the whole process
 _IDLE = 600.0  # seconds without a line after which a file is closed, and its end is read again if one comes
 _KEPT = 7 * 86400.0  # seconds that the file of a stream is kept behind its last line
-_AGAIN = 1.0  # seconds between two searches for what can be removed, while there is no room
+_SEARCH, _AGAIN = 6 * 3600.0, 1.0  # seconds between two searches for what can be removed; while there is no room
 
 
 class SpoolError(OSError):
@@ -56,7 +56,6 @@ class Spool:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._sizes: Counter[str] = Counter()  # tenant -> bytes of its files, as far as is known
-        self._full: dict[str, float] = {}  # tenant -> when there was no room, Unix seconds
         self._look_at = self._clean_at = 0.0  # Unix seconds
         self._read: dict[str, tuple[int, int]] = {}
         self._read_version = (0, 0)
@@ -162,19 +161,15 @@ class Spool:
         return self._read.get(name, (0, 0))
 
     def _make_room(self, tenant: str, now: float) -> None:
-        if now >= self._clean_at or (self._sizes[tenant] > self.size and not self._is_full(tenant, now)):
+        if not 0.0 < self._clean_at - now <= _SEARCH:
             self._clean(now)
         if self._sizes[tenant] > self.size:
-            self._full[tenant] = now
+            self._clean_at = min(self._clean_at, now + _AGAIN)
             raise FullError
-
-    def _is_full(self, tenant: str, now: float) -> bool:
-        """Was room searched for in vain a moment ago?"""
-        return 0.0 <= now - self._full.get(tenant, 0.0) < _AGAIN
 
     def _clean(self, now: float) -> None:
         """Remove streams without a line for a week; of tenants without room what is read, the oldest first."""
-        self._clean_at = now + _KEPT / 28
+        self._clean_at = now + _SEARCH
         found, self._sizes = list[tuple[float, str]](), Counter()
         for path in self.directory.glob(f"{PATTERN}*"):
             with contextlib.suppress(FileNotFoundError):
