@@ -42,7 +42,7 @@ _ACTIVE = 3600.0  # seconds since its last line for which a stream is part of th
 _UNNAMED = 20  # sets of labels that name no run, in the log
 _TURN = 1.0  # seconds between two reports of the agents
 _PROTOBUF = ("application/x-protobuf", "application/protobuf")
-_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=16, body=LARGEST)
+_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=8, body=LARGEST, bodies=128 << 20)
 """Agents keep their connections, and a flush to a slow disk takes its time."""
 _PUBLIC = frozenset({"/metrics", "/-/healthy", "/-/ready", "/ready"})
 
@@ -145,7 +145,7 @@ class Receiver:
         self._credentials = Credentials(self._settings.tenants)
         self.server.auth = self._credentials if self._settings.tenants else None
         host = host_and_port(self._settings.listen or "localhost:0")[0]
-        self.server.hosts = Hosts(host, self.server.address[0], config.web.allowed_hosts)
+        self.server.hosts = Hosts(host, self.server.address[0])
         tls = config.web.tls_server_config
         asked = self._settings.tenants or (tls is not None and tls.client_ca_file is not None)
         if not (is_loopback(self.server.address[0]) or asked):
