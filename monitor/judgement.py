@@ -307,7 +307,7 @@ class Judge:
         return min(ahead, default=None)
 
     def _findings(self, run: Judged, now: float) -> dict[str, Finding]:
-        if run.archived:
+        if run.archived or not run.state.proven:
             return {}
         state, found = run.state, {}
         for rule, settings in self._rules:

@@ -135,7 +135,7 @@ def _prove(state: RunState, *, live: bool, new: bool) -> None:
     doubt it may have been another program of its job.
     """
     launch = state.launch
-    if state.proven and not (live and new):
+    if (state.proven and not (live and new)) or (state.document and not state.proven):
         return
     if not launch.doubtful or (launch.failure is not None and launch.failure.optional):
         state.proven, state.live = True, state.live or live
@@ -337,6 +337,11 @@ def _on_guess(state: RunState, event: events.StepGuessed, _told: Told) -> bool:
     return moved
 
 
+def _on_document(state: RunState, _event: events.DocumentSeen, _told: Told) -> bool:
+    state.document = True
+    return False
+
+
 def _on_summary(state: RunState, event: events.TrainerSummary, told: Told) -> bool:
     saves.end_save(state)
     return fold_evidence(state, event, told)
@@ -378,6 +383,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.ThroughputReported: _on_throughput,
     events.LossScaleExhausted: _on_scale_exhausted,
     events.CollectiveStatus: _on_collective_status,
+    events.DocumentSeen: _on_document,
     events.PartBegan: _on_part,
     events.StepGuessed: _on_guess,
     **dict.fromkeys(EVENTS, fold_evidence),

@@ -261,6 +261,8 @@ class RunState:
     name: str
     proven: bool = False
     """Some line proved that this is a training: before that there are no series."""
+    document: bool = False
+    """Its file quotes what programs print: a failure in it proves no training."""
     progress_at: float | None = None
     """When the last line that proves progress was written (read, while it comes live)."""
     first_at: float | None = None

@@ -105,6 +105,10 @@ CLOCK = "GPU_CLOCK_MHZ"
 """Not a variable of the system: shown among them, as it is none of the training's own settings either (gpu.yaml)."""
 
 
+class DocumentSeen(Remark, frozen=True, kw_only=True, gc=False, tag="document"):
+    """The file is a text that quotes what programs print, or a report of tests: what fails in it ended no training."""
+
+
 class HostSeen(Remark, frozen=True, kw_only=True, gc=False, tag="host"):
     """A host as the program knows it: its own, or the one that all of its launch meet at."""
 
