@@ -50,7 +50,8 @@ class Replay:
         config = replace(config, max_runs=sys.maxsize, run_retention=LONGEST_SECONDS)
         self.core = Core(config, self._judge, charts=False)
         self.core.handle(Scanned("", self.now), self.now)
-        for source in sources:
+        self._sources = tuple(sources)
+        for source in self._sources:
             self.core.handle(Opened(source, source, None, 0, self.now, False), self.now)
             self.core.handle(CaughtUp(source, self.now), self.now)
 
@@ -105,6 +106,12 @@ class Replay:
         for run in [run for run in self.core.runs.values() if not run.archived]:
             self.core.of_run(run, partial(self._judge.finish, run, max(self.now, run.clock) + after))
         yield from self.core.pass_until(self.now)
+
+    def quarantined(self) -> dict[str, str]:
+        """Run or file -> why the monitor's own code failed at it: what follows the failure was not judged."""
+        sources = {name: self.core.sources[name].failed for name in self._sources}
+        found = {**{run.state.name: run.failed for run in self.core.runs.values()}, **sources}
+        return {name: why for name, why in found.items() if why}
 
     def time_of(self, at: float) -> str | float:
         """ISO 8601 where the log prints times, else seconds since the first line."""

@@ -45,18 +45,22 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
     config = given.configured(paths)
-    seen, untold, runs = False, "", by_run(paths, config)
+    seen, untold, quarantined, runs = False, "", dict[str, str](), by_run(paths, config)
     for name, files in tracked(runs.items(), len(runs)):
         sources = {absolute_of(path): _entries(path, config) for path in files}
         for player, item in played(config, sources, after, written_at(files)):
             if isinstance(item, Transition):
                 if everything or not item.quiet:
                     _say(player, item, as_json)
-            elif item.state.proven:
+                continue
+            quarantined |= player.quarantined()
+            if item.state.proven:
                 seen = True
                 _sum_up(player, item, as_json)
             elif failure := item.state.launch.failure:
                 untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+    if quarantined:
+        fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
     if not seen:
         fail(f"no training line in {', '.join(paths)}{untold}")
 

@@ -5,6 +5,7 @@ import logging
 import math
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from megatron_monitor.core import view
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.detectors import RULES
 from megatron_monitor.detectors.base import Rule
+from megatron_monitor.detectors.loss_spike import LossSpike
 from megatron_monitor.follow.messages import Restarted
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.notifiers.message import payload
@@ -23,6 +25,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.http import App
 from tests.clock import ManualClock
+from tests.commands import command
 from tests.lines import line
 from tests.monitor.core.following import Following
 from tests.plain import decode, encode
@@ -260,3 +263,12 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
         two.core.snapshot(two.now)
         two.saved()
         assert two.core.runs["good"].state.launch.latest.iteration == two.number
+
+
+def test_replay_gives_no_verdict_on_a_quarantined_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A detector that fails at a run: exit 1, and the reason."""
+    (tmp_path / "bad.log").write_text("".join(map(line, range(1, 30))))
+    monkeypatch.setattr(LossSpike, "evaluate", raising(LossSpike.evaluate))
+    result = command("replay", tmp_path / "bad.log", code=1)
+    assert "bad is quarantined: " in result.stderr
+    assert "the monitor's own code failed at it" in result.stderr
