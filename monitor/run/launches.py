@@ -196,8 +196,11 @@ def first_of_launch(state: RunState, iteration: int, *, first: bool) -> None:
         return
     launch.resumed = True
     program = program_of(launch.dialect)
-    if state.past.programs and program not in state.past.programs:
+    another = bool(state.past.programs) and program not in state.past.programs
+    if another:
         state.past = Past([program], launch.driver)  # another program's training: nothing that is known is of it
+    launch.from_zero = state.past.from_zero = state.past.from_zero or launch.first_iteration == 0
+    if another:
         return
     if program not in state.past.programs:
         state.past.programs.append(program)

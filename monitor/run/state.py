@@ -94,6 +94,8 @@ class Launch:
     latest: Latest = field(default_factory=Latest)
     resumed: bool = False
     """Its first iteration has told how much work the end of the launch before cost."""
+    from_zero: bool = False
+    """Iterations of its program count from 0: it may have gone on with a later one."""
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0
@@ -221,7 +223,7 @@ class Launch:
     @property
     def training_done(self) -> bool:
         """Whether the last iteration that was asked for is done: where the first is 0, it is one less."""
-        last, first = self.latest.iteration, int(self.first_iteration == 0)
+        last, first = self.latest.iteration, int(self.from_zero)
         return self.train_iterations is not None and last is not None and last + first >= self.train_iterations
 
     @property
@@ -249,6 +251,8 @@ class Past:
     """Iterations between two lines, of the launch before."""
     baseline: float | None = None
     """Normal seconds per iteration of the launches before."""
+    from_zero: bool = False
+    """Its iterations count from 0."""
     highest_iteration: int | None = None
     silences: Silences = field(default_factory=Silences)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)

@@ -229,11 +229,11 @@ class Reading:
             }  # fmt: skip
             given |= values if means == "evaluating" else {}
             yield kind(**{name: given.get(name, fixed) for name, fixed in fields.items()}, **origin)
-        elif means == "settings":
+        if means in ("settings", "begin"):
             sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
             if sizes:
                 yield events.SizesTold(values=sizes, **origin)
-        else:
+        elif means not in _TELLS:
             yield from _memory(values, step, origin)
             yield from _parts(values, origin)
             rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}

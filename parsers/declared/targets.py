@@ -76,6 +76,12 @@ def _lossless_index(text: str) -> int | None:
     return None if value is None else value + 1
 
 
+def _thousands(text: str) -> int | None:
+    """Of `1.23k`, as tqdm prints it: the last digits are lost."""
+    value = fields.number(text)
+    return None if value is None else fields.whole(value * 1e3)
+
+
 def _unix(divisor: int) -> Convert:
     def convert(text: str) -> str | None:
         match = fields.LEADING_NUMBER.match(text)
@@ -107,7 +113,8 @@ def _text(text: str) -> str | None:
 
 UNITS: Final[dict[str, dict[str, Convert]]] = {
     **{name: {"": fields.whole_amount} for name in _EXACT},
-    "step": {"": fields.whole_amount, "index": _lossless_index},
+    "step": {"": fields.whole_amount, "index": _lossless_index, "k": _thousands},
+    "total": {"": fields.whole_amount, "k": _thousands},
     "epoch": {"": fields.whole_amount, "number": _from_zero},
     # of a mean: fairseq prints `wpb=60411.3`
     "tokens_per_iteration": {"": fields.finite_amount},
