@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.parsers.redaction import MASK, masked
 
 LINES: Final = 100
 """Lines of a stream that people are shown."""
@@ -18,6 +18,12 @@ BUDGET: Final = 32 << 20
 """Bytes that all streams share: with more than 1,000 of them each keeps less."""
 _LONGEST_LINE: Final = 1_000  # characters of a line that are shown
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NAME: Final = r"[\w-]*(?:token|jwt|secret|passwo?r?d|api_?key|access_?key)['\"]?"
+_SECRET: Final = re.compile(
+    rf"(?i)(?P<head>{_NAME}(?:\s?[=:]\s?|\s\.{{2,400}}\s)['\"]?)(?=[^\s'\"]{{0,200}}[a-z])[^\s'\",]{{6,}}"
+)
+"""The name of a secret, and its value. What is shown may lose more than what a rule reads."""
+_KEY: Final = re.compile("-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -56,7 +62,11 @@ class LogTail(Struct):
 
     def add(self, data: bytes, limit: int = LONGEST) -> None:
         """The next bytes of the stream; `limit` of the last ones are kept."""
-        self.data = data[-limit:] if len(data) >= limit else (self.data + data)[-limit:]
+        kept = data if len(data) >= limit else self.data + data
+        if len(kept) > limit:  # a line that is cut may have lost the name of a secret
+            kept = kept[-limit:]
+            kept = kept[kept.find(b"\n") + 1 :]
+        self.data = kept
         if self.excerpts:
             for excerpt in self.excerpts:
                 excerpt.add(data)
@@ -87,8 +97,12 @@ def lines_of(data: bytes) -> list[str]:
     characters, secrets masked.
     """
     shown: list[str] = []
+    in_key = False
     for line in data.decode("utf-8", "replace").removesuffix("\n").split("\n"):
         frame = next((part for part in reversed(line.split("\r")) if part), "")
         text = _CONTROL.sub("\ufffd", _COLOUR.sub("", frame))
-        shown.append(masked(text[:_LONGEST_LINE]))
+        mark = _KEY.search(text)
+        in_key = mark[1] == "BEGIN" if mark else in_key
+        text = MASK if in_key and not mark else masked(text[:_LONGEST_LINE])
+        shown.append(_SECRET.sub(lambda found: found["head"] + MASK, text))
     return shown if data else []

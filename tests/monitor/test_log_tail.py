@@ -16,7 +16,7 @@ def test_what_is_kept_is_bounded() -> None:
     tail = LogTail()
     for number in range(5000):
         tail.add(f"line {number} {'x' * 90}\n".encode())
-    assert len(tail.data) == LONGEST
+    assert LONGEST - 200 < len(tail.data) <= LONGEST
     assert len(tail.lines()) == 100
     assert tail.lines()[-1].startswith("line 4999 ")
     assert 10_000 * limit_of(10_000) <= BUDGET

@@ -273,7 +273,7 @@ def test_every_dialect_has_its_charts(dialect: str) -> None:
     stream = io.BytesIO()
     write(Scenario(dialect=dialect, iterations=40, save_interval=0, eval_interval=20, seed=2), stream)
     state = RunState(name=dialect)
-    reader = SourceReader(())
+    reader = SourceReader()
     for entry in [*reader.feed(stream.getvalue()), *reader.flush()]:
         fold(state, entry, "a", 1000.0, False)
     got = history_json(state.history)
@@ -299,7 +299,7 @@ def test_tflops_of_a_log_that_prints_none_are_those_of_the_figures() -> None:
     stream = io.BytesIO()
     write(Scenario(dialect="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
     state = RunState(name="run")
-    for entry in SourceReader(()).feed(stream.getvalue()):
+    for entry in SourceReader().feed(stream.getvalue()):
         fold(state, entry, "a", 1000.0, False)
     computed = computed_tflops(state)
     assert computed is not None
