@@ -4,13 +4,16 @@ import logging
 import os
 import sys
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
 from megatron_monitor.commands.arguments import Given, fail, say, spooled, with_config
 from megatron_monitor.config import Config
 from megatron_monitor.scalars import one_line
-from megatron_monitor.system.child import Child
+
+if TYPE_CHECKING:
+    from megatron_monitor.system.child import Child
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +70,13 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool, 
         fail(error)
 
 
-def _receiver(given: Given, config: Config) -> Child:
+def _receiver(given: Given, config: Config) -> "Child":
     if config.receiver.listen is None:
         fail("--receive: set receiver.listen, for example to 0.0.0.0:9844", code=2)
     own = [*(("--config", str(given.file)) if given.file is not None else ())]
     own += [part for override in given.overrides for part in ("--set", override)]
+    from megatron_monitor.system.child import Child
+
     return Child([sys.executable, "-m", "megatron_monitor", "receive", *own, "--parent", str(os.getpid())])
 
 
