@@ -46,7 +46,7 @@ def step_of(event: Event) -> tuple[str, float] | None:
     if isinstance(event, IterationLogged):
         return event.kind, event.iteration
     if isinstance(event, EngineStepLogged):
-        return event.kind, event.step
+        return f"{event.kind} {event.form}", event.step  # the timer's line of a step follows the step's own
     if isinstance(event, TrainerLogged):
         number = event.step if event.step is not None else event.epoch
         return None if number is None else (event.kind, number)
