@@ -7,9 +7,15 @@ const note = document.getElementById("log-note");
 
 function details(title, stream, lines, marked) {
   const shown = lines.flatMap((line, at) => [at === marked ? h("mark", {}, line) : line, "\n"]);
-  return h("details", { class: "log" }, h("summary", {}, `${title} `, h("small", {}, stream)), h("pre", {}, ...shown),
+  return h("details", marked === undefined ? { class: "log" } : { class: "log", open: "" }, h("summary", {}, `${title} `, h("small", {}, stream)), h("pre", {}, ...shown),
     h("button", { type: "button", "data-copies": "" }, "Copy"));
 }
+
+// The newest lines are at the end; the marked line is what its reader looks for.
+box.addEventListener("toggle", ({ target }) => {
+  const text = target.querySelector("pre"), mark = text.querySelector("mark");
+  text.scrollTop = mark ? mark.offsetTop - text.offsetTop - text.clientHeight / 2 : text.scrollHeight;
+}, true);
 
 // What its reader unfolded stays unfolded, and what has not changed is not replaced: a selection stays.
 function show({ streams = [], incidents = {} }) {
