@@ -7,7 +7,7 @@ const note = document.getElementById("log-note");
 
 function details(title, stream, lines, marked) {
   const shown = lines.flatMap((line, at) => [at === marked ? h("mark", {}, line) : line, "\n"]);
-  return h("details", marked === undefined ? { class: "log" } : { class: "log", open: "" }, h("summary", {}, `${title} `, h("small", {}, stream)), h("pre", {}, ...shown),
+  return h("details", marked === undefined ? { class: "log" } : { class: "log", open: "" }, h("summary", {}, `${title} `, h("small", {}, stream)), h("pre", { tabindex: "0", role: "group", "aria-label": title }, ...shown),
     h("button", { type: "button", "data-copies": "" }, "Copy"));
 }
 
