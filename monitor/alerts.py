@@ -48,7 +48,7 @@ class Alerts(Struct):
             known.shown_at = message.time + (_HANDOVER if message.status == "resolved" else 0.0)
             self.ended.append(known)
             del self.open[key]
-        if message.status == "firing" and message.event and not message.quiet:
+        if message.status == "firing" and message.event and not message.display_only:
             self.open[key] = Alert(message, known.starts_at if known is not None and same else message.time)
 
     def end_all(self, at: float, besides: Container[str] = ()) -> bool:

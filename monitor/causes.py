@@ -20,7 +20,7 @@ _RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that 
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
 """While one of these stands, every GPU of the run is idle."""
 _ENDED_BY_HAND = frozenset({"hang", "crash_without_exit", "nan_loss", "divergence"})
-_LAUNCHED_AGAIN = frozenset({"crash", "crash_loop"})
+_RESTARTED = frozenset({"crash", "crash_loop"})
 
 
 class Cause(NamedTuple):
@@ -45,43 +45,43 @@ class Cause(NamedTuple):
     command: str = ""
 
 
-def cause_of(told: Transition | Incident) -> Cause:
+def cause_of(subject: Transition | Incident) -> Cause:
     """Of what a message says, or of what an incident is by now."""
-    evidence = told.evidence
+    evidence = subject.evidence
     failure = str(evidence.get("failure") or "")
     of = failure
-    if told.incident == "slowdown":
-        of = "faster" if told.severity == "info" else str(evidence.get("cause"))
-    phase, node = (told.phase or "").replace("_", " "), _first(evidence, _NODES)
+    if subject.incident == "slowdown":
+        of = "faster" if subject.severity == "info" else str(evidence.get("cause"))
+    phase, node = (subject.phase or "").replace("_", " "), _first(evidence, _NODES)
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
     part = "" if evidence.get("cause") in (None, "unknown") else str(evidence["cause"]).replace("_", " ")
-    rank, advice = _first(evidence, _RANKS), advice_for(told.incident, of)
+    rank, advice = _first(evidence, _RANKS), advice_for(subject.incident, of)
     line = next((str(evidence[name]) for name in _LINES if evidence.get(name)), "")
     brief = ", ".join(text for text in (failure, much, part, node, phase) if text)
-    checkpoint = _some(evidence.get("rollback_iteration", told.checkpoint))
+    checkpoint = _some(evidence.get("rollback_iteration", subject.checkpoint))
     samples = f"{first} to {last}" if None not in (first, last) else ""
     return Cause(
-        told.incident, told.severity, phase, failure, rank, node, told.summary, advice, line, brief, _some(told.gpus),
-        told.job, checkpoint, samples, _command(told),
+        subject.incident, subject.severity, phase, failure, rank, node, subject.summary, advice, line, brief,
+        _some(subject.gpus), subject.job, checkpoint, samples, _command(subject),
     )  # fmt: skip
 
 
-def _command(told: Transition | Incident) -> str:
+def _command(subject: Transition | Incident) -> str:
     """What does the advice, where the run is a job of Slurm's or its launcher has a pid file; else "", and where a
-    launch as it is would fail again.
+    attempt as it is would fail again.
     """
-    job, evidence, stacks, end = told.job, told.evidence, "", ""
+    job, evidence, stacks, end = subject.job, subject.evidence, "", ""
     if job:
         stacks, end = f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; ", f"scancel {job}"
-    elif told.pid_file:
-        process = f'"$(cat {shlex.quote(told.pid_file)})"'
+    elif subject.pid_file:
+        process = f'"$(cat {shlex.quote(subject.pid_file)})"'
         stacks, end = f"py-spy dump --subprocesses --pid {process}; ", f"kill {process}"
-    if told.incident in _ENDED_BY_HAND:
-        return stacks + end if told.incident in _STOPPED else end
+    if subject.incident in _ENDED_BY_HAND:
+        return stacks + end if subject.incident in _STOPPED else end
     named = evidence.get("nodes") or evidence.get("common_nodes") or ()
     nodes = [name for name in named if isinstance(name, str) and is_node_name(name)]
-    if job and told.incident in _LAUNCHED_AGAIN and nodes:
+    if job and subject.incident in _RESTARTED and nodes:
         exclude = f"scontrol update JobId={job} ExcNodeList={','.join(nodes)}"
         return f"scontrol requeuehold {job}; {exclude}; scontrol release {job}"
     return ""
@@ -105,21 +105,21 @@ def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Ma
 def causes(book: IncidentBook) -> Iterator[Cause]:
     """One for each open incident, as it was last told."""
     for incident in book.open.values():
-        yield cause_of(_told(book, incident) or incident)
+        yield cause_of(_last_firing(book, incident) or incident)
 
 
 def failure_of(state: RunState) -> Cause | None:
     """What a run died of that is crashed now, be it archived; None where it is not, or no line tells."""
-    launch = state.launch
-    failure = launch.failure
-    if failure is None or launch.phase != "crashed":
+    attempt = state.attempt
+    failure = attempt.failure
+    if failure is None or attempt.phase != "crashed":
         return None
-    rank, node = _some(failure.rank), _some(failure.node or launch.watchdog_nodes)
+    rank, node = _some(failure.rank), _some(failure.node or attempt.watchdog_nodes)
     advice = advice_for("crash", failure.failure)
     return Cause("crash", "", "", failure.failure, rank, node, failure.message, advice, failure.line)
 
 
-def _told(book: IncidentBook, incident: Incident) -> Transition | None:
+def _last_firing(book: IncidentBook, incident: Incident) -> Transition | None:
     """The last time that somebody was told of it. A page may say more, for what it shows may change all the time."""
     return next(
         (item for item in reversed(book.history) if item.incident == incident.incident and item.status == "firing"),

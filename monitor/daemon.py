@@ -23,15 +23,15 @@ import msgspec
 from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched, watches
-from megatron_monitor.desk import Desk
+from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.dumps import dump_reader
 from megatron_monitor.extensions import services
 from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
 from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.latest import LatestSnapshot
 from megatron_monitor.services import Services, StartError
-from megatron_monitor.snapshot import EVERYTHING, Asked, Snapshot, merged
+from megatron_monitor.snapshot import EVERYTHING, Snapshot, ViewRequest, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
 from megatron_monitor.system.clock import Clock, SystemClock
 from megatron_monitor.system.systemd import ServiceManager
@@ -75,9 +75,9 @@ class Daemon:
         self._stopping = threading.Event()
         self._at_once = threading.Event()
         self._reload_asked = threading.Event()
-        self._latest = Latest(Snapshot(at=self.clock.wall()), self.live.wake)
+        self._latest = LatestSnapshot(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
-        self._desk = Desk(self._core, config, self.clock, self.live.wake, self.links)
+        self._pipeline = Dispatcher(self._core, config, self.clock, self.live.wake, self.links)
         self._dumps = dump_reader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
@@ -102,7 +102,7 @@ class Daemon:
         self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
         directory = state_directory(self.config, self.services.address)
         try:
-            saved = self._desk.saving.load(directory)
+            saved = self._pipeline.saving.load(directory)
         except (StateInUseError, StateNewerError) as error:
             self._services.stop_server()
             advice = "give this one a state_dir of its own (--set state_dir=DIR)"
@@ -114,7 +114,7 @@ class Daemon:
         self._start_parts()
         self._services.start()
         self.live.start(saved)
-        self._desk.start(self.config)
+        self._pipeline.start(self.config)
         self._manager.ready()
 
     def _start_parts(self) -> None:
@@ -125,7 +125,7 @@ class Daemon:
         except StartError:
             self._close_parts()
             self.services.stop_server()
-            self._desk.saving.release()
+            self._pipeline.saving.release()
             raise
 
     def _close_parts(self) -> None:
@@ -155,7 +155,7 @@ class Daemon:
         """
         now = self.live.now()
         self._core.flush(now)
-        self._desk.judge(now, now + _SETTLE)
+        self._pipeline.judge(now, now + _SETTLE)
         lines = sum(source.reader.lines for source in self._core.sources.values())
         _log.info("the input has ended after %d lines: %s", lines, self._status())
         self.stop()
@@ -175,7 +175,7 @@ class Daemon:
             part.take(0.0 if self._latest.wanted else min(wait, _POLL))
         began = self.clock.monotonic()
         self._look_at_dumps(now)
-        self._desk.judge(now)
+        self._pipeline.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._was_ready and 0.0 < self._found_by <= began:
             self._found_by = 0.0
@@ -184,11 +184,11 @@ class Daemon:
         if self._latest.wanted:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
-        self._desk.saving.turn(now)
+        self._pipeline.saving.turn(now)
         if self._all_read():
-            self._desk.all_is_read(now)
+            self._pipeline.all_is_read(now)
         if self._was_ready or began - self._began_at >= _SETTLE:
-            self._desk.send(now)
+            self._pipeline.send(now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
@@ -213,7 +213,7 @@ class Daemon:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def _show(self, now: float, asked: Asked) -> None:
+    def _show(self, now: float, asked: ViewRequest) -> None:
         """A snapshot for whoever asked, with what they `asked` for."""
         self._count(now)
         snapshots = [core.snapshot(at, asked) for core, at in self._cores(now)]
@@ -302,9 +302,9 @@ class Daemon:
     def _say_last_word(self) -> None:
         """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
         began = self.clock.monotonic()
-        self._desk.saving.soon()  # first: whoever ends it while it waits loses nothing
+        self._pipeline.saving.soon()  # first: whoever ends it while it waits loses nothing
         over = self.config.ends_with_job
-        self._desk.stop_runs(self.live.now(), over=over)
+        self._pipeline.stop_runs(self.live.now(), over=over)
         for core, _ in self._cores(0.0):
             core.stop_runs(self.clock.wall(), over=over)
         self.services.write_last()
@@ -316,14 +316,14 @@ class Daemon:
         self._manager.stopping()
         now = self.live.now()
         self._close_parts()
-        self._desk.saving.save_last(now)  # first: whatever hangs below, this is done
+        self._pipeline.saving.save_last(now)  # first: whatever hangs below, this is done
         self._dumps.stop()
-        self._desk.stop()
+        self._pipeline.stop()
         self.live.stop(_STOP_SECONDS)
-        self._desk.finish(now, _STOP_SECONDS)
+        self._pipeline.finish(now, _STOP_SECONDS)
         if self._services is not None:
             self._services.stop()
-        self._desk.saving.release()
+        self._pipeline.saving.release()
 
 
 def _show_threads(*_: object) -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from megatron_monitor.core.outbox import Outbox, Owed, Result, Tried
+from megatron_monitor.core.outbox import DeliveryResult, Outbox, PendingNotification, Result
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError, Notifier
 from megatron_monitor.system.asking import Asking
@@ -71,7 +71,7 @@ class Deliveries:
                 lane.ask(batch)
 
 
-class _Lane(Asking[Sequence[Owed], Sequence[Tried]]):
+class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
     """A notifier and its thread."""
 
     def __init__(self, notifier: Notifier, clock: Clock, deliveries: Deliveries) -> None:
@@ -87,16 +87,16 @@ class _Lane(Asking[Sequence[Owed], Sequence[Tried]]):
         self._until = until
         self.end(max(0.0, until - self._clock.monotonic()))
 
-    def _tried(self, batch: Sequence[Owed]) -> list[Tried]:
+    def _tried(self, batch: Sequence[PendingNotification]) -> list[DeliveryResult]:
         began, results = self._clock.monotonic(), list[Result]()
-        for owed in batch:
+        for pending in batch:
             now = self._clock.monotonic()
             over = results and now - began >= _SLICE and self._until == float("inf")
             if over or "later" in results or now >= self._until or not self._deliveries.may_send():
                 break
-            results.append(self._try(owed.message))
+            results.append(self._try(pending.message))
         results += ["untried"] * (len(batch) - len(results))
-        return [Tried(owed.number, result) for owed, result in zip(batch, results, strict=True)]
+        return [DeliveryResult(pending.number, result) for pending, result in zip(batch, results, strict=True)]
 
     def _try(self, message: Transition) -> Result:
         try:
@@ -123,5 +123,5 @@ class _Lane(Asking[Sequence[Owed], Sequence[Tried]]):
         _log.log(level, "notifier=%s %s status=%s %s", name, what, message.status, text, exc_info=exception)
 
 
-def _untried(batch: Sequence[Owed], _: Exception | None) -> list[Tried]:
-    return [Tried(owed.number, "untried") for owed in batch]
+def _untried(batch: Sequence[PendingNotification], _: Exception | None) -> list[DeliveryResult]:
+    return [DeliveryResult(pending.number, "untried") for pending in batch]

@@ -1,8 +1,8 @@
 """Has flight recorder dumps read for the core: by a process of its own, on a thread of its own.
 
 Only files that the configuration names are opened, never one that a line of a log names. A file counts if it was
-written after the run's last progress: a dump of the launch before says nothing of this one. Whatever a dump holds, this
-process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, and only as what it must be.
+written after the run's last progress: a dump of the attempt before says nothing of this one. Whatever a dump holds,
+this process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, and only as what it must be.
 """
 
 import glob
@@ -17,7 +17,7 @@ import msgspec
 
 from megatron_monitor.nodes.flight_recorder import Diagnosis
 from megatron_monitor.parsers.json_text import read_json
-from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
+from megatron_monitor.run.dumps import DumpReply, DumpRequest
 from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import run
@@ -37,7 +37,7 @@ class DumpsUnreadableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Diagnosis):
+class DumpDiagnosis(Diagnosis):
     """What dumps tell together, and which told nothing."""
 
     stale: bool
@@ -46,36 +46,36 @@ class Told(Diagnosis):
     """Path and why."""
 
 
-def read_files(patterns: Sequence[str], since: float, clock: Clock) -> Told:
+def read_files(patterns: Sequence[str], since: float, clock: Clock) -> DumpDiagnosis:
     """What the dumps tell that were written since then, Unix seconds. Raises DumpsUnreadableError."""
     given = json.dumps([since, patterns]).encode()  # more names than arguments may be
     ended = run(_READER, clock, _SECONDS, _MOST, _VARIABLES, given=given)
     try:
         if ended.code == 0:
-            return read_json(ended.output, msgspec.json.Decoder(Told).decode)
+            return read_json(ended.output, msgspec.json.Decoder(DumpDiagnosis).decode)
     except msgspec.DecodeError as error:
         raise DumpsUnreadableError(str(error)) from error
     raise DumpsUnreadableError(ended.message)
 
 
-def read_dumps(asked: DumpsAsked, clock: Clock) -> DumpsRead:
+def read_dumps(asked: DumpRequest, clock: Clock) -> DumpReply:
     """What the run's dumps tell now."""
     there = [pattern for pattern in asked.patterns if next(glob.iglob(pattern), None) is not None]
     if not there:
-        return DumpsRead(asked)
+        return DumpReply(asked)
     try:
-        told = read_files(there, asked.since, clock)
+        reply = read_files(there, asked.since, clock)
     except DumpsUnreadableError as error:
         _log.warning("run=%r its dumps cannot be read: %s", asked.run, error)
-        return DumpsRead(asked)
-    for path, reason in told.left_out:
+        return DumpReply(asked)
+    for path, reason in reply.left_out:
         _log.info("run=%r dump=%r is left out: %s", asked.run, path, reason)
-    if told.stale:
-        return DumpsRead(asked, told.dumps)
-    stacks = {rank: told.stacks[rank] for rank in sorted(told.stacks)[:_STACK_RANKS]}
-    return DumpsRead(asked, told.dumps, told.missing, stacks)
+    if reply.stale:
+        return DumpReply(asked, reply.dumps)
+    stacks = {rank: reply.stacks[rank] for rank in sorted(reply.stacks)[:_STACK_RANKS]}
+    return DumpReply(asked, reply.dumps, reply.missing, stacks)
 
 
-def dump_reader(clock: Clock) -> Asking[DumpsAsked, DumpsRead]:
+def dump_reader(clock: Clock) -> Asking[DumpRequest, DumpReply]:
     """Where too many wait a run gets an empty answer, and asks again."""
-    return Asking("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpsRead(asked), _WAITING)
+    return Asking("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpReply(asked), _WAITING)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.detectors import RULES
 from megatron_monitor.detectors.base import RANK, Finding, Severity, duration, stated
-from megatron_monitor.events import Events
+from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 
@@ -32,7 +32,7 @@ _LINGERS = 300.0
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
-class Told(Struct):
+class IncidentFacts(Struct):
     """What an incident and each message about it say."""
 
     incident: str
@@ -43,7 +43,7 @@ class Told(Struct):
     onset_iteration: int | None = None
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
-    quiet: bool = False
+    display_only: bool = False
     event: str = ""
     """The event that it belongs to (events.py), once it is more than information."""
     since: float | None = None
@@ -58,14 +58,14 @@ class Told(Struct):
     """The last one that was saved whole."""
 
 
-_TOLD = Told.__struct_fields__
+_REPORTED = IncidentFacts.__struct_fields__
 _JSON = (
     "run", "incident", "status", "severity", "event", "iteration", "onset_iteration", "time", "phase", "summary",
     "evidence",
 )  # fmt: skip
 
 
-class Transition(Told, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can do it
+class Transition(IncidentFacts, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can do it
     """A change of judgement: what notifiers send and what `replay` prints. Times are Unix seconds."""
 
     run: str
@@ -80,7 +80,7 @@ class Transition(Told, frozen=True, kw_only=True):  # type: ignore[misc]  # msgs
         return stated({name: getattr(self, name) for name in _JSON} | {"time": time})
 
 
-class Incident(Told, kw_only=True):
+class Incident(IncidentFacts, kw_only=True):
     """One open incident. Times are instants."""
 
     since: float
@@ -128,7 +128,7 @@ class IncidentBook(Struct):
 
 def judge(
     book: IncidentBook, state: RunState, findings: Mapping[str, Finding], now: float, repeat_interval: float,
-    events: Events, hold: Mapping[str, float] = _NO_HOLD,
+    events: IncidentEvents, hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:  # fmt: skip
     """Bring the book up to date with this tick's findings, by kind; the transitions in the order to be notified."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
@@ -181,7 +181,7 @@ class _Tick(NamedTuple):
     book: IncidentBook
     state: RunState
     now: float
-    events: Events
+    events: IncidentEvents
 
     def fires(self, kind: str, finding: Finding, hold: float, repeat_interval: float) -> Iterator[Transition]:
         """A kind fires: what is told of it."""
@@ -198,32 +198,32 @@ class _Tick(NamedTuple):
             superseded += book.ended_lately(kind, now)
             known = book.open[kind] = _opened(self.state, kind, finding, now)
             self._joins(known, superseded)
-            if not finding.quiet:
+            if not finding.display_only:
                 self._count(kind)
-        elif not self._told_again(known, finding, repeat_interval):
+        elif not self._repeat_due(known, finding, repeat_interval):
             return
         yield _transition(self.state, "firing", known, now)
 
-    def _told_again(self, known: Incident, finding: Finding, repeat_interval: float) -> bool:
+    def _repeat_due(self, known: Incident, finding: Finding, repeat_interval: float) -> bool:
         """An incident that is open still fires: is it told again, worse, louder than before, or as a reminder?"""
         worse = RANK[finding.severity] > RANK[known.severity]
         if worse:
             self._note_over(known)
         known.severity = finding.severity if worse else known.severity
         known.summary, known.evidence, known.over_since = finding.summary, finding.facts, None
-        begins = known.quiet and not finding.quiet  # what was only shown until now
+        begins = known.display_only and not finding.display_only  # what was only shown until now
         if begins:
-            known.quiet = False
+            known.display_only = False
             self._count(known.incident)
         self._joins(known)
-        told = worse or begins or (not known.quiet and self.now - known.notified_at >= repeat_interval)
-        if told:
+        notify = worse or begins or (not known.display_only and self.now - known.notified_at >= repeat_interval)
+        if notify:
             known.notified_at = self.now
-        return told
+        return notify
 
     def _joins(self, incident: Incident, superseded: Collection[str] = ()) -> None:
         """It gets its event, unless it has one or is only information."""
-        if not (incident.event or incident.quiet):
+        if not (incident.event or incident.display_only):
             offset = self.state.wall_offset
             since, at = incident.since + offset, self.now + offset
             budget = incident.evidence.get("budget_seconds")
@@ -244,7 +244,7 @@ class _Tick(NamedTuple):
         incident = self.book.open[kind]
         if over:
             return self.book.finished_at is not None and self.now - incident.opened_at < _LINGERS
-        goes_on = self.state.launch.phase not in ENDED and self.state.launch.number == incident.attempt
+        goes_on = self.state.attempt.phase not in ENDED and self.state.attempt.number == incident.attempt
         if kind not in _LEVELS or not goes_on:
             return False
         if incident.over_since is None:
@@ -267,38 +267,38 @@ class _Tick(NamedTuple):
 
 def _end(state: RunState, incident: Incident) -> str:
     """What ended it, in a few words, where its rule says nothing of that."""
-    iteration = state.launch.latest.iteration
-    if state.launch.number > incident.attempt:
-        return "a new launch began"
-    if state.launch.phase in ENDED:
-        failure = state.launch.failure.failure if state.launch.failure is not None else "unknown"
-        return "the run finished" if state.launch.phase == "finished" else f"the run ended: {failure}"
+    iteration = state.attempt.latest.iteration
+    if state.attempt.number > incident.attempt:
+        return "a new attempt began"
+    if state.attempt.phase in ENDED:
+        failure = state.attempt.failure.failure if state.attempt.failure is not None else "unknown"
+        return "the run finished" if state.attempt.phase == "finished" else f"the run ended: {failure}"
     if iteration is None or iteration == incident.iteration:
-        return f"{state.launch.phase} goes on"
+        return f"{state.attempt.phase} goes on"
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
 def _opened(state: RunState, kind: str, finding: Finding, now: float) -> Incident:
     return Incident(
         incident=kind, severity=finding.severity, summary=finding.summary, evidence=finding.facts,
-        onset_iteration=finding.onset, quiet=finding.quiet, phase=state.launch.phase,
+        onset_iteration=finding.onset, display_only=finding.display_only, phase=state.attempt.phase,
         since=finding.since if finding.since is not None else now,
-        notified_at=now, opened_at=now, attempt=state.launch.number, **_of_the_run(state),
+        notified_at=now, opened_at=now, attempt=state.attempt.number, **_of_the_run(state),
     )  # fmt: skip
 
 
 def _of_the_run(state: RunState) -> dict[str, Any]:
     """What a message says of the run as it is now."""
     return {
-        "iteration": state.launch.latest.iteration,
-        "gpus": state.launch.topology.world_size,
+        "iteration": state.attempt.latest.iteration,
+        "gpus": state.attempt.topology.world_size,
         "job": "" if state.job is None else state.job.array_id or state.job.id,
         "pid_file": state.pid_file,
-        "checkpoint": state.past.checkpoints.last_iteration,
+        "checkpoint": state.learned.checkpoints.last_iteration,
     }
 
 
 def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
-    told = {name: getattr(incident, name) for name in _TOLD} | _of_the_run(state)
-    told["since"] = state.unix(incident.since)
-    return Transition(run=state.name, status=status, time=now + state.wall_offset, **told)
+    notify = {name: getattr(incident, name) for name in _REPORTED} | _of_the_run(state)
+    notify["since"] = state.unix(incident.since)
+    return Transition(run=state.name, status=status, time=now + state.wall_offset, **notify)

@@ -44,7 +44,7 @@ class Instants:
     def __init__(self, core: Core, clock: Clock, saved: Saved | None = None) -> None:
         """It goes on from the saved instants."""
         self._core = core
-        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.heard_at)
+        self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.contact_at)
         core.wall_offset = self._steady.offset
 
     def now(self) -> float:
@@ -71,10 +71,10 @@ class LiveCore:
         self._inbox = Inbox(QUEUE_SIZE)
         self._follower: Follower | None = None
         self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
-        self._judged_until = -math.inf
+        self._evaluated_until = -math.inf
         self.agents: Callable[[], AgentStates] | None = None
         """The states of the agents that push; None: no stream is pushed."""
-        self._took_at = float("-inf")  # monotonic seconds when messages were last taken
+        self._received_at = float("-inf")  # monotonic seconds when messages were last taken
 
     def start(self, saved: Saved | None = None) -> None:
         """Begin to read, where `saved` stands."""
@@ -111,27 +111,27 @@ class LiveCore:
         Raises RuntimeError if a reader thread has ended by a bug.
         """
         if wait > 0.0:
-            self._inbox.wait(self._took_at + _PACE - self.clock.monotonic(), wait)
+            self._inbox.wait(self._received_at + _PACE - self.clock.monotonic(), wait)
         until = self.clock.monotonic() + _BATCH_SECONDS
         while True:
             now = self.now()  # before the readers are asked: the monitor may be stopped between any two of these lines
             mounts = self.mounts()
-            stopped = {one.mount: now - one.unheard_seconds for one in mounts if one.unheard_seconds}
-            messages = self._inbox.get_some() if self._took_at < until else []
+            stopped = {one.mount: now - one.unobserved_seconds for one in mounts if one.unobserved_seconds}
+            messages = self._inbox.get_some() if self._received_at < until else []
             if not messages:
                 break
             now = self.now()
             for message in messages:
                 self.core.handle(message, now)
-            self._took_at = self.clock.monotonic()
+            self._received_at = self.clock.monotonic()
         self._note_taken(now)
         self.core.listen(stopped, now, self.agents() if self.agents is not None else None)
-        late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
+        late = max((max(one.unobserved_seconds, one.late_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
-        self._judged_until = max(self._judged_until, min(now, self._taken_until))
-        return self._judged_until
+        self._evaluated_until = max(self._evaluated_until, min(now, self._taken_until))
+        return self._evaluated_until
 
     def _note_taken(self, now: float) -> None:
         """Until when all that was read is in the core."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import critical, spreads
 from megatron_monitor.causes import causes, failure_of, lost_seconds
 from megatron_monitor.detectors import memory_pressure, slowdown
@@ -24,13 +24,13 @@ from megatron_monitor.run.job import OVER
 from megatron_monitor.run.phases import PARTS, RUN_STATES
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import HISTOGRAM_BUCKETS
-from megatron_monitor.snapshot import Histogram, Sample, clean_label
+from megatron_monitor.snapshot import HistogramSample, MetricSample, clean_label
 
 Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()
 
 
-class View(Struct, frozen=True):
+class RunView(Struct, frozen=True):
     """What a row of a run may read. Used by the loop thread alone, which owns the state."""
 
     state: RunState
@@ -46,7 +46,7 @@ class View(Struct, frozen=True):
     actions: tuple[str, ...] = ()
     """What remediations would do, do and did."""
     nodes: tuple[str, ...] = ()
-    """Of the present launch, as far as they are told and are not too many to be series."""
+    """Of the present attempt, as far as they are told and are not too many to be series."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """Its job and its streams, and why they are believed to be (monitor/identity/)."""
 
@@ -63,46 +63,46 @@ class MonitorMetric(Struct, frozen=True):
 class Metric(MonitorMetric, frozen=True):
     """A row of metrics.csv. `read` gives samples, or one Histogram."""
 
-    read: Callable[[View], Iterable[Sample] | Histogram | None]
+    read: Callable[[RunView], Iterable[MetricSample] | HistogramSample | None]
 
 
-def _one(value: float | int | None) -> Iterable[Sample]:
-    return () if value is None else (Sample(_NO_LABELS, float(value)),)
+def _one(value: float | int | None) -> Iterable[MetricSample]:
+    return () if value is None else (MetricSample(_NO_LABELS, float(value)),)
 
 
-def _named(values: dict[str, Any]) -> Iterator[Sample]:
+def _named(values: dict[str, Any]) -> Iterator[MetricSample]:
     for name, value in sorted(values.items()):
         if value is not None:
-            yield Sample((clean_label(name),), float(value))
+            yield MetricSample((clean_label(name),), float(value))
 
 
-def _info(view: View) -> Iterator[Sample]:
-    labels = view.state.launch.topology.labels()
-    labels["dialect"] = view.state.launch.dialect or labels.get("dialect", "")
-    yield Sample(tuple(clean_label(str(labels.get(name, ""))) for name in _LABELS["megatron_run_info"]), 1.0)
+def _info(view: RunView) -> Iterator[MetricSample]:
+    labels = view.state.attempt.topology.labels()
+    labels["dialect"] = view.state.attempt.dialect or labels.get("dialect", "")
+    yield MetricSample(tuple(clean_label(str(labels.get(name, ""))) for name in _LABELS["megatron_run_info"]), 1.0)
 
 
-def _tflops(view: View) -> Iterator[Sample]:
+def _tflops(view: RunView) -> Iterator[MetricSample]:
     printed = derived.printed_tflops(view.state)
     if printed is not None:
-        yield Sample(("log",), printed)
+        yield MetricSample(("log",), printed)
     computed = derived.computed_tflops(view.state)
     if computed is not None:
-        yield Sample(("computed",), computed[1])
+        yield MetricSample(("computed",), computed[1])
 
 
-def _memory(view: View) -> Iterable[Sample]:
+def _memory(view: RunView) -> Iterable[MetricSample]:
     kinds = ("allocated", "max_allocated", "reserved", "max_reserved")
-    return _named({kind: getattr(view.state.launch.memory, kind) for kind in kinds})
+    return _named({kind: getattr(view.state.attempt.memory, kind) for kind in kinds})
 
 
-def _durations(view: View) -> Histogram | None:
+def _durations(view: RunView) -> HistogramSample | None:
     seconds = view.state.seconds
     return _histogram(HISTOGRAM_BUCKETS, seconds.buckets, seconds.sum_seconds) if seconds.count else None
 
 
-def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) -> Histogram:
-    return Histogram(tuple(zip(_upper(bounds), map(float, accumulate(counts)), strict=True)), values)
+def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) -> HistogramSample:
+    return HistogramSample(tuple(zip(_upper(bounds), map(float, accumulate(counts)), strict=True)), values)
 
 
 @cache
@@ -111,75 +111,81 @@ def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
-def _open(view: View) -> list[Incident]:
+def _open(view: RunView) -> list[Incident]:
     """The incidents that stand."""
     return [] if view.over else list(view.book.open.values())
 
 
-def _incidents(view: View) -> Iterator[Sample]:
+def _incidents(view: RunView) -> Iterator[MetricSample]:
     known = {(one.incident, one.severity, one.event) for one in view.book.open.values()}
     over = {tuple(labels.split(" ", 2)) for labels in view.book.over}
     stand = () if view.over else known
-    return (Sample(labels, float(labels in stand)) for labels in sorted(known | over))
+    return (MetricSample(labels, float(labels in stand)) for labels in sorted(known | over))
 
 
 _LONGEST = 200  # characters of a summary
 
 
-def _incident_info(view: View) -> Iterator[Sample]:
+def _incident_info(view: RunView) -> Iterator[MetricSample]:
     labels = _LABELS["megatron_incident_info"]
     for cause in causes(view.book) if not view.over else ():
-        yield Sample(tuple(clean_label(getattr(cause, name), _LONGEST) for name in labels), 1.0)
+        yield MetricSample(tuple(clean_label(getattr(cause, name), _LONGEST) for name in labels), 1.0)
 
 
-def _failure_info(view: View) -> Iterator[Sample]:
+def _failure_info(view: RunView) -> Iterator[MetricSample]:
     cause = failure_of(view.state)
     if cause is not None:
         labels = _LABELS["megatron_failure_info"]
-        yield Sample(tuple(clean_label(getattr(cause, name)) for name in labels), 1.0)
+        yield MetricSample(tuple(clean_label(getattr(cause, name)) for name in labels), 1.0)
 
 
-def _section(view: View) -> Iterable[Sample]:
+def _section(view: RunView) -> Iterable[MetricSample]:
     state = view.state
-    return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
+    return (
+        [MetricSample((name,), float(name == state.attempt.phase)) for name in PARTS]
+        if state.attempt.parts.reported
+        else ()
+    )
 
 
-def _of_timers(read: Callable[[Timed], dict[str, float]]) -> Callable[[View], Iterable[Sample]]:
+def _of_timers(read: Callable[[TimerLine], dict[str, float]]) -> Callable[[RunView], Iterable[MetricSample]]:
     """By category, of the timers shown last: sums of times that are printed to ten microseconds."""
 
-    def samples(view: View) -> Iterable[Sample]:
-        timed = view.state.launch.account.shown
+    def samples(view: RunView) -> Iterable[MetricSample]:
+        timed = view.state.attempt.account.shown
         return () if timed is None else _named({name: round(value, 6) for name, value in read(timed).items()})
 
     return samples
 
 
-def _job(view: View) -> Iterator[Sample]:
+def _job(view: RunView) -> Iterator[MetricSample]:
     job = view.state.job
     if job is not None:
         code = "" if job.exit_code is None or job.state not in OVER else str(job.exit_code)
         limit = "" if job.time_limit is None else f"{job.time_limit:.0f}"
         texts = (job.array_id or job.id, job.state, job.reason, code, job.nodes, str(job.restarts), limit)
-        yield Sample(tuple(clean_label(text) for text in texts), 1.0)
+        yield MetricSample(tuple(clean_label(text) for text in texts), 1.0)
 
 
-_READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
+_READS: dict[str, Callable[[RunView], Iterable[MetricSample] | HistogramSample | None]] = {
     "parts": _of_timers(critical),
     "spreads": _of_timers(spreads),
     "hang_deadline": lambda view: _one(
         math.inf if view.hang_deadline is None else view.hang_deadline - view.state.coverage.absent
     ),
-    "nodes": lambda view: [Sample((clean_label(node),), 1.0) for node in view.nodes],
-    "run_state": lambda view: [Sample((name,), float(name == view.run_state)) for name in RUN_STATES],
+    "nodes": lambda view: [MetricSample((clean_label(node),), 1.0) for node in view.nodes],
+    "run_state": lambda view: [MetricSample((name,), float(name == view.run_state)) for name in RUN_STATES],
     "effective_ratio": lambda view: _one(derived.effective_ratio(view.state, view.now)),
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),
     "hfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[1]),
-    "validation": lambda view: _named({name: one.loss for name, one in view.state.launch.validations.items()}),
+    "validation": lambda view: _named({name: one.loss for name, one in view.state.attempt.validations.items()}),
     "gpu_seconds": lambda view: _one(view.state.gpu_seconds or None),
     "progress_at": lambda view: _one(view.state.unix(view.state.progress_at)),
-    "lost": lambda view: [Sample((one.incident, one.severity), lost_seconds(one.evidence)) for one in _open(view)],
+    "lost": lambda view: [
+        MetricSample((one.incident, one.severity), lost_seconds(one.evidence)) for one in _open(view)
+    ],
     "since": lambda view: [
-        Sample((one.incident, one.severity), one.since + view.state.wall_offset) for one in _open(view)
+        MetricSample((one.incident, one.severity), one.since + view.state.wall_offset) for one in _open(view)
     ],
     **{
         read.__name__.removeprefix("_"): read
@@ -192,7 +198,7 @@ _READS: dict[str, Callable[[View], Iterable[Sample] | Histogram | None]] = {
 _OF_STATE = {"derived": derived, "memory_pressure": memory_pressure, "slowdown": slowdown}
 
 
-def _reads(how: str, labelled: bool) -> Callable[[View], Iterable[Sample] | Histogram | None]:
+def _reads(how: str, labelled: bool) -> Callable[[RunView], Iterable[MetricSample] | HistogramSample | None]:
     if how in _READS:
         return _READS[how]
     module, _, name = how.partition(".")
@@ -218,12 +224,12 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = tuple(
 )
 
 
-def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:
+def samples_of(view: RunView) -> dict[str, tuple[MetricSample, ...] | HistogramSample]:
     """Every row's samples of one run; a row without any is left out."""
-    out: dict[str, tuple[Sample, ...] | Histogram] = {}
+    out: dict[str, tuple[MetricSample, ...] | HistogramSample] = {}
     for metric in CATALOGUE:
         got = metric.read(view)
-        if isinstance(got, Histogram):
+        if isinstance(got, HistogramSample):
             out[metric.name] = got
         elif got is not None:
             samples = tuple(got)

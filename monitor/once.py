@@ -12,18 +12,18 @@ import msgspec
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import TOGETHER, watches
-from megatron_monitor.follow.discovery import Found, find
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
+from megatron_monitor.follow.discovery import DiscoveredPath, find
 from megatron_monitor.follow.messages import Unreadable
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.readers import read_once
 from megatron_monitor.identity import named
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
-from megatron_monitor.reading import Rules, judged_reader, own_rules
+from megatron_monitor.reading import Rules, evaluated_reader, own_rules
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.source_clock import begins
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
@@ -41,14 +41,16 @@ Onlooker: TypeAlias = Callable[[str, Sequence[LogEvent], str], None]
 """It is shown (run, events of a delivery, stream): reports need more of them than a run's state keeps."""
 
 
-class Watched(Judge):
+class Watched(Evaluator):
     """A judge that shows what it has folded to an onlooker."""
 
     def __init__(self, config: Config, onlooker: Onlooker) -> None:
         super().__init__(config)
         self._onlooker = onlooker
 
-    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
+    def take(
+        self, run: MonitoredRun, entries: Sequence[LogEvent], source: str, at: float, live: bool
+    ) -> list[Transition]:
         """Fold, judge, then show."""
         transitions = super().take(run, entries, source, at, live)
         self._onlooker(run.state.name, entries, source)
@@ -57,7 +59,7 @@ class Watched(Judge):
 
 def read_all(
     config: Config, clock: Clock | None = None, onlooker: Onlooker | None = None,
-    *, charts: bool = True, found: Iterable[Found] | None = None,
+    *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None,
 ) -> tuple[Core, list[str]]:  # fmt: skip
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on. Where
@@ -85,9 +87,9 @@ def read_all(
     return core, problems
 
 
-def _in_order(found: Iterable[Found], config: Config) -> list[Found]:
+def _in_order(found: Iterable[DiscoveredPath], config: Config) -> list[DiscoveredPath]:
     """The files; of those of one run that which begins first, by its first stamp or else its first step, is first."""
-    runs, own = defaultdict[str, list[Found]](list), own_rules(config)
+    runs, own = defaultdict[str, list[DiscoveredPath]](list), own_rules(config)
     for one in found:
         runs[named(one.path, config.runs).name].append(one)
     for files in runs.values():
@@ -107,7 +109,7 @@ def _begins(path: str, own: Rules) -> tuple[float | None, int | None]:
         return None, None
     try:
         with open(path, "rb") as stream:
-            return begins(judged_reader(own).feed(stream.read(_HEAD)))
+            return begins(evaluated_reader(own).feed(stream.read(_HEAD)))
     except OSError:  # the reading says what is wrong with it
         return None, None
 

@@ -68,14 +68,14 @@ class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfil
 
     def write(self, page: bytes, instance: str) -> None:  # noqa: ARG002 - the file is of this host
         """Write beside it and rename. Raises OSError."""
-        beside = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
+        temporary = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
         try:
-            beside.unlink(missing_ok=True)
-            with beside.open("xb") as stream:  # the directory may be everybody's: no link is followed
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as stream:  # the directory may be everybody's: no link is followed
                 stream.write(page)
-            beside.replace(self.path)
+            temporary.replace(self.path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def remove(self, instance: str) -> None:  # noqa: ARG002
         """Delete the file: node_exporter would go on exporting it. Raises OSError."""

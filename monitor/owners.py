@@ -76,14 +76,14 @@ def owner(labels: Mapping[str, str], namespace: str, pod: str, container: str) -
     """Of a container with these labels and annotations, by their plain names; None where nothing tells, not even the
     pod's name.
     """
-    told = {**labels, "pod": pod}
+    attributes = {**labels, "pod": pod}
     for row, form in _table():
-        if not row.holds(told, pod, container):
+        if not row.holds(attributes, pod, container):
             continue
         if row.by == "none":
             return Owner("", "yes", f"a container {container} prints {row.operator}")
         if row.by == "label":
-            name = _KEY.sub(lambda key: told.get(plain(key[1]), ""), row.owner or "")
+            name = _KEY.sub(lambda key: attributes.get(plain(key[1]), ""), row.owner or "")
             name = form.sub("", name) if form is not None else name
             why = f"the labels of {row.operator}"
         else:
@@ -107,8 +107,8 @@ def pod_at(path: str) -> PodLog | None:
 
 def by_host(pod: str, host: str, domain: str) -> str | None:
     """The owner of a pod whose name does not tell it, by the host name that its program prints, and the subdomain of
-    the hosts of its launch: an Indexed Job calls its hosts by its whole name and the index, a JobSet has its own as the
-    subdomain, pods of a plain Job are hosts of their own names. None where that does not tell either.
+    the hosts of its attempt: an Indexed Job calls its hosts by its whole name and the index, a JobSet has its own as
+    the subdomain, pods of a plain Job are hosts of their own names. None where that does not tell either.
     """
     end = re.fullmatch(rf"(.+)-{_RANDOM}", pod)
     if end is None:
@@ -120,8 +120,8 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
     if domain and host == stem and launched:
         return domain
     name, _, number = stem.rpartition("-")
-    cut = len(pod) == _LONGEST and host.startswith(name)
-    if index is None or index[2] != number or not (host == stem or cut):
+    truncated = len(pod) == _LONGEST and host.startswith(name)
+    if index is None or index[2] != number or not (host == stem or truncated):
         return None
     return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # else it may be a JobSet's
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from megatron_monitor.causes import cause_of, failure_of
 from megatron_monitor.detectors import hang, memory_pressure, slowdown
 from megatron_monitor.detectors.hang import HangSettings
-from megatron_monitor.detectors.slowdown.words import normal
+from megatron_monitor.detectors.slowdown.messages import normal
 from megatron_monitor.incidents import Incident, IncidentBook, Transition
-from megatron_monitor.metrics import View
+from megatron_monitor.metrics import RunView
 from megatron_monitor.run import derived
 from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.job import page as job_page
@@ -19,10 +19,10 @@ from megatron_monitor.run.state import RunState
 _ORDER = ("critical", "warning", "info")
 
 
-def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
+def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
     """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
     state = view.state
-    latest = state.launch.latest
+    latest = state.attempt.latest
     computed = derived.computed_tflops(state)
     mfu, _ = derived.utilisation(state, view.peak_tflops)
     printed = derived.printed_tflops(state)
@@ -30,18 +30,18 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
     return {
         "run": state.name,
         "state": view.run_state,
-        "phase": state.launch.phase,
+        "phase": state.attempt.phase,
         "iteration": latest.iteration,
-        "train_iterations": state.launch.train_iterations,
-        "seconds_per_iteration": state.launch.pure_seconds,
-        "baseline_seconds": state.launch.pace.baseline,
+        "train_iterations": state.attempt.train_iterations,
+        "seconds_per_iteration": state.attempt.pure_seconds,
+        "baseline_seconds": state.attempt.pace.baseline,
         "normal_seconds": normal(state),
         "slowdown_ratio": slowdown.ratio(state),
-        "baseline_band": state.launch.pace.band,
+        "baseline_band": state.attempt.pace.band,
         "samples_per_second": derived.samples_per_second(state),
         "tokens_per_second": derived.tokens_per_second(state),
         "tflops": tflops,
-        "tflops_formula": state.launch.tflops_formula or (computed[0] if computed else None),
+        "tflops_formula": state.attempt.tflops_formula or (computed[0] if computed else None),
         "mfu": mfu,
         "lm_loss": latest.lm_loss,
         "losses": dict(latest.losses),
@@ -50,28 +50,30 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "loss_scale": latest.loss_scale,
         "global_batch_size": derived.batch_size(state),
         "consumed_tokens": latest.consumed_tokens or state.history.consumed.tokens,
-        "validation_loss": {name: result.loss for name, result in state.launch.validations.items()},
+        "validation_loss": {name: result.loss for name, result in state.attempt.validations.items()},
         "progress_at": _progressed(state),
         "budget_seconds": hang.budget(state, settings).seconds if hang.watched(state) else None,
         "eta": derived.eta(state),
-        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+        "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
         "at_risk_seconds": derived.at_risk_seconds(state),
         "restarts": state.restarts,
         "lost_iterations": state.lost_iterations_total,
         "effective_training_time_ratio": derived.effective_ratio(state, view.now),
-        "max_memory_bytes": state.launch.memory.max_reserved or state.launch.memory.max_allocated,
+        "max_memory_bytes": state.attempt.memory.max_reserved or state.attempt.memory.max_allocated,
         "gpu_memory_capacity_bytes": memory_pressure.device_bytes(state),
-        "topology": {name: value for name, value in state.launch.topology.labels().items() if value},
-        "environment": dict(state.launch.environment),
-        "arguments": state.launch.arguments,
-        "software": dict(state.launch.software),
+        "topology": {name: value for name, value in state.attempt.topology.labels().items() if value},
+        "environment": dict(state.attempt.environment),
+        "arguments": state.attempt.arguments,
+        "software": dict(state.attempt.software),
         "job": job_page(state),
         "identity": _identity(view),
         "actions": list(view.actions),
         "died": _died(state, runbook_url),
-        "failure": f"{state.launch.failure.failure}: {state.launch.failure.message}" if state.launch.failure else None,
+        "failure": f"{state.attempt.failure.failure}: {state.attempt.failure.message}"
+        if state.attempt.failure
+        else None,
         "sources": list(state.sources),
-        "last_line": state.launch.last_line,
+        "last_line": state.attempt.last_line,
         "incidents": [
             {
                 "run": state.name,
@@ -83,16 +85,16 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
                 "onset_iteration": incident.onset_iteration,
                 "phase": incident.phase,
                 "evidence": dict(incident.evidence),
-                **_cause(incident, state.launch.topology.world_size, runbook_url),
+                **_cause(incident, state.attempt.topology.world_size, runbook_url),
             }
             for incident in sorted(view.book.open.values(), key=lambda one: _ORDER.index(one.severity))
         ],
         "watched": state.live,
-        "history": [item.to_json() for item in told(state, view.book)[-20:]],
+        "history": [item.to_json() for item in transitions_of(state, view.book)[-20:]],
     }
 
 
-def told(state: RunState, book: IncidentBook) -> Sequence[Transition]:
+def transitions_of(state: RunState, book: IncidentBook) -> Sequence[Transition]:
     """What happened to the run, oldest first: its incidents; of a log that was read after its end, how its attempts
     ended, for nothing was detected while they went on.
     """
@@ -101,10 +103,10 @@ def told(state: RunState, book: IncidentBook) -> Sequence[Transition]:
 
 def _ends(state: RunState) -> Iterator[Transition]:
     """Each crash, at the time that the log prints where it prints any, and that the next attempt ended it."""
-    launch, failure, phases = state.launch, state.launch.failure, state.history.phases
+    attempt, failure, phases = state.attempt, state.attempt.failure, state.history.phases
     ends = [(end.failure, end.message, end.last_iteration, end.at) for end in state.ends if end.crashed]
-    if launch.phase == "crashed" and failure is not None:
-        ends.append((failure.failure, failure.message, launch.latest.iteration, failure.at))
+    if attempt.phase == "crashed" and failure is not None:
+        ends.append((failure.failure, failure.message, attempt.latest.iteration, failure.at))
     times = [time for time, _, phase in phases if phase == "crashed"]
     if len(times) != len(ends):  # some are older than what is kept
         times = [None] * len(ends)
@@ -119,13 +121,13 @@ def _ends(state: RunState) -> Iterator[Transition]:
             yield replace(last, status="resolved", summary="the next attempt began")
 
 
-def _identity(view: View) -> dict[str, Any]:
+def _identity(view: RunView) -> dict[str, Any]:
     """Why the run is this job and these streams are its own; Slurm's word about the job is the last."""
-    job, told = view.state.job, dict(view.identity)
-    known = told.get("job") or {}
-    if told and job is not None and known.get("id") in (job.id, job.array_id) and not known.get("believed"):
-        told["job"] = {**known, "why": "Slurm says that this file is its output", "believed": True}
-    return told
+    job, identity = view.state.job, dict(view.identity)
+    known = identity.get("job") or {}
+    if identity and job is not None and known.get("id") in (job.id, job.array_id) and not known.get("believed"):
+        identity["job"] = {**known, "why": "Slurm says that this file is its output", "believed": True}
+    return identity
 
 
 def _died(state: RunState, runbook_url: str | None) -> dict[str, str] | None:
@@ -141,13 +143,13 @@ def _progressed(state: RunState) -> float | None:
     """When the run last moved. Of a log that nobody watched as it was written, its own clock knows better than the
     file, which may be a copy.
     """
-    at, stamp = state.unix(state.progress_at), state.launch.progress_clock
+    at, stamp = state.unix(state.progress_at), state.attempt.progress_clock
     if at is not None and stamp is not None and not state.live and at - stamp > _COPIED:
         return stamp
     return at
 
 
-_TOLD_ALREADY = ("incident", "severity", "phase", "summary")
+_SHOWN_ELSEWHERE = ("incident", "severity", "phase", "summary")
 
 
 def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dic
     cause = cause_of(incident)
     section = incident.incident.replace("_", "-")
     return {
-        **{name: text or None for name, text in cause._asdict().items() if name not in _TOLD_ALREADY},
+        **{name: text or None for name, text in cause._asdict().items() if name not in _SHOWN_ELSEWHERE},
         "advice": incident.evidence.get("advice") or cause.advice,
         "gpus": gpus,
         "runbook_url": f"{runbook_url}#{section}" if runbook_url else None,

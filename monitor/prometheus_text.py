@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, MonitorMetric
-from megatron_monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from megatron_monitor.snapshot import HistogramSample, MetricSample, RunSnapshot, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
 
@@ -78,24 +78,24 @@ class Family:
         self._count = _writer(f"{row.name}_count", labels, constant)
         self._sum = _writer(f"{row.name}_sum", labels, constant)
 
-    def text(self, first: tuple[str, ...], samples: Iterable[Sample] | Histogram | None) -> str:
+    def text(self, first: tuple[str, ...], samples: Iterable[MetricSample] | HistogramSample | None) -> str:
         """Lines of these samples; `first`: escaped values of the labels before their own."""
         if not samples:
             return ""
         try:
-            if isinstance(samples, Histogram):
+            if isinstance(samples, HistogramSample):
                 return self._histogram(first, samples)
             return "".join([self._line((*first, *self._own(one), _number(one.value))) for one in samples])
         except Exception:  # noqa: BLE001 - one family that cannot be formatted must not cost the others
             _log.exception("%s %s could not be formatted and is left out", self.name, ", ".join(first))
             return ""
 
-    def _own(self, sample: Sample) -> list[str]:
+    def _own(self, sample: MetricSample) -> list[str]:
         if len(sample.labels) != self._count_of_labels:
             raise ValueError(f"{self._count_of_labels} labels, but the values {sample.labels}")
         return [escaped(value) for value in sample.labels]
 
-    def _histogram(self, first: tuple[str, ...], samples: Histogram) -> str:
+    def _histogram(self, first: tuple[str, ...], samples: HistogramSample) -> str:
         numbers = {count: _number(count) for _, count in samples.buckets}  # most buckets are as full as others
         lines = [self._bucket((*first, bound, numbers[count])) for bound, count in samples.buckets]
         lines.append(self._count((*first, numbers[samples.buckets[-1][1]])))

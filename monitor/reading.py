@@ -29,7 +29,7 @@ def full_reader(rules: Rules) -> SourceReader:
     return SourceReader(memo=None if rules is RULES else Memo(Scanner(rules)))
 
 
-def judged_reader(rules: Rules) -> SourceReader:
+def evaluated_reader(rules: Rules) -> SourceReader:
     """A reader of what the fold and the detectors have a use for."""
     return SourceReader(memo=_memo(rules))
 

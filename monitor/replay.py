@@ -22,20 +22,20 @@ from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.runs import Run
 from megatron_monitor.detectors.base import stated
-from megatron_monitor.detectors.slowdown.words import level, standing
+from megatron_monitor.detectors.slowdown.messages import level, standing
+from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.follow.messages import CaughtUp, Lines, Opened, Scanned
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.parsers.events import LogEvent, TimeShown
 from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import BOUNDS
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.source_clock import Placed, SourceClock, begins, clocked
+from megatron_monitor.source_clock import SourceClock, TimedEvent, begins, clocked
 from megatron_monitor.units import LONGEST_SECONDS
 
 _DAY = 86400.0
 _MOST = 1024  # lines that the core is handed at once
-_OPENING = 1000  # events of a source among which its year is looked for
+_FIRST_EVENTS = 1000  # events of a source among which its year is looked for
 
 
 class Replay:
@@ -46,7 +46,7 @@ class Replay:
         self.now = 0.0
         self.first: float | None = None
         self.dated = dated
-        self._judge = Judge(config, repeats=False)
+        self._judge = Evaluator(config, repeats=False)
         config = replace(config, max_runs=sys.maxsize, run_retention=LONGEST_SECONDS)
         self.core = Core(config, self._judge, charts=False)
         self.core.handle(Scanned("", self.now), self.now)
@@ -60,35 +60,35 @@ class Replay:
         """Of which a training is proven, in the order in which they began."""
         return [run for run in self.core.runs.values() if run.state.proven]
 
-    def play(self, items: Iterable[Placed]) -> Iterator[Transition]:
+    def play(self, items: Iterable[TimedEvent]) -> Iterator[Transition]:
         """Lines in the order of their times, each at its own."""
-        batch: list[Placed] = []
+        batch: list[TimedEvent] = []
         for placed in items:
-            if batch and (len(batch) == _MOST or placed.source != batch[0].source or self._stands_alone(placed)):
+            if batch and (len(batch) == _MOST or placed.source != batch[0].source or self._needs_own_batch(placed)):
                 yield from self._hand_over(batch)
                 batch = []
             self.now = placed.at = self.now if placed.at == math.inf else max(placed.at, self.now)
             self.first = self.now if self.first is None else self.first
-            if type(placed.event) is TimeShown and self._stands_alone(placed):
+            if type(placed.event) is TimeShown and self._needs_own_batch(placed):
                 yield from self._wait_for(placed)
                 continue
             batch.append(placed)
-            if self._stands_alone(placed):
+            if self._needs_own_batch(placed):
                 yield from self._hand_over(batch)
                 batch = []
         if batch:
             yield from self._hand_over(batch)
 
-    def _stands_alone(self, placed: Placed) -> bool:
+    def _needs_own_batch(self, placed: TimedEvent) -> bool:
         """Whether it depends on the line, or on the instant, whose the lines are that follow."""
         source = self.core.sources[placed.source]
         return not source.member.settled or placed.event.kind in BOUNDS or bool(source.experiments.held)
 
-    def _hand_over(self, batch: list[Placed]) -> Iterator[Transition]:
+    def _hand_over(self, batch: list[TimedEvent]) -> Iterator[Transition]:
         self.core.handle(Lines(batch[0].source, batch), batch[-1].at)
         yield from self.core.pass_until(batch[-1].at)
 
-    def _wait_for(self, placed: Placed) -> Iterator[Transition]:
+    def _wait_for(self, placed: TimedEvent) -> Iterator[Transition]:
         """The line says nothing but what the time is."""
         yield from self.core.pass_until(self.now)
         run = self.current(placed.source)
@@ -103,7 +103,7 @@ class Replay:
     def finish(self, after: float) -> Iterator[Transition]:
         """The logs have ended; `after` seconds more are watched."""
         self.core.flush(self.now)
-        for run in [run for run in self.core.runs.values() if not run.archived]:
+        for run in [run for run in self.core.runs.values() if not run.historical]:
             self.core.of_run(run, partial(self._judge.finish, run, max(self.now, run.clock) + after))
         yield from self.core.pass_until(self.now)
 
@@ -122,16 +122,16 @@ class Replay:
     def summary(self, run: Run) -> dict[str, Any]:
         """The run in figures; absent where the log does not show it."""
         state = run.state
-        size, steady = state.steady.chosen(state.launch.topology.global_batch_size) or (None, None)
+        size, steady = state.steady.chosen(state.attempt.topology.global_batch_size) or (None, None)
         pace = steady.seconds.median if steady else None
         first = self.first if run is next(iter(self.core.runs.values())) else state.first_at
-        ends = state.progress_at if run.archived else run.clock
+        ends = state.progress_at if run.historical else run.clock
         seconds = 0.0 if ends is None or first is None else ends - first
         return stated({
             "run": state.name,
-            "state": derived.run_state(state, False) if state.launch.phase in ENDED else "open",
+            "state": derived.run_state(state, False) if state.attempt.phase in ENDED else "open",
             "iterations": state.iterations_total,
-            "last_iteration": state.launch.latest.iteration,
+            "last_iteration": state.attempt.latest.iteration,
             "seconds": round(seconds, 3),
             "effective_training_time_ratio": _rounded(derived.effective_ratio(state)),
             "lost_iterations": state.lost_iterations_total,
@@ -170,7 +170,9 @@ def replay(
         yield player, run
 
 
-def merged(sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float]) -> tuple[Iterator[Placed], bool]:
+def merged(
+    sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float]
+) -> tuple[Iterator[TimedEvent], bool]:
     """(the lines of all sources in the order of their times, whether any source prints them).
 
     A source that prints none begins at 0, or with the first that does; of several, one whose steps begin further on
@@ -178,7 +180,7 @@ def merged(sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, floa
     """
     opened = {source: _opened(entries) for source, entries in sources.items()}
     near = min((moment for moment, _, _ in opened.values() if moment is not None), default=None)
-    start, dated, undated = 0.0, list[Iterator[Placed]](), dict[int | None, list[Iterator[Placed]]]()
+    start, dated, undated = 0.0, list[Iterator[TimedEvent]](), dict[int | None, list[Iterator[TimedEvent]]]()
     for source, (_, step, entries) in opened.items():
         last = near if near is not None else written.get(source)
         clock = SourceClock(last, math.inf if last is None or near is not None else last + _DAY)
@@ -190,12 +192,12 @@ def merged(sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, floa
                 start = min(first.at, start) if len(dated) > 1 else first.at
             else:
                 undated.setdefault(step, []).append(stream)
-    beside = _one_after_another([undated.pop(None, [])], start)
+    others = _one_after_another([undated.pop(None, [])], start)
     training = _one_after_another([streams for _, streams in sorted(undated.items())], start)
-    return heapq.merge(*dated, beside, training, key=attrgetter("at")), bool(dated)
+    return heapq.merge(*dated, others, training, key=attrgetter("at")), bool(dated)
 
 
-def _one_after_another(groups: Sequence[Sequence[Iterator[Placed]]], at: float) -> Iterator[Placed]:
+def _one_after_another(groups: Sequence[Sequence[Iterator[TimedEvent]]], at: float) -> Iterator[TimedEvent]:
     """Groups of streams whose times count from 0; those of a group are abreast."""
     for streams in groups:
         begin = at
@@ -210,5 +212,5 @@ def _one_after_another(groups: Sequence[Sequence[Iterator[Placed]]], at: float) 
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, int | None, Iterator[LogEvent]]:
     """The beginning of a source (`begins`), and its entries."""
     rest = iter(entries)
-    read = list(islice(rest, _OPENING))
+    read = list(islice(rest, _FIRST_EVENTS))
     return *begins(read), chain(read, rest)

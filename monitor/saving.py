@@ -79,8 +79,8 @@ class Saving:
             counts.add("state_rebuilds_total")
         if saved is not None:
             accepted = store.notes()
-            for name, waiting in saved.owed.items():
-                saved.owed[name] = [one for one in waiting if _note(name, one.message) not in accepted]
+            for name, waiting in saved.pending.items():
+                saved.pending[name] = [one for one in waiting if _note(name, one.message) not in accepted]
         return saved
 
     def keep(self, saver: "Saver") -> None:

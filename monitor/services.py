@@ -15,7 +15,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.outputs import Outputs
 from megatron_monitor.serve.auth import Auth, Hosts, is_loopback
 from megatron_monitor.serve.http import App
-from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.latest import LatestSnapshot
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls, TlsError
 from megatron_monitor.snapshot import FIGURES, MonitorCounts
@@ -33,7 +33,7 @@ class StartError(Exception):
 class Services:
     """Made from a configuration; bound to its address at once."""
 
-    def __init__(self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float]) -> None:
+    def __init__(self, config: Config, latest: LatestSnapshot, clock: Clock, turned: Callable[[], float]) -> None:
         """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
         self._config = config
         self._clock = clock

@@ -14,14 +14,14 @@ from megatron_monitor.incidents import Transition
 _MAX_LABEL = 300
 
 
-class Sample(Struct, frozen=True, gc=False):
+class MetricSample(Struct, frozen=True, gc=False):
     """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
 
     labels: tuple[str, ...]
     value: float
 
 
-class Histogram(Struct, frozen=True, gc=False):
+class HistogramSample(Struct, frozen=True, gc=False):
     """Cumulative counts by upper bound (the last is +Inf) and the sum of all values."""
 
     buckets: tuple[tuple[str, float], ...]
@@ -53,11 +53,11 @@ class MonitorCounts(Struct):
         """Remove the series of a gauge before they are set again."""
         self.values.pop(f"megatron_monitor_{name}", None)
 
-    def frozen(self) -> dict[str, tuple[Sample, ...]]:
+    def frozen(self) -> dict[str, tuple[MetricSample, ...]]:
         """A copy that other threads may read."""
         return {
             name: tuple(
-                Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
+                MetricSample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
             )
             for name, series in self.values.items()
         }
@@ -67,7 +67,7 @@ class RunSnapshot(Struct, frozen=True):
     """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
 
     run: str
-    samples: dict[str, tuple[Sample, ...] | Histogram]
+    samples: dict[str, tuple[MetricSample, ...] | HistogramSample]
     page: dict[str, Any]
     history: History = field(default_factory=History)
     """A copy that the loop no longer touches: the charts."""
@@ -83,7 +83,7 @@ def as_asked(run: str) -> str:
     return run.encode("utf-8", "replace").decode()
 
 
-class Asked(Struct, frozen=True):
+class ViewRequest(Struct, frozen=True):
     """What of the runs somebody wants to see beside their open incidents."""
 
     samples: bool = True
@@ -104,15 +104,15 @@ class Asked(Struct, frozen=True):
         """Are its charts and its advice wanted too?"""
         return self.whole is None or as_asked(run) in self.whole
 
-    def __or__(self, other: "Asked") -> "Asked":
+    def __or__(self, other: "ViewRequest") -> "ViewRequest":
         whole = None if self.whole is None or other.whole is None else self.whole | other.whole
-        return Asked(self.samples or other.samples, self.pages or other.pages, whole)
+        return ViewRequest(self.samples or other.samples, self.pages or other.pages, whole)
 
 
-NOTHING = Asked(samples=False, pages=False, whole=frozenset())
-FIGURES = Asked(pages=False, whole=frozenset())
-CARDS = Asked(whole=frozenset())
-EVERYTHING = Asked()
+NOTHING = ViewRequest(samples=False, pages=False, whole=frozenset())
+FIGURES = ViewRequest(pages=False, whole=frozenset())
+CARDS = ViewRequest(whole=frozenset())
+EVERYTHING = ViewRequest()
 
 
 class Snapshot(Struct, frozen=True):
@@ -120,7 +120,7 @@ class Snapshot(Struct, frozen=True):
 
     at: float
     runs: tuple[RunSnapshot, ...] = ()
-    monitor: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    monitor: dict[str, tuple[MetricSample, ...]] = field(default_factory=dict)
     incidents: tuple[dict[str, Any], ...] = ()
     ready: bool = False
     behind_seconds: float = 0.0
@@ -155,7 +155,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     return replace(
         first,
         runs=tuple(run for _, run in sorted(runs.items())),
-        monitor=_together(item for told in each("monitor") for item in told.items()),
+        monitor=_together(item for part in each("monitor") for item in part.items()),
         incidents=tuple(chain(*(run.page["incidents"] for run in (*runs.values(), *ended.values())))),
         ended=tuple(ended.values()),
         ready=all(each("ready")),
@@ -163,7 +163,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     )
 
 
-def _together(several: Iterable[tuple[str, Sequence[Sample]]]) -> dict[str, tuple[Sample, ...]]:
+def _together(several: Iterable[tuple[str, Sequence[MetricSample]]]) -> dict[str, tuple[MetricSample, ...]]:
     """What several monitors say of themselves: counts and amounts are added, of the rest the greatest holds."""
     series: dict[str, dict[tuple[str, ...], float]] = {}
     for name, samples in several:
@@ -171,4 +171,4 @@ def _together(several: Iterable[tuple[str, Sequence[Sample]]]) -> dict[str, tupl
         for one in samples:
             before = known.get(one.labels, 0.0)
             known[one.labels] = before + one.value if summed else max(before, one.value)
-    return {name: tuple(Sample(*one) for one in known.items()) for name, known in series.items()}
+    return {name: tuple(MetricSample(*one) for one in known.items()) for name, known in series.items()}

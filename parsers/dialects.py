@@ -10,7 +10,7 @@ from msgspec import Struct
 from megatron_monitor.parsers.tables import table_in
 
 
-class Dialect(Struct, frozen=True):
+class Program(Struct, frozen=True):
     """One kind of program. A default is what holds for a program of which nothing more is known."""
 
     name: str
@@ -40,16 +40,16 @@ class Dialect(Struct, frozen=True):
 
 
 _TABLE = table_in("megatron_monitor.parsers", "dialects.toml")
-DIALECTS = msgspec.convert(_TABLE["dialects"], tuple[Dialect, ...])
+DIALECTS = msgspec.convert(_TABLE["dialects"], tuple[Program, ...])
 """In the order in which they are recognised. What is known of all others stands in their files (parsers/formats)."""
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 GPT_NEOX, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER = (
     BY_NAME[name] for name in ("gpt-neox", "argonne", "megatron-lm", "deepspeed", "hf-trainer")
 )
 """Those whose programs have rules of their own."""
-UNKNOWN = Dialect("")
-DECLARED = Dialect("", megatron=False)
-_DECLARED = {name: msgspec.convert({"name": "", "megatron": False, **facts}, Dialect)
+UNKNOWN = Program("")
+DECLARED = Program("", megatron=False)
+_DECLARED = {name: msgspec.convert({"name": "", "megatron": False, **facts}, Program)
              for name, facts in _TABLE["declared"].items()}  # fmt: skip
 
 # Field name -> dialect, in the order of precedence: the first that stands in the line decides.
@@ -59,7 +59,7 @@ _REVEALING = [
 ]
 
 
-def dialect_of(name: str | None) -> Dialect:
+def dialect_of(name: str | None) -> Program:
     """The dialect of this name: UNKNOWN without one, and for those that are data alone what holds for any."""
     return (BY_NAME.get(name) or _DECLARED.get(name, DECLARED)) if name else UNKNOWN
 

@@ -24,7 +24,7 @@ from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
-from megatron_monitor.parsers.wrappers import CUT, Unwrapper
+from megatron_monitor.parsers.wrappers import PARTIAL, Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
 _KEY_LINES = 120  # of a private key of 16,384 bits
@@ -58,7 +58,7 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
     """Of whoever puts the lines in order before they are read."""
 
     @property
-    def told_nothing(self) -> bool:
+    def reported_nothing(self) -> bool:
         """Whether no line was of use before it, and none waits."""
         return not (self.matched_lines or self.open or self.ordered)
 
@@ -118,7 +118,7 @@ class SourceReader:
         return self._splitter.pending.endswith(b"]") or any(gatherer.settles for _, gatherer in self._open)
 
     @property
-    def told_nothing(self) -> bool:
+    def reported_nothing(self) -> bool:
         """Whether no line was of use so far, and none is open."""
         return not (self.matched_lines or self._open or self._splitter.raw_pending)
 
@@ -328,7 +328,7 @@ def _carries(data: bytes) -> bool:
     """Whether lines carry others, or parts of them."""
     if data.startswith(b'{"') or b'\n{"' in data:
         return True
-    return b" P " in data and any(mark in data for mark in CUT)  # what all of these hold is found in half the time
+    return b" P " in data and any(mark in data for mark in PARTIAL)  # what all of these hold is found in half the time
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

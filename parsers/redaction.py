@@ -32,11 +32,11 @@ stays is the group `head`.
 """
 _ROWS: Final[dict[bytes, list[int]]] = {}
 """Word -> the patterns of which it is one."""
-for _row, (_words, _) in enumerate(_PATTERNS):
-    for _word in _words:
+for _row, (_terms, _) in enumerate(_PATTERNS):
+    for _word in _terms:
         _ROWS.setdefault(_word.encode(), []).append(_row)
 _ROWS_OF: Final = tuple(_ROWS.values())
-_WORDS: Final = BytesAhoCorasick(list(_ROWS))
+_TERMS: Final = BytesAhoCorasick(list(_ROWS))
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """Of the names of files, of which there may be 100,000, those without it hold no secret."""
@@ -68,7 +68,7 @@ def _masked_name(name: str) -> str:
 
 def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
-    hits = _WORDS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
+    hits = _TERMS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
     patterns = [_PATTERNS[row][1] for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]})]
     for _ in range(_TIMES):

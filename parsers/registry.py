@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from megatron_monitor.parsers.declared.compiled import expressions_of, rules_of
-from megatron_monitor.parsers.declared.schema import Dialect, built_in
+from megatron_monitor.parsers.declared.schema import Format, built_in
 from megatron_monitor.parsers.engine.scan import Rule
 from megatron_monitor.parsers.formats import (
     arguments,
@@ -39,7 +39,7 @@ _OWN: tuple[Rule, ...] = tuple(
 )
 
 
-def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
+def rules_with(own: Sequence[Format]) -> tuple[Rule, ...]:
     """The rules of all formats with those of a site's own dialects, which replace built-in ones of the same name."""
     names = {dialect.name for dialect in own}
     marks = rules_of((*own, *(dialect for name, dialect in _FILES.items() if name not in names)))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from megatron_monitor.parsers.declared.schema import Dialect, Sample
+from megatron_monitor.parsers.declared.schema import Format, FormatSample
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import strip_prefixes
@@ -13,7 +13,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import rules_with
 
 
-def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
+def differences(dialect: Format, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
     """(index of the sample, what it gives instead) for each sample that is read otherwise by `rules`, which are all
     that will be asked, the dialect's own first.
     """
@@ -25,7 +25,7 @@ def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, 
             yield index, trouble
 
 
-def claims(dialects: Sequence[Dialect]) -> Iterator[str]:
+def claims(dialects: Sequence[Format]) -> Iterator[str]:
     """A sentence for each two dialects that read the same line: who has it. `dialects` are a site's own."""
     rules = rules_with(dialects)
     said: set[frozenset[str]] = set()
@@ -48,13 +48,13 @@ def claims(dialects: Sequence[Dialect]) -> Iterator[str]:
                     yield f"{both}: {first} has them, its mark is the more specific one or stands first"
 
 
-def read(sample: Sample, memo: Memo) -> list[LogEvent]:
+def read(sample: FormatSample, memo: Memo) -> list[LogEvent]:
     """What the sample gives, read as a log of its own."""
     reader = SourceReader(memo=memo)
     return [*reader.feed(sample.line.encode() + b"\n"), *reader.flush()]
 
 
-def _difference(dialect: Dialect, sample: Sample, found: list[LogEvent]) -> str | None:
+def _difference(dialect: Format, sample: FormatSample, found: list[LogEvent]) -> str | None:
     rules = {spec.rule for spec in dialect.lines}
     own = [entry for entry in found if entry.rule in rules or entry.rule.partition(".")[0] == dialect.name]
     if not sample.gives:

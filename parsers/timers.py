@@ -54,7 +54,7 @@ PART_OF: dict[str, str] = {
 }  # fmt: skip
 """The timers that are parts of a step of reinforcement learning -> the part that each is the time of."""
 UNKNOWN = Timer("other")
-BESIDE = frozenset(name for name, timer in TIMERS.items() if timer.category in ("checkpoint", "evaluation"))
+BETWEEN_STEPS = frozenset(name for name, timer in TIMERS.items() if timer.category in ("checkpoint", "evaluation"))
 """Timers of what happens between two iterations."""
 IGNORED = frozenset(name for name, timer in TIMERS.items() if timer.ignored)
 """Timers that say nothing of an iteration."""

@@ -47,7 +47,7 @@ TEXT_FORMS: Final = rf"""
 _BARE = lazy(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
 
 # The key of the line -> keys of which one must stand beside it: programs print JSON of their own
-_BESIDE: Final = {
+_REQUIRED_KEYS: Final = {
     "log": frozenset({"stream", "time", "date", "timestamp", "@timestamp", "kubernetes", "_p", "logtag"}),
     "message": frozenset({"source_type", "stream", "kubernetes", "podName", "pod", "agent"}),
     "MESSAGE": frozenset({"__REALTIME_TIMESTAMP", "__CURSOR"}),
@@ -58,7 +58,7 @@ _CRI = re.compile(
     rf"(?:\[pod/{_NAME}/[\w.-]{{1,63}}\] |<14>1 \S+ {_NAME} log - - - |{_ISO} ){{0,6}}"
     rf"{_ISO} (?P<stream>std(?:out|err)) (?P<tag>[PF])(?::\S*)? ".encode()
 )
-CUT: Final = (b"stdout P ", b"stderr P ")
+PARTIAL: Final = (b"stdout P ", b"stderr P ")
 """What a block of lines holds if a runtime has cut one of them."""
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
 _PART = 16_000  # characters: docker cuts at 16,384 bytes
@@ -86,7 +86,7 @@ class Unwrapper(Struct, omit_defaults=True):
 
     parts: dict[str, str] = field(default_factory=dict)
     """What a runtime has cut off so far, by stream."""
-    cut: list[Any] | None = None
+    partial: list[Any] | None = None
     """Of the last line, if it is a part by CRI's form: its number, stream, and what stood before the part."""
     ends: bool | None = None
     """Whether a whole line ends in a line end here: some who write docker's form leave it out."""
@@ -114,14 +114,14 @@ class Unwrapper(Struct, omit_defaults=True):
         """
         match, text = _CRI.match(line), line.decode("utf-8", "replace")
         if match is None:
-            if self.cut is None or self.cut[0] != number:
+            if self.partial is None or self.partial[0] != number:
                 return None
-            _, stream, head = self.cut
+            _, stream, head = self.partial
             before, self.parts[stream] = self.parts.get(stream, ""), text
             return [f"{head}{before}".encode("utf-8", "replace")]
         head, part = match[0].decode("utf-8", "replace"), match["tag"] == b"P"
         stream = match["stream"].decode()
-        self.cut = [number, stream, head] if part else None
+        self.partial = [number, stream, head] if part else None
         if not (part or stream in self.parts):
             return None
         whole = self._whole({"stream": stream, "logtag": "P" if part else "F"}, text[len(head) :], longest)
@@ -135,9 +135,9 @@ class Unwrapper(Struct, omit_defaults=True):
 
     def save(self) -> "Unwrapper | None":
         """What goes on after a resume; None: nothing does."""
-        if not self.parts and self.cut is None and self.ends is None:
+        if not self.parts and self.partial is None and self.ends is None:
             return None
-        return Unwrapper({name: masked(text) for name, text in self.parts.items()}, self.cut, self.ends)
+        return Unwrapper({name: masked(text) for name, text in self.parts.items()}, self.partial, self.ends)
 
     def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
         """What has become whole by this record."""
@@ -183,8 +183,8 @@ def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
         fields = read_json(line)
     except msgspec.DecodeError:
         return None
-    for name, beside in _BESIDE.items():
-        if name in fields and (fields.keys() == {"log"} or not beside.isdisjoint(fields)):
+    for name, required in _REQUIRED_KEYS.items():
+        if name in fields and (fields.keys() == {"log"} or not required.isdisjoint(fields)):
             text = fields[name]
             if isinstance(text, list):  # journald's form of what is no plain text
                 try:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from megatron_monitor.core.aside import Aside
+from megatron_monitor.core.quarantine import Quarantine
 from tests import simulated as simulated  # further forms of timers, for all tests
 
 ROOT = Path(__file__).parents[1]
@@ -69,20 +69,22 @@ def real_logs(*, known: bool = True) -> list[Path]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """What the core puts aside (monitor/core/aside.py) is a bug that it hides: of each test but those of that room."""
+    """What the core puts aside (monitor/core/quarantine.py) is a bug that it hides: of each test but those of that
+    room.
+    """
     failed: list[Exception] = []
-    note = Aside.note
+    note = Quarantine.note
 
-    def noted(self: Aside, room: Any, name: str, error: Exception) -> str:
+    def noted(self: Quarantine, room: Any, name: str, error: Exception) -> str:
         failed.append(error)
         return note(self, room, name, error)
 
     if item.path.name != "test_aside.py":
-        Aside.note = noted  # type: ignore[method-assign]
+        Quarantine.note = noted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Aside.note = note  # type: ignore[method-assign]
+        Quarantine.note = note  # type: ignore[method-assign]
     if failed:
         raise failed[0]
 

@@ -69,20 +69,20 @@ class Partition:
         """Unix nanoseconds."""
         return round(self.clock.wall() * 1e9)
 
-    def turn(self, seconds: float = 0.5, *, heard: bool = True) -> None:
+    def turn(self, seconds: float = 0.5, *, notices: bool = True) -> None:
         """Read to the end, then some time passes."""
         for offset, (key, value, at) in enumerate(self.records):
             self.shard.take(offset, key, value, {}, at)
         self.clock.advance(0.01)
-        if heard:
-            self.shard.heard_at = self.clock.monotonic()
+        if notices:
+            self.shard.contact_at = self.clock.monotonic()
         self.shard.turn()
         self.clock.advance(seconds)
 
-    def turns(self, count: int, *, heard: bool = True) -> None:
+    def turns(self, count: int, *, notices: bool = True) -> None:
         """Several."""
         for _ in range(count):
-            self.turn(heard=heard)
+            self.turn(notices=notices)
 
     def iterations(self, run: str) -> int | None:
         """How many counted."""

@@ -163,7 +163,7 @@ def test_the_rule_of_the_document_works() -> None:
     def status(rates: list[float | None]) -> str:
         state, rule, settings = RunState("train"), own["ZeroRate"](), RuleSettings()
         steps = [Step(iteration=at, at=at, counted=True, learning_rate=rate) for at, rate in enumerate(rates, 1)]
-        rule.attempt = state.launch.number
+        rule.attempt = state.attempt.number
         changed = rule.on_steps(state, steps, settings)
         found = rule.evaluate(state, 100.0, settings)
         assert changed == (found.state == "firing")

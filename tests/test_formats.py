@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_monitor.parsers.declared.schema import Dialect, built_in
+from megatron_monitor.parsers.declared.schema import Format, built_in
 from tests.parsers.iteration_lines import read
 
 EXPRESSIONS = [(spec.rule, spec) for dialect in built_in() for spec in dialect.lines if spec.regex]
@@ -10,7 +10,7 @@ SAMPLES = [sample.line for dialect in built_in() for sample in dialect.samples]
 
 
 @pytest.mark.parametrize("dialect", built_in(), ids=lambda dialect: dialect.name)
-def test_samples(dialect: Dialect) -> None:
+def test_samples(dialect: Format) -> None:
     """By the rules of all formats, in their order: nobody else takes the line."""
     from megatron_monitor.parsers.registry import RULES
     from megatron_monitor.parsers.samples import differences  # all rules, which main() makes

@@ -200,8 +200,8 @@ def test_hostile_text_in_every_place(template: str, text: str) -> None:
     )
     now = fed(core, data + line(3))
     check_pages(pages(core, now))
-    told = core.tick(now + 1000)
-    for transition in told:
+    reported = core.tick(now + 1000)
+    for transition in reported:
         raw = json.dumps(payload(transition), allow_nan=False)
         assert set(json.loads(raw)) <= {"version", "id", "title", *FACTS, *Transition.__struct_fields__}
         assert "\x1b" not in raw

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.once import metrics_page
 from megatron_monitor.simulate import Fault, Scenario, write
 from tests.programs import slack
@@ -30,7 +30,7 @@ def page(tmp_path: Path) -> str:
     with log.open("wb") as stream:
         write(SCENARIO, stream)
     os.utime(log, (1_700_000_000, 1_700_000_000))
-    text, problems, _ = metrics_page(Given().configured([str(log)]))
+    text, problems, _ = metrics_page(ConfigOptions().configured([str(log)]))
     assert problems == []
     return "".join(row for row in text.splitlines(keepends=True) if "build_info{" not in row)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.core import Core
 from megatron_monitor.model.flops import FORMULAS, prints_as
 from megatron_monitor.once import read_all
@@ -24,7 +24,7 @@ def core() -> Core:
     later = ManualClock(
         wall=SystemClock().wall() + 86400
     )  # a fresh copy's files are of today: nothing may depend on it
-    found, _ = read_all(Given().configured([f"{REAL_LOGS}/*/{path.name}" for path in real_logs()]), later)
+    found, _ = read_all(ConfigOptions().configured([f"{REAL_LOGS}/*/{path.name}" for path in real_logs()]), later)
     return found
 
 
@@ -49,7 +49,7 @@ def core() -> Core:
 def test_what_became_of_each_run(core: Core, run: str, phase: str, iteration: int, total: int, restarts: int) -> None:
     """How it ended, where, and that each iteration counted once."""
     state = core.runs[run].state
-    assert (state.launch.phase, state.launch.latest.iteration, state.iterations_total, state.restarts) == (
+    assert (state.attempt.phase, state.attempt.latest.iteration, state.iterations_total, state.restarts) == (
         phase, iteration, total, restarts,
     )  # fmt: skip
 
@@ -57,8 +57,8 @@ def test_what_became_of_each_run(core: Core, run: str, phase: str, iteration: in
 def test_causes(core: Core) -> None:
     """A rank ran out of data, and 28 others waited for it until their watchdogs gave up; a killed rank is a kill."""
     assert core.runs["nvidia/2340723"].state.failures_total == {"python_exception": 1}
-    assert core.runs["nvidia/2340723"].state.launch.failure.message == "StopIteration"
-    assert len(core.runs["nvidia/2340723"].state.launch.watchdog_ranks) == 28
+    assert core.runs["nvidia/2340723"].state.attempt.failure.message == "StopIteration"
+    assert len(core.runs["nvidia/2340723"].state.attempt.watchdog_ranks) == 28
     assert core.runs["cpu/mds_kill9"].state.failures_total == {"killed": 1}
     assert core.runs["cpu/mds_clean"].state.failures_total == {}
 
@@ -82,24 +82,24 @@ def test_every_printed_tflops_is_recomputed(path: str, lines: int, formula: str)
         if (
             isinstance(event, IterationLogged)
             and event.tflops is not None
-            and event.iteration == state.launch.latest.iteration
+            and event.iteration == state.attempt.latest.iteration
         ):
             batch, length = derived.batch_size(state), derived.sequence_length(state)
             seconds = event.seconds_per_iteration
             assert batch
             assert length
             assert seconds
-            value = FORMULAS[formula](state.launch.topology, seconds, batch, length)
+            value = FORMULAS[formula](state.attempt.topology, seconds, batch, length)
             assert value is not None
             assert prints_as(value, event.tflops), entry.line
             seen += 1
     assert seen == lines
-    assert state.launch.tflops_formula == formula
+    assert state.attempt.tflops_formula == formula
 
 
 def test_pure_time_leaves_saves_and_evaluations_out(core: Core) -> None:
     """The microsoft fork's lines after a save and an evaluation read double; the learned normal does not."""
-    pace = core.runs["cpu/mds_clean"].state.launch.pace
+    pace = core.runs["cpu/mds_clean"].state.attempt.pace
     assert pace.baseline == pytest.approx(0.2, abs=0.03)
     state = core.runs["cpu/mds_clean"].state
-    assert (state.past.checkpoints.last_iteration, len(state.launch.validations)) == (300, 1)
+    assert (state.learned.checkpoints.last_iteration, len(state.attempt.validations)) == (300, 1)

@@ -59,7 +59,7 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
     for name, spec in EXPRESSIONS:
-        texts = (spec.regex, *spec.beside)
+        texts = (spec.regex, *spec.extras)
         found.setdefault(name, []).extend(re.compile(filled(text, PIECES)) for text in texts)
     return found
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from megatron_monitor.config import Config
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Scenario, lines
-from megatron_monitor.simulate.lines import Step
+from megatron_monitor.simulate.lines import StepFigures
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm")
 SEEDS = {"development": 1_000, "final": 800_000}
@@ -113,23 +113,23 @@ def texts(it: Course) -> Iterator[str]:
         over, native = it.fp16 and scaler.overflows(largest), it.dialect.startswith("megatron-lm")
         if over and not native:
             norm = last_norm
-            told = f"reducing to {scaler.scale:.0f}" if scaler.scale < before else (
+            reported = f"reducing to {scaler.scale:.0f}" if scaler.scale < before else (
                 f"but hysteresis is {scaler.hysteresis + 1}. Reducing hysteresis to {scaler.hysteresis}")  # fmt: skip
             yield ("[2023-04-18 01:46:52,554] [INFO] [loss_scaler.py:188:update_scale] [deepspeed] OVERFLOW! Rank 0 "
-                   f"Skipping step. Attempted loss scale: {before:.0f}, {told}\n")  # fmt: skip
+                   f"Skipping step. Attempted loss scale: {before:.0f}, {reported}\n")  # fmt: skip
         skipped, last_norm = skipped + over, norm
         if math.isfinite(factor) and not (over and native):
             gathered.append(loss)
         if iteration % it.log_interval == 0:
             mean = sum(gathered) / len(gathered) if gathered and math.isfinite(factor) else None
             scale = scaler.scale if it.fp16 else 1.0
-            step = Step(iteration, iteration * 2048, 2048, 100.0, 6e-5, mean, norm, scale, skipped)
+            step = StepFigures(iteration, iteration * 2048, 2048, 100.0, 6e-5, mean, norm, scale, skipped)
             yield lines.say("step", scenario, 100.0 * iteration, step=step)
             skipped, gathered = 0, []
         if iteration % 100 == 0:
             saved = iteration
             yield lines.say("saving", scenario, 0.0, iteration=iteration)
-            yield lines.say("saved", scenario, 0.0, iteration=iteration, took=40_000.0)
+            yield lines.say("saved", scenario, 0.0, iteration=iteration, duration=40_000.0)
 
 
 def _fault(kind: str, since: int) -> tuple[float, float, float]:
@@ -146,9 +146,9 @@ def _fault(kind: str, since: int) -> tuple[float, float, float]:
     }[kind]
 
 
-def judged(it: Course) -> tuple[int, list[Transition]]:
+def evaluated(it: Course) -> tuple[int, list[Transition]]:
     """(iterations, the daemon's transitions of the kinds measured here)."""
-    judge, run, reader = Judge(Config()), Judged(RunState(name="bench", read_at=0.0)), SourceReader()
+    judge, run, reader = Evaluator(Config()), MonitoredRun(RunState(name="bench", read_at=0.0)), SourceReader()
     transitions, at = list[Transition](), 0.0
     for text in texts(it):
         for entry in reader.feed(text.encode()):
@@ -162,7 +162,7 @@ def healthy(first_seed: int, noise: float, runs: int) -> str:
     """One row of the table of false incidents."""
     total, found = 0, Counter[str]()
     for seed in range(first_seed, first_seed + runs):
-        done, transitions = judged(course(seed, noise))
+        done, transitions = evaluated(course(seed, noise))
         total += done
         found.update(item.incident for item in transitions if item.status == "firing")
     kinds = ", ".join(f"{kind} {number}" for kind, number in found.items()) or "-"
@@ -175,7 +175,7 @@ def faulty(first_seed: int, noise: float, runs: int, fault: str) -> str:
     at = int(str(changes.get("start", 1))) + 600
     given = {"log_interval": 1, "start": 1, **changes, "iterations": 4200 if "0.3" in fault else 1800}
     for seed in range(first_seed, first_seed + runs):
-        found = judged(course(seed, noise, fault=fault, at=at, **given))[1]
+        found = evaluated(course(seed, noise, fault=fault, at=at, **given))[1]
         hits = [item.iteration or 0 for item in found if (item.incident, item.status) == (kind, "firing")]
         before += sum(hit < at for hit in hits)
         delays += [hit - at for hit in hits if hit >= at][:1]

@@ -15,22 +15,22 @@ from typing import Any
 
 from benchmarks.detection.timing_series import Series, events
 from megatron_monitor.config import Config
-from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.state import RunState
-from megatron_monitor.source_clock import Placed
+from megatron_monitor.source_clock import TimedEvent
 
 SEEDS = {"development": 1_000, "final": 1_900_000}
 
 
 def reported(series: Series) -> list[dict[str, Any]]:
     """Everything that is notified of the run: firing, not quiet."""
-    judge, run = Judge(Config()), Judged(RunState(name=f"series-{series.seed}", live=True))
+    judge, run = Evaluator(Config()), MonitoredRun(RunState(name=f"series-{series.seed}", live=True))
     out: list[dict[str, Any]] = []
     for number, (at, event) in enumerate(events(series)):
-        placed = Placed.of(at, LogEvent(number, "bench", event, ""), "bench")
+        placed = TimedEvent.of(at, LogEvent(number, "bench", event, ""), "bench")
         transitions = judge.take(run, [placed], "bench", at, True)
-        out.extend(item.to_json() for item in transitions if item.status == "firing" and not item.quiet)
+        out.extend(item.to_json() for item in transitions if item.status == "firing" and not item.display_only)
     return out
 
 

@@ -78,7 +78,7 @@ class Advice(Struct, frozen=True):
     neighbours: list[Neighbour] = field(default_factory=list)
     undecided: bool = False
     """Of some lines of the job the run is not known yet."""
-    beside: str = ""
+    second_job: str = ""
     """Another running job that writes into the same run."""
 
 

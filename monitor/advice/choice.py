@@ -81,21 +81,21 @@ def opened(state: RunState, incident: Incident) -> OpenIncident:
 
 def advice_of(
     state: RunState, incidents: Iterable[Incident], remediations: Sequence[Remediation], now: float,
-    *, archived: bool = False, at_work: str = "",
+    *, historical: bool = False, at_work: str = "",
 ) -> Advice:  # fmt: skip
     """The advice at the instant `now`. `archived`: the log was old when it was opened; `at_work`: the remediation that
     acts on the run.
     """
     found = sorted(incidents, key=lambda one: (-RANK[one.severity], one.opened_at))
-    none = Advice(state.name, exclude=[], checkpoint=state.past.checkpoints.last_iteration)
-    if state.launch.phase == "finished":
+    none = Advice(state.name, exclude=[], checkpoint=state.learned.checkpoints.last_iteration)
+    if state.attempt.phase == "finished":
         return replace(none, reason="the training has finished")
     if (advice := _of_incidents(state, found, remediations, at_work, now)) is not None:
         return advice
-    if state.launch.phase == "crashed" and not archived:
+    if state.attempt.phase == "crashed" and not historical:
         return replace(none, advice="wait", reason="the attempt has ended: its cause is known in some seconds")
     why = found[0].summary if found else "nothing is wrong"
-    if state.lost or archived:
+    if state.lost or historical:
         why = "its log cannot be read" if state.lost else "its log was old when the monitor first saw it"
     return replace(none, reason=why)
 
@@ -108,7 +108,7 @@ def _of_incidents(
     for incident in found:
         if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
             return _advice(state, incident, "stop", incident.summary)
-    for incident in (one for one in found if not one.quiet):
+    for incident in (one for one in found if not one.display_only):
         for remediation in (*acting, USUAL):
             least: Severity = "info" if remediation is USUAL else "critical"
             if matches(remediation, state.name, opened(state, incident), least):
@@ -151,9 +151,9 @@ def _advice(
         advice=advice,
         reason=reason,
         exclude=list(exclude),
-        evidence=[text for text in (line, state.launch.last_line) if isinstance(text, str) and text],
+        evidence=[text for text in (line, state.attempt.last_line) if isinstance(text, str) and text],
         since=state.unix(incident.since),
-        checkpoint=incident.evidence.get("rollback_iteration", state.past.checkpoints.last_iteration),
+        checkpoint=incident.evidence.get("rollback_iteration", state.learned.checkpoints.last_iteration),
         same_cause_before=_same_before(state, incident),
     )
 
@@ -161,5 +161,5 @@ def _advice(
 def _same_before(state: RunState, incident: Incident, *, since_checkpoint: bool = False) -> int:
     """Earlier attempts that ended for this cause, or hung where it is no crash."""
     cause = incident.evidence.get("failure", incident.incident)
-    last = state.past.checkpoints.last_iteration
+    last = state.learned.checkpoints.last_iteration
     return sum(end.failure == cause and (not since_checkpoint or end.checkpoint == last) for end in state.ends)

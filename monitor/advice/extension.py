@@ -25,7 +25,7 @@ from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition, amend
 from megatron_monitor.run.nodes import nodes_of
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.records import Unrestarted
+from megatron_monitor.run.records import FailedRestart
 
 _log = logging.getLogger(__name__)
 
@@ -108,12 +108,12 @@ class Advisor(Extension):
         why = last.trouble if last is not None else ""
         if last is not None and why:
             progress = (state.progress_at or 0.0) + state.wall_offset
-            if state.launch.number > last.attempt or progress > (last.ended_at or last.planned_at):
+            if state.attempt.number > last.attempt or progress > (last.ended_at or last.planned_at):
                 why = ""  # the next attempt has begun
         if why != (state.unrestarted.why if state.unrestarted is not None else ""):
             state.unrestarted, run.dirty = None, True
             if last is not None and why:
-                state.unrestarted = Unrestarted(why, now, last.remediation, last.job, commands(last))
+                state.unrestarted = FailedRestart(why, now, last.remediation, last.job, commands(last))
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:
         """The run's advice, with the facts."""
@@ -121,28 +121,30 @@ class Advisor(Extension):
         executions = self._record.executions if self._record is not None else ()
         at_work = next((one.remediation for one in executions if one.run == state.name and one.open), "")
         advice = advice_of(
-            state, run.book.open.values(), self._remediations, now, archived=run.archived, at_work=at_work
+            state, run.book.open.values(), self._remediations, now, historical=run.historical, at_work=at_work
         )
         sources = core.sources.of_run(run.log)
-        mates = set[str](run.identity.get("shares_job_with", ()))
+        replicas = set[str](run.identity.get("shares_job_with", ()))
         if state.job is not None:
-            mates.update(name for name, one in core.runs.items() if one.state.job and one.state.job.id == state.job.id)
-        mates.discard(state.name)
-        waiting = [*sources, *(source for mate in mates for source in core.sources.of_run(mate))]
-        unread = run.archived or not state.live or state.lost or bool(state.unreadable) or core.is_read_further(run)
+            replicas.update(
+                name for name, one in core.runs.items() if one.state.job and one.state.job.id == state.job.id
+            )
+        replicas.discard(state.name)
+        waiting = [*sources, *(source for mate in replicas for source in core.sources.of_run(mate))]
+        unread = run.historical or not state.live or state.lost or bool(state.unreadable) or core.is_read_further(run)
         return {
             "advice": replace(
                 advice,
-                attempt=state.launch.number,
-                incidents=[opened(state, one) for one in run.book.open.values() if not one.quiet],
+                attempt=state.attempt.number,
+                incidents=[opened(state, one) for one in run.book.open.values() if not one.display_only],
                 job="" if state.job is None else state.job.array_id or state.job.id,
                 streams=[self._stream(source) for source in sources],
                 followed=not unread,
                 progress_at=state.unix(state.progress_at),
                 nodes=len(nodes_of(state)),
-                neighbours=[_neighbour(core.runs[name]) for name in sorted(mates & core.runs.keys())],
+                neighbours=[_neighbour(core.runs[name]) for name in sorted(replicas & core.runs.keys())],
                 undecided=any(source.waiting for source in waiting),
-                beside=state.beside,
+                second_job=state.second_job,
             )
         }
 
@@ -155,7 +157,7 @@ class Advisor(Extension):
     def announce(self, run: Run, message: Transition, now: float) -> Transition:  # noqa: ARG002
         """An incident's first message says which remediation is for it."""
         incident = run.book.open.get(message.incident)
-        if incident is None or incident.quiet:
+        if incident is None or incident.display_only:
             return message
         lines = [
             f"{one.name}: {'would do' if one.dry_run else 'does'} {', '.join(kinds(one.actions))}"
@@ -176,7 +178,7 @@ class Advisor(Extension):
 
 def _neighbour(run: Run) -> Neighbour:
     state = run.state
-    still = (state.launch.hung or state.launch.phase in ENDED) and not (state.lost or state.unreadable)
+    still = (state.attempt.hung or state.attempt.phase in ENDED) and not (state.lost or state.unreadable)
     return Neighbour(state.name, still, state.unix(state.progress_at))
 
 
@@ -189,7 +191,7 @@ def _message(execution: Execution, run: Run, now: float) -> Transition:
         severity=execution.severity,
         time=now + run.state.wall_offset,
         summary=summary(execution),
-        iteration=run.state.launch.latest.iteration,
+        iteration=run.state.attempt.latest.iteration,
         phase=incident.phase if incident is not None else None,
         evidence={"remediation": execution.remediation, "slurm_job": execution.job, "actions": commands(execution)},
     )

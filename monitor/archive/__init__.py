@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from megatron_monitor.config import Config, Watch
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import watches
-from megatron_monitor.follow.discovery import Found, find
+from megatron_monitor.follow.discovery import DiscoveredPath, find
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import absolute
@@ -34,7 +34,7 @@ from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.system.clock import Clock
 
-__all__ = ["Options", "Reading", "Row", "Task", "read_archive", "read_run", "read_runs", "tasks_of"]
+__all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "read_runs", "tasks_of"]
 
 _FILES = 25  # of a task: twice as many need twice the memory and are hardly faster
 _BYTES = 32 << 20  # of a task, the same
@@ -42,12 +42,12 @@ _WORTH = 64 << 20  # bytes, some five seconds of reading, from which on more tha
 _TRIES = 2  # a worker may be killed for what another process did
 
 
-Task: TypeAlias = tuple[Found, ...]
+Task: TypeAlias = tuple[DiscoveredPath, ...]
 """Files that are read together."""
 
 
 @dataclass(slots=True)
-class Reading:
+class TaskResult:
     """What a task gave. It pickles."""
 
     rows: list[Row] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Reading:
     """Ids of the jobs that its streams are of."""
 
 
-Read: TypeAlias = Callable[[Task], Reading]
+Read: TypeAlias = Callable[[Task], TaskResult]
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -82,12 +82,12 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     return rows[0]
 
 
-def _files(config: Config) -> Iterable[Found]:
+def _files(config: Config) -> Iterable[DiscoveredPath]:
     return find(watches(config), read_mounts(), OsLayer())
 
 
 def read_runs(
-    config: Config, options: Options, clock: Clock | None = None, found: Iterable[Found] | None = None
+    config: Config, options: Options, clock: Clock | None = None, found: Iterable[DiscoveredPath] | None = None
 ) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
     """(the core that read the files, each run's state and row in the order of their names, what a person should know).
     As read_all.
@@ -95,21 +95,21 @@ def read_runs(
     tallies = defaultdict[str, Tally](Tally)
     core, problems = read_all(config, clock, lambda run, *seen: tallies[run].look(*seen), found=found)
     runs = [
-        (run.state, row_of(run.state, derived.run_state(run.state, run.archived), tallies[name], options))
+        (run.state, row_of(run.state, derived.run_state(run.state, run.historical), tallies[name], options))
         for name, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]
     return core, runs, problems
 
 
-def read_task(task: Task, config: Config, options: Options) -> Reading:
+def read_task(task: Task, config: Config, options: Options) -> TaskResult:
     """Read the files to their ends."""
     core, runs, problems = read_runs(config, options, found=task)
     rows = [row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     del core, runs
     gc.collect()  # the core's parts know each other, and the collector waits for many more of them
-    return Reading(rows, problems, jobs)
+    return TaskResult(rows, problems, jobs)
 
 
 def tasks_of(config: Config) -> list[Task]:
@@ -129,9 +129,9 @@ def _size(task: Task) -> int:
     return sum(os.path.getsize(one.path) for one in task if os.path.exists(one.path))
 
 
-def _by_run(config: Config) -> Iterable[list[Found]]:
+def _by_run(config: Config) -> Iterable[list[DiscoveredPath]]:
     """Files that share the name of a run or an inode."""
-    group_of: dict[Any, list[Found]] = {}
+    group_of: dict[Any, list[DiscoveredPath]] = {}
     for one in _files(config):
         inode: Any = one.path
         with suppress(OSError):  # the reading says what is wrong with it
@@ -146,7 +146,7 @@ def _by_run(config: Config) -> Iterable[list[Found]]:
     return {id(group): group for group in group_of.values()}.values()
 
 
-def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) -> Iterator[Reading]:
+def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) -> Iterator[TaskResult]:
     """What the tasks give. `workers`: processes; None: one a core where the logs are worth their start.
 
     Tasks that share a job are read again as one.
@@ -160,9 +160,9 @@ def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) 
             yield read(tuple(sorted(one for task, _ in several for one in task)))
 
 
-def _by_job(done: Iterable[tuple[Task, Reading]]) -> list[list[tuple[Task, Reading]]]:
+def _by_job(done: Iterable[tuple[Task, TaskResult]]) -> list[list[tuple[Task, TaskResult]]]:
     """In groups that share a job; most are alone."""
-    groups: dict[int, list[tuple[Task, Reading]]] = {}
+    groups: dict[int, list[tuple[Task, TaskResult]]] = {}
     of_job: dict[str, int] = {}
     for number, (task, reading) in enumerate(done):
         group = [(task, reading)]
@@ -173,7 +173,7 @@ def _by_job(done: Iterable[tuple[Task, Reading]]) -> list[list[tuple[Task, Readi
     return list(groups.values())
 
 
-def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, Reading]]:
+def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
     """Each task and what it gave, as they end. A task whose worker is killed is read again, at last alone."""
     if workers == 1:
         yield from ((task, read(task)) for task in tasks)
@@ -186,11 +186,11 @@ def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Tas
     for task in left:
         names = ", ".join(one.path for one in task)
         problem = f"{names}: the process that read it was killed, perhaps for want of memory"
-        alone = chain.from_iterable(_ended([task], read, 1) for _ in range(_TRIES))
-        yield next(alone, (task, Reading(problems=[problem])))
+        sequential = chain.from_iterable(_ended([task], read, 1) for _ in range(_TRIES))
+        yield next(sequential, (task, TaskResult(problems=[problem])))
 
 
-def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, Reading]]:
+def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
     """What ends in a pool of processes before one of them is killed, which ends the pool."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["megatron_monitor.archive"])  # what a worker begins with is loaded once

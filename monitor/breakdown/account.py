@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec import field as member
 
 from megatron_monitor.parsers.events import TimersReported
-from megatron_monitor.parsers.timers import BESIDE, IGNORED, timer
+from megatron_monitor.parsers.timers import BETWEEN_STEPS, IGNORED, timer
 
 _NAMES = 60  # timers of a line; programs have up to 25
 _RANKS = 1024  # ranks whose time is kept, where the log prints each
@@ -21,7 +21,7 @@ _SUMMED = 1.5  # timers of DeepSpeed that make more iterations than one line's t
 Across = Literal["one", "range", "maximum"]
 
 
-class Timed(Struct, gc=False):
+class TimerLine(Struct, gc=False):
     """One iteration line's timers."""
 
     iteration: int
@@ -52,9 +52,9 @@ class Account:
     """All parts of the iteration whose line comes next, where that line prints them itself."""
     across: Across = "one"
     ranks: dict[int, float] = field(default_factory=dict)
-    last: Timed | None = None
+    last: TimerLine | None = None
     """The timers of the line that was closed last; None where it had none."""
-    shown: Timed | None = None
+    shown: TimerLine | None = None
     """The last ones of any line."""
 
     def take(self, event: TimersReported, loop_counts: bool) -> None:
@@ -65,13 +65,13 @@ class Account:
             return
         if event.speaker == "deepspeed":
             into, reports = (self.ahead, self.reports) if loop_counts else (self.behind, self.summed)
-            for name, took in event.timers.items():
+            for name, duration in event.timers.items():
                 known = into.get(name)
                 if known is not None:
-                    into[name] = known[0] + took[0], known[1] + took[1]
+                    into[name] = known[0] + duration[0], known[1] + duration[1]
                     reports[name] = reports.get(name, 1) + 1
                 elif len(into) < _NAMES:
-                    into[name] = took
+                    into[name] = duration
                     reports[name] = 1
             return
         self.across = event.across
@@ -97,11 +97,11 @@ class Account:
         if behind and iteration is not None:
             timers = behind
             if not IGNORED.isdisjoint(behind):
-                timers = {name: took for name, took in behind.items() if name not in IGNORED}
+                timers = {name: duration for name, duration in behind.items() if name not in IGNORED}
             if self.summed:
                 timers = _of_one(timers, self.summed, seconds, interval)
             if timers:
-                self.last = self.shown = Timed(iteration, seconds, timers, self.across, self.ranks)
+                self.last = self.shown = TimerLine(iteration, seconds, timers, self.across, self.ranks)
         self.behind, self.summed = self.ahead, self.reports
         self.ahead, self.reports, self.ranks = {}, {}, {}
         if self.summed:
@@ -109,7 +109,7 @@ class Account:
 
     def settle(self, iteration: int, seconds: float | None) -> None:
         """The line that was closed last has printed its own parts: they are whole at once."""
-        self.last = self.shown = Timed(iteration, seconds, self.own)
+        self.last = self.shown = TimerLine(iteration, seconds, self.own)
         self.own = {}
 
 
@@ -131,4 +131,4 @@ def _of_one(
 def used(event: TimersReported) -> bool:
     """Whether a report of timers names any that is part of an iteration, or lies between two."""
     names = event.timers.keys()
-    return not names <= IGNORED or not BESIDE.isdisjoint(names)
+    return not names <= IGNORED or not BETWEEN_STEPS.isdisjoint(names)

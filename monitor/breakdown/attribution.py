@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
+from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, RankSpan
 from megatron_monitor.parsers.timers import timer
 from megatron_monitor.statistics.median import median
 
@@ -84,8 +84,8 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
 def _decide(out: Attribution, by_part: dict[str, Growth], before: Profile, during: Profile, stages: int | None) -> None:
     """Work that grew on all ranks, else on one, else a rank for which the others wait, else waiting itself."""
     added = out.added
-    work = [g for part in _WORK if _took((g := by_part.get(part, _NONE)).high, added, g)]
-    everywhere = [g for g in work if _took(g.low, added, g)]
+    work = [g for part in _WORK if _explains((g := by_part.get(part, _NONE)).high, added, g)]
+    everywhere = [g for g in work if _explains(g.low, added, g)]
     single = [g for g in work if g.low < _REST * added and g.part not in (WHOLE, OUTSIDE)]
     waiting = by_part.get("communication", _NONE)
     waits = waiting.low >= _REST * added
@@ -107,9 +107,9 @@ def _of_waiting(out: Attribution, by_part: dict[str, Growth], idle: bool, before
     if not _worked(by_part, out.added, ("data", "optimizer")) and _name_rank(out, before, during):
         out.cause, out.scope, out.part = "slow_rank", "one", "compute"
         out.timers = _timers_of("communication", before, during)  # the slowest stage hides it: the waiting shows
-    elif idle and _took(waiting.high, out.added, waiting) and not _worked(by_part, out.added, _OWN):
+    elif idle and _explains(waiting.high, out.added, waiting) and not _worked(by_part, out.added, _OWN):
         _found(out, waiting, before, during)
-        everyone = during.across == "range" and _took(waiting.low, out.added, waiting)
+        everyone = during.across == "range" and _explains(waiting.low, out.added, waiting)
         out.cause, out.scope = ("network", "all") if everyone else ("communication", "unknown")
 
 
@@ -144,13 +144,13 @@ def _growth(part: str, before: Profile, during: Profile) -> Growth:
     return Growth(part, new.low - old.low, new.high - old.high, _error(old, before.lines, new, during.lines))
 
 
-def _error(old: Span, before: int, new: Span, during: int) -> float:
+def _error(old: RankSpan, before: int, new: RankSpan, during: int) -> float:
     """Standard error of the difference of two medians. A few lines do not show how far they spread."""
     spread = new.spread if during >= _FEW else max(old.spread, new.spread / 2)
     return _MEDIAN * math.sqrt(old.spread**2 / before + spread**2 / during)
 
 
-def _took(seconds: float, added: float, growth: Growth) -> bool:
+def _explains(seconds: float, added: float, growth: Growth) -> bool:
     return _SHARE * added <= seconds <= _MOST * added and seconds > _SURE * growth.error
 
 

@@ -40,22 +40,22 @@ class Outside(Struct):
     """What is kept of a run."""
 
     lines: list[tuple[int, float, float]] = field(default_factory=list)
-    """(iteration, seconds outside the engine's clock, seconds of the whole step) of the last lines of this launch."""
+    """(iteration, seconds outside the engine's clock, seconds of the whole step) of the last lines of this attempt."""
     longer: Longer | None = None
     stood: int = 0
     """Lines since that was seen."""
     flaps: int = 0
 
     def restart(self) -> None:
-        """Another launch."""
+        """Another attempt."""
         self.lines, self.longer, self.stood = [], None, 0
 
     def add(
-        self, iteration: int, took: tuple[float, float], at: float, threshold: float, stands_for: StandsFor
+        self, iteration: int, duration: tuple[float, float], at: float, threshold: float, stands_for: StandsFor
     ) -> bool:
         """A line; True if what stands has changed. `stands_for`: seconds after which a ratio lasts."""
         lines, standing = self.lines, self.longer
-        lines.append((iteration, *took))
+        lines.append((iteration, *duration))
         del lines[:-_KEPT]
         count = min(_LONGEST, _LAST << self.flaps)
         last = [seconds for _, seconds, _ in lines[-count:]]

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.account import Across, Timed
-from megatron_monitor.parsers.timers import BESIDE, timer
+from megatron_monitor.breakdown.account import Across, TimerLine
+from megatron_monitor.parsers.timers import BETWEEN_STEPS, timer
 from megatron_monitor.statistics.median import deviation, median
 
 _K = TypeVar("_K")
@@ -20,7 +20,7 @@ UNTIMED = "untimed"
 """The same, where categories are shown."""
 
 
-class Span(Struct, gc=False):
+class RankSpan(Struct, gc=False):
     """Seconds of one iteration: the median of the least and of the most over the ranks, and how far lines spread."""
 
     low: float
@@ -34,7 +34,7 @@ class Profile(Struct):
     lines: int
     seconds: float
     """Median seconds per iteration of these lines."""
-    parts: dict[str, Span] = field(default_factory=dict)
+    parts: dict[str, RankSpan] = field(default_factory=dict)
     """Category (or WHOLE, OUTSIDE) -> seconds."""
     timers: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Timer -> medians of least and most."""
@@ -74,31 +74,31 @@ def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
     return [
         (name, WHOLE if timer(name).mixed else timer(name).category, parts)
         for name, parts in inside.items()
-        if name not in BESIDE
+        if name not in BETWEEN_STEPS
     ]
 
 
-def critical(timed: Timed) -> dict[str, float]:
+def critical(timed: TimerLine) -> dict[str, float]:
     """Category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: work at its longest,
     waiting at its shortest. A pass of which no part is printed is compute; the sum is the iteration's time.
     """
     parts = _categories(timed, lambda key, low, high: low if key == "communication" else high)
     if timed.seconds is not None:
         parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
-    for name in BESIDE & timed.timers.keys():
+    for name in BETWEEN_STEPS & timed.timers.keys():
         category = timer(name).category
         parts[category] = parts.get(category, 0.0) + timed.timers[name][1]
     return parts
 
 
-def spreads(timed: Timed) -> dict[str, float]:
+def spreads(timed: TimerLine) -> dict[str, float]:
     """Category -> seconds that the slowest rank took longer for it than the fastest; nothing where the log prints one
     rank's timers, or the slowest's.
     """
     return _categories(timed, lambda _, low, high: max(0.0, high - low)) if timed.across == "range" else {}
 
 
-def _categories(timed: Timed, figure: Callable[[str, float, float], float]) -> dict[str, float]:
+def _categories(timed: TimerLine, figure: Callable[[str, float, float], float]) -> dict[str, float]:
     """A figure of each category's least and most; a whole pass is compute."""
     parts: dict[str, float] = {}
     for key, (low, high) in split(timed.timers).items():
@@ -107,16 +107,16 @@ def _categories(timed: Timed, figure: Callable[[str, float, float], float]) -> d
     return parts
 
 
-def outside(timed: Timed) -> tuple[float, float] | None:
+def outside(timed: TimerLine) -> tuple[float, float] | None:
     """Seconds of the iteration that no timer measures: at least, and at most."""
     if timed.seconds is None:
         return None
-    tops = [took for name, took in timed.timers.items()
-            if name not in BESIDE and not any(parent in timed.timers for parent in timer(name).parent)]  # fmt: skip
+    inner = (name for name in timed.timers if name not in BETWEEN_STEPS)
+    tops = [timed.timers[name] for name in inner if timed.timers.keys().isdisjoint(timer(name).parent)]
     return timed.seconds - sum(high for _, high in tops), timed.seconds - sum(low for low, _ in tops)
 
 
-def profile(lines: Sequence[Timed]) -> Profile | None:
+def profile(lines: Sequence[TimerLine]) -> Profile | None:
     """Medians over lines whose iterations' time is known; None without any. A timer that fewer than half of the lines
     print is none of the iteration's usual parts.
     """
@@ -135,7 +135,7 @@ def profile(lines: Sequence[Timed]) -> Profile | None:
     )  # fmt: skip
 
 
-def _whole(line: Timed) -> dict[str, tuple[float, float]]:
+def _whole(line: TimerLine) -> dict[str, tuple[float, float]]:
     """Its categories, and what is outside of them."""
     rest = outside(line)
     return split(line.timers) | ({OUTSIDE: rest} if rest is not None else {})
@@ -150,7 +150,7 @@ def _usual(lines: Sequence[Mapping[_K, _V]]) -> Iterator[tuple[_K, list[_V]]]:
     return ((key, values) for key, values in found.items() if 2 * len(values) >= len(lines))
 
 
-def _span(series: list[tuple[float, float]]) -> Span:
+def _span(series: list[tuple[float, float]]) -> RankSpan:
     lows, highs = [low for low, _ in series], [high for _, high in series]
     low, high = median(lows), median(highs)
-    return Span(low, high, max(deviation(lows, low), deviation(highs, high)))
+    return RankSpan(low, high, max(deviation(lows, low), deviation(highs, high)))

@@ -14,7 +14,7 @@ from megatron_monitor.statistics.median import median
 
 KEPT = 16  # saves of a run whose time is kept
 _LAST = 3
-_EARLIER = 4  # saves that must have shown what is usual
+_PREVIOUS_SAVES = 4  # saves that must have shown what is usual
 _LONGER = 1.33
 _BACK = 2  # saves nearer to the old level than to the new one end it
 
@@ -34,16 +34,16 @@ def watch(
     standing: SlowSaves | None, saves: dict[int, float], seconds: float | None, at: float, threshold: float
 ) -> SlowSaves | None:
     """The state after a save. `saves`: iteration -> seconds, `seconds`: of an iteration."""
-    iterations, took = list(saves), list(saves.values())
+    iterations, durations = list(saves), list(saves.values())
     if standing is not None:
         half = (standing.base + standing.level) / 2
-        return None if len(took) >= _BACK and max(took[-_BACK:]) < half else standing
-    if len(took) < _EARLIER + _LAST or not seconds:
+        return None if len(durations) >= _BACK and max(durations[-_BACK:]) < half else standing
+    if len(durations) < _PREVIOUS_SAVES + _LAST or not seconds:
         return None
-    base, level = median(took[:-_LAST]), median(took[-_LAST:])
-    every = median([later - earlier for earlier, later in pairwise(iterations)])
+    base, level = median(durations[:-_LAST]), median(durations[-_LAST:])
+    every = median([second - first for first, second in pairwise(iterations)])
     lost = (level - base) / (every * seconds + base) if every > 0 else 0.0
-    if lost < threshold or min(took[-_LAST:]) < max(_LONGER * max(took[:-_LAST]), (base + level) / 2):
+    if lost < threshold or min(durations[-_LAST:]) < max(_LONGER * max(durations[:-_LAST]), (base + level) / 2):
         return None
     return SlowSaves(iterations[-_LAST], at, base, level, lost)
 
@@ -70,7 +70,7 @@ def evidence(found: SlowSaves) -> dict[str, Any]:
 
 def creeping(gaps: list[float]) -> str:
     """In words how the last saves of a run became slower; empty where they did not, or are too few."""
-    if len(gaps) < _EARLIER + _LAST:
+    if len(gaps) < _PREVIOUS_SAVES + _LAST:
         return ""
     base, level = median(gaps[:-_LAST]), median(gaps[-_LAST:])
     if level < _LONGER * base or min(gaps[-_LAST:]) < max(gaps[:-_LAST]):

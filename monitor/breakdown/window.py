@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.breakdown.profile import OUTSIDE, Profile, profile
 from megatron_monitor.statistics.median import median
@@ -12,24 +12,24 @@ _BEFORE = 32
 _DURING = 32  # lines after which the cause is settled
 _LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is looked for anew
 _SLOW = 3  # lines of a slowdown that are surely some of it: the last ones when it is found
-_LEARN = 16  # lines that make the first profile of a launch
+_LEARN = 16  # lines that make the first profile of an attempt
 
 
 class Window(Struct):
     """What is kept of one run's timers."""
 
-    lines: list[Timed] = field(default_factory=list)
+    lines: list[TimerLine] = field(default_factory=list)
     """At the present batch size, the newest last."""
     first: Profile | None = None
-    """Of the first lines of this launch at this batch size: what a drift is compared with."""
+    """Of the first lines of this attempt at this batch size: what a drift is compared with."""
     before: Profile | None = None
     """Of the lines before the slowdown that stands."""
-    during: list[Timed] = field(default_factory=list)
+    during: list[TimerLine] = field(default_factory=list)
     """The first lines of the slowdown."""
     onset: int | None = None
     found: Attribution | None = None
 
-    def add(self, line: Timed) -> None:
+    def add(self, line: TimerLine) -> None:
         """The timers of a further iteration line. `trim` follows when what came with them is judged."""
         self.lines.append(line)
         if self.first is None and len(self.lines) >= _LEARN:
@@ -40,18 +40,18 @@ class Window(Struct):
         del self.lines[: -_LINES - further]
 
     def restart(self) -> None:
-        """Another launch or batch size: what was printed so far can no longer be compared with what comes."""
+        """Another attempt or batch size: what was printed so far can no longer be compared with what comes."""
         self.lines, self.first = [], None
 
     def usual(self) -> Profile | None:
-        """What the present launch takes."""
+        """What the present attempt takes."""
         return self.first or profile(self.lines[-_BEFORE:])
 
     def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
-        """Iterations are slower since `onset`; `before`: other launches, where it is one of them."""
-        earlier = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
-        first = self.first if drifted or len(earlier) < _LEARN else None
-        usual = before or first or profile(earlier)
+        """Iterations are slower since `onset`; `before`: other attempts, where it is one of them."""
+        before_onset = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
+        first = self.first if drifted or len(before_onset) < _LEARN else None
+        usual = before or first or profile(before_onset)
         # a log that times its saves alone says nothing of an iteration
         self.before = usual if usual is not None and usual.parts.keys() - {OUTSIDE} else None
         self.onset, self.found, self.during = onset, None, []
@@ -60,7 +60,7 @@ class Window(Struct):
         """The slowdown is over."""
         self.before, self.onset, self.found, self.during = None, None, None, []
 
-    def explain(self, fresh: Timed | None, stages: int | None) -> bool:
+    def explain(self, fresh: TimerLine | None, stages: int | None) -> bool:
         """Compare what came since the onset with what was before; True if another cause is found."""
         if self.before is None or self.onset is None or len(self.during) >= _DURING:
             return False
@@ -75,12 +75,12 @@ class Window(Struct):
         during = profile(self.during)
         if during is None:
             return False
-        told = self.found
+        reported = self.found
         self.found = attribute(self.before, during, stages)
-        return told is None or (told.cause, told.scope) != (self.found.cause, self.found.scope)
+        return reported is None or (reported.cause, reported.scope) != (self.found.cause, self.found.scope)
 
 
-def _leave_out(lines: list[Timed], before: float) -> None:
+def _leave_out(lines: list[TimerLine], before: float) -> None:
     """The onset is an estimate, a few lines early in noise: those that still took as long as `before` are not slow."""
     last = [line.seconds for line in lines[-_SLOW:] if line.seconds is not None]
     if not last:

@@ -21,7 +21,7 @@ Row = tuple[int | float | None, ...]
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
 AXIS_VALUES = 3  # of a row stand before its values
 QUAD = struct.Struct("=4f")  # low, high, sum, count
-_CROWDED = 4  # buckets a launch, on the average, below which launches are merged
+_CROWDED = 4  # buckets an attempt, on the average, below which attempts are merged
 _LAST_ITERATION = 2**31 - 1
 _LEAST, _LARGEST = -3.0e38, 3.0e38  # float32 holds no more
 ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
@@ -73,16 +73,16 @@ def _bounded(number: float | None) -> int:
 
 
 def pairs_of(axis: bytes | bytearray) -> list[tuple[int, int | None]]:
-    """Which buckets become one. The last of each launch that has an odd number of them stays alone, for figures of two
-    launches have no mean; not where launches are so many that hardly anything would merge.
+    """Which buckets become one. The last of each attempt that has an odd number of them stays alone, for figures of two
+    attempts have no mean; not where attempts are so many that hardly anything would merge.
     """
     attempts = [record[2] for record in AXIS.iter_unpack(axis)]
     pairs: list[tuple[int, int | None]] = []
     place = 0
     while place < len(attempts):
-        alone = attempts[place : place + 2] != [attempts[place]] * 2
-        pairs.append((place, None if alone else place + 1))
-        place += 1 if alone else 2
+        isolated = attempts[place : place + 2] != [attempts[place]] * 2
+        pairs.append((place, None if isolated else place + 1))
+        place += 1 if isolated else 2
     if sum(two is None for _, two in pairs) <= len(attempts) // _CROWDED:
         return pairs
     return [(one, one + 1 if one + 1 < len(attempts) else None) for one in range(0, len(attempts), 2)]
@@ -117,7 +117,7 @@ class Consumed(Struct):
     """Samples and tokens up to an iteration: as the log prints them, else counted on by batch size and length.
 
     Counted on means: what was known of the iteration before, and the iterations since then at the batch size of now.
-    Before the first iteration that was read, that batch size is taken to have been the same. A launch that goes back
+    Before the first iteration that was read, that batch size is taken to have been the same. An attempt that goes back
     takes off again what it will compute anew.
     """
 
@@ -153,7 +153,7 @@ AXES = SERIES[-3:]
 _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _RESTARTS_WITH_CHANGES = 32
-_CHANGES_KEPT = 40  # arguments of a launch
+_CHANGES_KEPT = 40  # arguments of an attempt
 _DATASETS_KEPT = 16
 VALIDATION = ("loss",)
 PARTS = (*CATEGORIES, UNTIMED)
@@ -237,7 +237,7 @@ class History(Struct):
     phases: list[tuple[float | None, int | None, str]] = field(default_factory=list)
     """(time, iteration, phase entered), oldest first."""
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
-    """(first iteration of the launch, last of the one before, time), oldest first."""
+    """(first iteration of the attempt, last of the one before, time), oldest first."""
     parts: Track = field(default_factory=Track)
     """Seconds by category of the iterations whose timers the log prints, and their spreads."""
     attempt: int = 0
@@ -247,7 +247,7 @@ class History(Struct):
     """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
     consumed: Consumed = field(default_factory=Consumed)
     changes: list[tuple[int, float | None, Changes]] = field(default_factory=list)
-    """(first iteration of the launch, time, arguments that differ from the launch before), oldest first."""
+    """(first iteration of the attempt, time, arguments that differ from the attempt before), oldest first."""
 
     def add_step(self, row: Row) -> None:
         """One more iteration; a second report of the same one replaces the first."""
@@ -277,12 +277,12 @@ class History(Struct):
         del self.phases[:-_PHASES_KEPT]
 
     def add_restart(self, iteration: int, before: int | None, time: float | None) -> None:
-        """A later launch counted its first iteration."""
+        """A later attempt counted its first iteration."""
         self.restarts.append((iteration, before, time))
         del self.restarts[:-_RESTARTS_KEPT]
 
     def add_changes(self, iteration: int, time: float | None, changes: Changes) -> None:
-        """A later launch has other arguments."""
+        """A later attempt has other arguments."""
         self.changes.append((iteration, time, changes[:_CHANGES_KEPT]))
         del self.changes[:-_RESTARTS_WITH_CHANGES]
 

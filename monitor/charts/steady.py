@@ -1,7 +1,7 @@
 """What steady iterations of a run took, kept in bounded memory for medians: the figures of a report.
 
 Pure time only, as pace.py has it, but over the whole run and not the last window; by global batch size, since a ramp-up
-is not comparable with what follows it. The first iteration of a launch, and one whose evaluation or save cannot be
+is not comparable with what follows it. The first iteration of an attempt, and one whose evaluation or save cannot be
 taken out, never come here.
 """
 
@@ -13,7 +13,7 @@ _SIZES = 4  # batch sizes kept: the newest, of which the last is the one that th
 
 
 @dataclass(slots=True)
-class Sample:
+class SampledValues:
     """Values, thinned to every `stride`-th so that they stay bounded; which are kept depends on their number alone."""
 
     values: list[float] = field(default_factory=list)
@@ -51,8 +51,8 @@ class Sample:
 class AtSize:
     """At one global batch size: seconds per iteration without evaluation and saving, and TFLOPs as printed there."""
 
-    seconds: Sample = field(default_factory=Sample)
-    tflops: Sample = field(default_factory=Sample)
+    seconds: SampledValues = field(default_factory=SampledValues)
+    tflops: SampledValues = field(default_factory=SampledValues)
 
 
 @dataclass(slots=True)

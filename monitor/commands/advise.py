@@ -38,12 +38,14 @@ def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[s
     until = clock.monotonic() + patience
     path = f"/api/v1/advice?run={quote(run, safe='')}{'&ended=1' if ended else ''}"
     try:
-        while (told := ask(address, path)).get("advice") == "wait" and clock.monotonic() < until:
+        while (answer := ask(address, path)).get("advice") == "wait" and clock.monotonic() < until:
             clock.sleep(_EVERY)
     except DaemonError as error:
         fail(error)
-    click.echo("\n".join(_line(told.get(name)) for name in fields) if fields else json.dumps(told, ensure_ascii=False))
-    sys.exit(0 if "exclude" in told else _UNKNOWN)
+    click.echo(
+        "\n".join(_line(answer.get(name)) for name in fields) if fields else json.dumps(answer, ensure_ascii=False)
+    )
+    sys.exit(0 if "exclude" in answer else _UNKNOWN)
 
 
 def _line(value: Any) -> str:

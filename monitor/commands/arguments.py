@@ -16,7 +16,7 @@ from megatron_monitor.config import Config, ConfigError, Watch, load
 from megatron_monitor.follow.discovery import find
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import Watch as Pattern
+from megatron_monitor.follow.patterns import WatchedPath as Pattern
 from megatron_monitor.follow.patterns import has_magic
 from megatron_monitor.follow.streams import STDIN, is_stream
 from megatron_monitor.identity import named
@@ -40,7 +40,7 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-class Given(NamedTuple):
+class ConfigOptions(NamedTuple):
     """What the command line says of the configuration: a file, and keys on top of it."""
 
     file: Path | None = None
@@ -82,7 +82,7 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def called(config_file: Path | None, overrides: tuple[str, ...], **others: Any) -> None:
-        command(given=Given(config_file, overrides), **others)
+        command(given=ConfigOptions(config_file, overrides), **others)
 
     file = click.Path(dir_okay=False, path_type=Path)
     return click.option("--config", "config_file", type=file, help="Configuration file (YAML).")(set_option(called))

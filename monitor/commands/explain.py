@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from megatron_monitor.commands.arguments import Given, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, with_config
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.events import ANSI, Event, to_fields
 from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.reading import own_rules
-from megatron_monitor.run.launches import printed_job
+from megatron_monitor.run.restarts import printed_job
 
 
 @click.command()
 @click.argument("line", nargs=-1)
 @with_config
-def explain(line: tuple[str, ...], given: Given) -> None:
+def explain(line: tuple[str, ...], given: ConfigOptions) -> None:
     r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
@@ -37,13 +37,13 @@ def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
     clean = ANSI.sub("", text)
     for segment in segments(clean):
         prefix, rest = strip_prefixes(segment)
-        told = {
+        settings = {
             name: value
             for name in ("task", "local_rank", "rank", "node", "logged_at", "location")
             if (value := getattr(prefix, name)) is not None
         }
-        if told:
-            yield f"prefix: {json.dumps(told)}"
+        if settings:
+            yield f"prefix: {json.dumps(settings)}"
         yield from _rules(Line(rest, prefix), segment.encode("utf-8", "replace"), rules)
 
 
@@ -57,7 +57,7 @@ def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
             if isinstance(item, Event):
                 yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
                 if printed_job(item):
-                    yield "identity: the run's job, where it stands before the first iteration of a launch; else text"
+                    yield "identity: the run's job, where it stands before the first iteration of an attempt; else text"
             else:
                 yield f"{rule.name}: begins a fact of several lines; the lines after it are needed"
         return

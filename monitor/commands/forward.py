@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
-from megatron_monitor.follow.patterns import Watch, absolute
+from megatron_monitor.follow.patterns import WatchedPath, absolute
 from megatron_monitor.follow.streams import STDIN
 from megatron_monitor.scalars import url_of
 
@@ -67,7 +67,7 @@ def forward(
     start_logging(default_config())
     try:
         beat = (AGENT, agent or socket.gethostname(), heartbeat)
-        watches = [Watch(path, excludes) for path in found]
+        watches = [WatchedPath(path, excludes) for path in found]
         forwarder = Forwarder(watches, target, labels, state, SystemClock(), beat)
     except (StateInUseError, StateUnreadableError, OSError) as error:
         fail(f"{state}: {error}")
@@ -76,10 +76,10 @@ def forward(
     forwarder.run()
 
 
-def _state_of(words: list[str]) -> Path:
+def _state_of(arguments: list[str]) -> Path:
     """Each forwarder has its own, by where it pushes and what it follows."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    name = hashlib.blake2s("\0".join(words).encode("utf-8", "replace"), digest_size=6).hexdigest()
+    name = hashlib.blake2s("\0".join(arguments).encode("utf-8", "replace"), digest_size=6).hexdigest()
     return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from megatron_monitor.commands.arguments import Given, fail, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError
 from megatron_monitor.system.clock import SystemClock
@@ -11,7 +11,7 @@ from megatron_monitor.system.clock import SystemClock
 @click.command()
 @click.option("--test", "name", required=True, metavar="NAME", help="The notifier's `name:` in the configuration.")
 @with_config
-def notify(name: str, given: Given) -> None:
+def notify(name: str, given: ConfigOptions) -> None:
     r"""Send one test message to a notifier and print the answer. Exit 0 if the receiver accepted it, else 1.
 
     The severity of the message is the notifier's `minimum_severity`.

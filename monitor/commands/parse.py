@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from megatron_monitor.commands.arguments import Given, files_of, json_option, open_log, run_of, say, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, files_of, json_option, open_log, run_of, say, with_config
 from megatron_monitor.parsers.events import IterationLogged, LogEvent, to_fields
 from megatron_monitor.reading import chunks_of, full_reader, own_rules
 from megatron_monitor.scalars import one_line
@@ -19,7 +19,7 @@ from megatron_monitor.scalars import one_line
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @json_option
 @with_config
-def parse(paths: tuple[str, ...], as_json: bool, given: Given) -> None:
+def parse(paths: tuple[str, ...], as_json: bool, given: ConfigOptions) -> None:
     """Print the events of PATH (files, directories, globs; - is standard input) as they stand, copies included."""
     config = given.configured(paths)
     failed = False
@@ -48,8 +48,8 @@ def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
         if isinstance(event, IterationLogged):  # what is absent is left out by msgspec, the usual dialect too
             fields = encode(event).decode()
             if "null" not in fields:
-                told = "" if '"dialect"' in fields else f',"dialect":{usual}'
-                return f"{head},{fields.partition(',')[2][:-1]}{told}}}\n"  # its name stands first
+                program = "" if '"dialect"' in fields else f',"dialect":{usual}'
+                return f"{head},{fields.partition(',')[2][:-1]}{program}}}\n"  # its name stands first
         fields = _json({name: value for name, value in to_fields(event).items() if name != "event"})
         return f"{head},{fields[1:]}\n" if len(fields) > 2 else head + "}\n"
 

@@ -2,13 +2,13 @@
 
 import click
 
-from megatron_monitor.commands.arguments import Given, fail, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 
 
 @click.command()
 @with_config
 @click.option("--parent", type=int, hidden=True, help="Ends when it is no more the child of this process.")
-def receive(given: Given, parent: int | None) -> None:
+def receive(given: ConfigOptions, parent: int | None) -> None:
     r"""Take logs that agents push (Loki, OTLP/HTTP) into files, which `run` with the same configuration follows.
 
     \b

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from megatron_monitor.advice.record import file_in
-from megatron_monitor.commands.arguments import Given, fail, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 from megatron_monitor.commands.asking import DEFAULT, ask, without_password
 from megatron_monitor.commands.run import start_logging
 from megatron_monitor.config import host_and_port, state_directory
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
     help="The observer, or HOST:PORT.",
 )  # fmt: skip
 @click.option("--listen", default="127.0.0.1:9845", show_default=True, help="Address of /metrics and /-/healthy.")
-def remediate(given: Given, address: str, listen: str) -> None:
+def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     r"""Carry out the `remediations:` of the configuration: dump stacks, cancel, requeue, resubmit, drain.
 
     It has the same configuration file as the observer, which it asks what stands, and acts with the rights of its user.

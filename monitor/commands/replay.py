@@ -7,7 +7,7 @@ import click
 
 from megatron_monitor.commands.arguments import (
     DURATION,
-    Given,
+    ConfigOptions,
     absolute_of,
     by_run,
     fail,
@@ -39,30 +39,30 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
     "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
 )
 @with_config
-def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float, given: Given) -> None:
+def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float, given: ConfigOptions) -> None:
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
     config = given.configured(paths)
-    seen, untold, quarantined, runs = False, "", dict[str, str](), by_run(paths, config)
+    seen, unfinished, quarantined, runs = False, "", dict[str, str](), by_run(paths, config)
     for name, files in tracked(runs.items(), len(runs)):
         sources = {absolute_of(path): _entries(path, config) for path in files}
         for player, item in played(config, sources, after, written_at(files)):
             if isinstance(item, Transition):
-                if everything or not item.quiet:
+                if everything or not item.display_only:
                     _say(player, item, as_json)
                 continue
             quarantined |= player.quarantined()
             if item.state.proven:
                 seen = True
                 _sum_up(player, item, as_json)
-            elif failure := item.state.launch.failure:
-                untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+            elif failure := item.state.attempt.failure:
+                unfinished = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if quarantined:
         fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
     if not seen:
-        fail(f"no training line in {', '.join(paths)}{untold}")
+        fail(f"no training line in {', '.join(paths)}{unfinished}")
 
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:
@@ -111,7 +111,7 @@ def _sentence(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{tflops:.4g} TFLOPs per GPU"
     if summary["restarts"]:
         yield f"{summary['restarts']} restarts, {summary['lost_iterations']} iterations lost"
-    told = [f"{count} x {name}" for name, count in summary["incidents"].items()]
-    yield f"incidents: {', '.join(told)}" if told else "no incident"
+    counts = [f"{count} x {name}" for name, count in summary["incidents"].items()]
+    yield f"incidents: {', '.join(counts)}" if counts else "no incident"
     if stands := summary.get("slowdown"):
         yield stands

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from megatron_monitor.archive import Read, read_archive, read_task, tasks_of
-from megatron_monitor.commands.arguments import POSITIVE, Given, count, spooled, warn, with_config
+from megatron_monitor.commands.arguments import POSITIVE, ConfigOptions, count, spooled, warn, with_config
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.redaction import masked_path
@@ -34,7 +34,7 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {
 @with_config
 def report(
     paths: tuple[str, ...], form: str, output: Path | None, sort: str, baseline: str | None, iterations: int | None,
-    tokens: int | None, workers: int | None, given: Given,
+    tokens: int | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 

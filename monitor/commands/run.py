@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron_monitor.commands.arguments import Given, fail, say, spooled, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, say, spooled, with_config
 from megatron_monitor.config import Config
 from megatron_monitor.scalars import one_line
 
@@ -25,7 +25,9 @@ _log = logging.getLogger(__name__)
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
 @click.option("--receive", is_flag=True, help="Start `receive` with the same configuration, too.")
-def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | None, once: bool, receive: bool) -> None:
+def run(
+    paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool, receive: bool
+) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -43,7 +45,7 @@ def run(paths: tuple[str, ...], given: Given, listen: str | None, name: str | No
         _run(given, files, name, once=once, receive=receive)
 
 
-def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool, receive: bool) -> None:
+def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once: bool, receive: bool) -> None:
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
@@ -70,7 +72,7 @@ def _run(given: Given, paths: tuple[str, ...], name: str | None, *, once: bool, 
         fail(error)
 
 
-def _receiver(given: Given, config: Config) -> "Child":
+def _receiver(given: ConfigOptions, config: Config) -> "Child":
     if config.receiver.listen is None:
         fail("--receive: set receiver.listen, for example to 0.0.0.0:9844", code=2)
     own = [*(("--config", str(given.file)) if given.file is not None else ())]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megatron_monitor.archive import read_runs
-from megatron_monitor.commands.arguments import Given, fail, json_option, print_json, warn, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, json_option, print_json, warn, with_config
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from megatron_monitor.commands.tables import fitting, grid, show
 from megatron_monitor.commands.tables import width as terminal_width
@@ -34,14 +34,14 @@ Run = dict[str, Any]
 """One run as the API gives it."""
 
 
-class View(NamedTuple):
+class TopView(NamedTuple):
     """What is shown: the runs, and the clock of whoever judged them (Unix seconds)."""
 
     at: float
     runs: list[Run]
 
 
-Look = Callable[[float], View]
+Look = Callable[[float], TopView]
 """Wait up to so many seconds, and give what there is then."""
 
 
@@ -51,7 +51,7 @@ Look = Callable[[float], View]
 @json_option
 @click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
 @click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
-def top(targets: tuple[str, ...], given: Given, as_json: bool, once: bool, every: float) -> None:
+def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: bool, every: float) -> None:
     r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs.
 
     \b
@@ -94,9 +94,9 @@ def _watch(look: Look, where: str, every: float) -> NoReturn:
 
 
 @contextmanager
-def _source(targets: tuple[str, ...], given: Given, once: bool) -> Iterator[tuple[Look, str]]:
+def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[tuple[Look, str]]:
     addresses = [target for target in targets if _is_address(target)]
-    if addresses and (len(targets) > 1 or given != Given()):
+    if addresses and (len(targets) > 1 or given != ConfigOptions()):
         raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
     if addresses or (not targets and given.file is None):
         address = addresses[0] if addresses else DEFAULT
@@ -120,18 +120,18 @@ def _is_address(target: str) -> bool:
     return _HOST_AND_PORT.fullmatch(target) is not None and not Path(target).exists()
 
 
-def _view(snapshot: Snapshot) -> View:
-    return View(snapshot.at, [run.page for run in snapshot.runs])
+def _view(snapshot: Snapshot) -> TopView:
+    return TopView(snapshot.at, [run.page for run in snapshot.runs])
 
 
-def _finished(config: Config) -> View:
+def _finished(config: Config) -> TopView:
     core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
     warn(*problems)
     if not found:
         raise DaemonError("no training run found")
     at, runs = _view(core.snapshot(SystemClock().wall()))
     rows = {row.run: row for _, row in found}
-    return View(at, [_as_reported(run, rows.get(run["run"])) for run in runs])
+    return TopView(at, [_as_reported(run, rows.get(run["run"])) for run in runs])
 
 
 def _as_reported(run: Run, row: Row | None) -> Run:
@@ -145,12 +145,12 @@ def _as_reported(run: Run, row: Row | None) -> Run:
     return {**run, **{name: value for name, value in figures.items() if value is not None}}
 
 
-def _asked(address: str, seconds: float) -> View:
+def _asked(address: str, seconds: float) -> TopView:
     """By the API. A first failure is a DaemonError, a later one too: the caller knows what it last saw."""
     SystemClock().sleep(seconds)
     value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
     try:
-        return View(float(value["at"]), [dict(run) for run in value["runs"]])
+        return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
     except (KeyError, TypeError) as error:
         raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
 
@@ -176,7 +176,7 @@ def _rank(incident: dict[str, Any]) -> int:
     return _RANK.get(incident["severity"], 3)
 
 
-def screen(view: View, where: str, width: int, height: int | None = None, problem: str = "") -> RenderableType:
+def screen(view: TopView, where: str, width: int, height: int | None = None, problem: str = "") -> RenderableType:
     """Counts, the table and the open incidents. With a height no more of them than have room, and how many have not."""
     runs = in_order(view.runs)
     states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(run["state"] for run in runs).items()))
@@ -185,12 +185,12 @@ def screen(view: View, where: str, width: int, height: int | None = None, proble
     if problem:
         parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
-    told = incidents[: _INCIDENTS if height is None else min(_INCIDENTS, height // 6)]  # three lines each
-    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(told) - 3)
+    figure = incidents[: _INCIDENTS if height is None else min(_INCIDENTS, height // 6)]  # three lines each
+    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(figure) - 3)
     if runs:
         parts.append(_table(runs[:room], view.at, width))
-    parts += [_incident(item, view.at) for item in told]
-    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(told), "incidents"))
+    parts += [_incident(item, view.at) for item in figure]
+    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(figure), "incidents"))
     parts += [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
     return Group(*parts)
 
@@ -232,8 +232,8 @@ def _table(runs: Sequence[Run], now: float, width: int) -> Table:
     return grid([headers[place] for place in kept], rows, [place > 1 for place in kept], gap=1)
 
 
-def _cell(told: Figure) -> Text:
-    return Text(told.text.removesuffix(" ago").replace("\u00a0", " "), style=_STYLES.get(told.tone, ""))
+def _cell(figure: Figure) -> Text:
+    return Text(figure.text.removesuffix(" ago").replace("\u00a0", " "), style=_STYLES.get(figure.tone, ""))
 
 
 def _state(run: Run, shown: Figure, *, noted: bool) -> Text:

@@ -7,7 +7,7 @@ Reading takes bounded time and memory, whatever stands there.
 from pathlib import Path
 
 from megatron_monitor.config.decode import decode
-from megatron_monitor.parsers.declared.schema import Dialect
+from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.registry import rules_with
 from megatron_monitor.parsers.samples import differences
 
@@ -20,7 +20,7 @@ class FormatError(ValueError):
     """Formats that cannot be used."""
 
 
-def formats_at(name: str, base: str) -> tuple[Dialect, ...]:
+def formats_at(name: str, base: str) -> tuple[Format, ...]:
     """The formats of a file, or of all `.yaml` files in a folder. Raises FormatError."""
     path = Path(base) / name
     files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
@@ -29,7 +29,7 @@ def formats_at(name: str, base: str) -> tuple[Dialect, ...]:
     if len(files) > _MOST_FILES:
         raise FormatError(f"{path}: holds more than {_MOST_FILES} files")
     found: dict[str, Path] = {}
-    dialects, wrong = list[Dialect](), list[str]()
+    dialects, wrong = list[Format](), list[str]()
     for file in files:
         try:
             dialects.append(dialect := format_of(file, _read(file)))
@@ -42,7 +42,7 @@ def formats_at(name: str, base: str) -> tuple[Dialect, ...]:
     return tuple(dialects)
 
 
-def format_of(path: Path, data: bytes) -> Dialect:
+def format_of(path: Path, data: bytes) -> Format:
     """The format in a file's text, which gives for its samples what it says. Raises FormatError."""
     from megatron_monitor.config.yaml_text import read_yaml  # PyYAML is a tenth of a start, and most need none
 
@@ -54,7 +54,7 @@ def format_of(path: Path, data: bytes) -> Dialect:
     document = read_yaml(text)
     if document.value is None and not document.problems:
         raise FormatError(f"{path}:1: is empty; `megatron-monitor formats NAME` prints an example")
-    dialect = decode(document, Dialect) if not document.problems else None
+    dialect = decode(document, Format) if not document.problems else None
     if dialect is not None:
         for index, trouble in differences(dialect, rules_with((dialect,))):
             document.problem(("samples", index), trouble)

@@ -41,34 +41,34 @@ from megatron_monitor import __version__
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.causes import cause_of
 from megatron_monitor.config import Config
-from megatron_monitor.core.belonging import Belonging
+from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.counters import count_lines
 from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.folding import Folding
-from megatron_monitor.core.intake import Intake
+from megatron_monitor.core.intake import MessageHandler
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, OfLog, Place, Saved, Waiting
+from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import LOOK, Watched
+from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.run import dumps
-from megatron_monitor.run.dumps import DumpsAsked, DumpsRead
-from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, Snapshot
+from megatron_monitor.run.dumps import DumpReply, DumpRequest
+from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, Snapshot, ViewRequest
 from megatron_monitor.units import LONGEST_SECONDS
 
 _log = logging.getLogger(__name__)
 
 _STREAMS = 8  # of a run whose last lines people are shown, those that were read last
-_BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
+_BACKLOG_SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
 class Core(Watched):
     """Everything the daemon knows. Methods are called by one thread; `now` is an instant."""
 
-    def __init__(self, config: Config, judge: Judge | None = None, *, charts: bool = True) -> None:
+    def __init__(self, config: Config, judge: Evaluator | None = None, *, charts: bool = True) -> None:
         """`charts`: whether what the charts draw is kept."""
         self.extensions: list[Extension] = []
         """The optional parts that work beside this core."""
@@ -77,23 +77,23 @@ class Core(Watched):
         self.unposted: Mapping[str, int] = {}
         """By notifier, how many Alertmanagers did not accept the last post."""
         self._stopped = self._over = False
-        self.place: Place | None = None
+        self.place: PartitionOffset | None = None
         """Of a partition of a topic: how far its records were handled."""
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
-        super().__init__(config, judge or Judge(config), charts=charts)
+        super().__init__(config, judge or Evaluator(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.counts.add("state_save_failures_total", by=0.0)  # what increases from nothing has no rate
 
-    def begin(self, config: Config, judge: Judge) -> None:
+    def begin(self, config: Config, judge: Evaluator) -> None:
         """Nothing is followed yet, and nothing is known of any run."""
         super().begin(config, judge)
         for extension in self.extensions:
             extension.configure(config)
-        belonging = Belonging(self)
-        self._jobmates = belonging.jobs
-        self.folding = Folding(self, belonging)
-        intake = Intake(self, self.folding, belonging)
+        attribution = Attribution(self)
+        self._job_index = attribution.jobs
+        self.folding = Folding(self, attribution)
+        intake = MessageHandler(self, self.folding, attribution)
         self.handle, self._settle, self.flush = intake.handle, intake.settle, intake.flush
         self.listen = intake.observing.listen
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
@@ -105,15 +105,15 @@ class Core(Watched):
 
     # --- the flight recorder ----------------------------------------------------------------------------------------
 
-    def dumps_to_read(self, now: float) -> list[DumpsAsked]:
+    def dumps_to_read(self, now: float) -> list[DumpRequest]:
         """Whose dumps are to be looked at now."""
         if not self.config.flight_recorder:
             return []
-        hanging = [run for run in self.runs.values() if run.state.live and not run.archived]
+        hanging = [run for run in self.runs.values() if run.state.live and not run.historical]
         asked = (dumps.ask(run.state, run.looked, self.config.flight_recorder, now) for run in hanging)
         return [one for one in asked if one is not None]
 
-    def dumps_read(self, message: DumpsRead) -> None:
+    def dumps_read(self, message: DumpReply) -> None:
         """Take what the dumps of a run tell."""
         run = self.runs.get(message.asked.run)
         if run is not None and dumps.take(run.state, run.looked, message):
@@ -137,11 +137,11 @@ class Core(Watched):
                 continue
             run.next_check = now + LOOK
             if run.failed:
-                self._tell_failed(run, now)
+                self._log_failure(run, now)
                 continue
             for extension in self.extensions:
                 extension.before_judgement(run, now)
-            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
+            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_SETTLED:
                 self.folding.take_deferred(run, now)
             if run.state.proven:
                 self.of_run(run, partial(self._judge_run, run, now))
@@ -159,26 +159,26 @@ class Core(Watched):
         return transitions
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
-        before = run.state.launch.hung, run.state.launch.phase
+        before = run.state.attempt.hung, run.state.attempt.phase
         transitions = self.judge.judge(run, now)
-        if transitions or before != (run.state.launch.hung, run.state.launch.phase):
+        if transitions or before != (run.state.attempt.hung, run.state.attempt.phase):
             run.dirty = True
             self.touch(run.log)
         run.next_check = self.next_check(run, now)
         for extension in self.extensions:
-            extension.judged(run)
+            extension.evaluated(run)
         self.let_go(run, now)
         return transitions
 
-    def _tell_failed(self, run: Run, now: float) -> None:
+    def _log_failure(self, run: Run, now: float) -> None:
         """Once, unless it is an old log that nobody waits for."""
-        if not run.failed_told:
-            run.failed_told = True
+        if not run.failure_logged:
+            run.failure_logged = True
             written = (source.mtime for source in self.sources.of_run(run.log))
             silent = now + self.wall_offset - max(written, default=0.0)
             recent = silent < self.config.detectors.hang.first_of("starting")
-            if run.state.proven and not run.archived and (run.state.live or recent):
-                self.of_run(run, lambda: self.judge.put_aside(run, run.failed, now), failed=True)
+            if run.state.proven and not run.historical and (run.state.live or recent):
+                self.of_run(run, lambda: self.judge.quarantine(run, run.failed, now), failed=True)
         self.let_go(run, now)
 
     def _announced(self, item: Transition, now: float) -> Transition:
@@ -202,7 +202,7 @@ class Core(Watched):
 
     def bring_up_to_date(self) -> None:
         """Each run says which other runs are of its job."""
-        self._jobmates.bring_up_to_date()
+        self._job_index.bring_up_to_date()
 
     def is_read_further(self, run: Run) -> bool:
         """Is something of the run still to be read, or can it not be judged?"""
@@ -221,16 +221,16 @@ class Core(Watched):
         for run in self.runs.values():
             run.dirty = True
 
-    def snapshot(self, now: float, asked: Asked = EVERYTHING) -> Snapshot:
+    def snapshot(self, now: float, asked: ViewRequest = EVERYTHING) -> Snapshot:
         """What HTTP may show until the next one; pages and charts not `asked` for may be older than its samples."""
-        self._jobmates.bring_up_to_date()
+        self._job_index.bring_up_to_date()
         runs = [
             run
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
         ends = {"stopped": self._stopped, "over": self._over}
-        found = (show(run, now, self.config, self.aside, self._shown_run, asked, **ends) for run in runs)
+        found = (show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends) for run in runs)
         shown = tuple(one for one in found if one is not None)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable)
@@ -267,7 +267,7 @@ class Core(Watched):
         for (receiver, outcome), many in self.outbox.take_outcomes().items():
             self.counts.add("notifications_total", receiver, outcome, by=many)
         self.counts.clear("notifications_pending")
-        for receiver, many in {**self.outbox.owed(), **self.unposted}.items():
+        for receiver, many in {**self.outbox.pending(), **self.unposted}.items():
             self.counts.set("notifications_pending", many, receiver)
         for source in self.sources.values():
             count_lines(self.counts, source)
@@ -278,8 +278,8 @@ class Core(Watched):
     def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
         saved = self.save(now)
-        self.saved = Waiting(saved)
-        judge = Judge(config)
+        self.saved = UnclaimedState(saved)
+        judge = Evaluator(config)
         judge.events = self.judge.events
         self.begin(config, judge)
         self.touch_all()
@@ -306,14 +306,14 @@ class Core(Watched):
     def parts(self, now: float) -> dict[str, bytes | None]:
         """What of that has changed since the last call, for the state file."""
         self.touched |= self.saved.expire(now)
-        found: dict[str, bytes | None] = {MONITOR: self.aside.encoded_monitor(self._of_monitor(now))}
+        found: dict[str, bytes | None] = {MONITOR: self.quarantine.encoded_monitor(self._of_monitor(now))}
         for extension in self.extensions:
             if extension.name and extension.changed:
                 found[f"{EXTENSION}{extension.name}"], extension.changed = extension.save(), False
         own: dict[str, Any] = {ENDED: self.ended.by_name}
         for name in self.touched:
             value = own[name] if name in own else self._of_log(name, now)
-            found[name] = None if value is None else self.aside.encoded(name, value)
+            found[name] = None if value is None else self.quarantine.encoded(name, value)
         self.touched.clear()
         return found
 
@@ -321,16 +321,16 @@ class Core(Watched):
         unclaimed = {name: one.saved_at for name, one in self.saved.sources.items()} | self.sources.unread()
         counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         return Saved(
-            counts=counts, wall_offset=self.wall_offset, owed=self.outbox.save(), events=self.judge.events,
-            alerts=self.alerts, heard_at=now, unclaimed=unclaimed, place=self.place,
+            counts=counts, wall_offset=self.wall_offset, pending=self.outbox.save(), events=self.judge.events,
+            alerts=self.alerts, contact_at=now, unclaimed=unclaimed, place=self.place,
         )  # fmt: skip
 
-    def _of_log(self, log: str, now: float) -> OfLog | None:
+    def _of_log(self, log: str, now: float) -> LogState | None:
         """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""
         if dormant := self.sources.dormant_of(log):
             for kept in dormant.values():
                 kept.saved_at = now
-            return OfLog(dormant)
+            return LogState(dormant)
         sources, runs = self.sources.of_run(log), self.runs.of_log(log)
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None
@@ -343,7 +343,7 @@ class Core(Watched):
                 if run.state.proven:
                     found.runs[run.state.name] = self.folding.complete(run)
         except Exception as error:  # noqa: BLE001 - the boundary of what is saved
-            self.aside.note("state", log, error)
+            self.quarantine.note("state", log, error)
             return None
         return found if found.sources or found.runs else None
 
@@ -355,12 +355,12 @@ class Core(Watched):
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         positions = saved.positions
-        self.saved = Waiting(saved)
+        self.saved = UnclaimedState(saved)
         self.wall_offset = saved.wall_offset
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
-        self.outbox.restore(saved.owed)
+        self.outbox.restore(saved.pending)
         self.judge.events, self.alerts = saved.events, saved.alerts
-        self.judge.events.away_since, self.judge.events.back_at = saved.heard_at + saved.wall_offset, None
+        self.judge.events.away_since, self.judge.events.back_at = saved.contact_at + saved.wall_offset, None
         for extension in self.extensions:
             if (data := saved.extensions.get(extension.name)) is not None:
                 try:

@@ -14,7 +14,7 @@ MOST = 100
 """Rows: with their charts some 2 MB, here and in the state file."""
 _BUCKETS = 64  # points of a chart
 _OPEN = 86400.0  # seconds since it began for which an incident of such a run is still shown as open
-_TOLD = 20  # incidents of its past
+_REPORTED = 20  # incidents of its past
 
 
 class EndedRuns:
@@ -26,11 +26,14 @@ class EndedRuns:
 
     def keep(self, shown: RunSnapshot) -> None:
         """The run leaves; `shown` is all that HTTP shows of it."""
-        history, told = shown.history.frozen(), shown.transitions[-_TOLD:]  # copies: other threads may still read these
+        history, transitions = (
+            shown.history.frozen(),
+            shown.transitions[-_REPORTED:],
+        )  # copies: other threads may still read these
         history.thin(_BUCKETS)
-        page = {**shown.page, "history": [one.to_json() for one in told]}
+        page = {**shown.page, "history": [one.to_json() for one in transitions]}
         self.by_name.pop(shown.run, None)
-        self.by_name[shown.run] = RunSnapshot(shown.run, {}, page, history, told)
+        self.by_name[shown.run] = RunSnapshot(shown.run, {}, page, history, transitions)
         for name in list(self.by_name)[:-MOST]:
             del self.by_name[name]
 

@@ -49,7 +49,7 @@ class Extension:
     def before_judgement(self, run: Run, now: float) -> None:
         """The run is about to be judged."""
 
-    def judged(self, run: Run) -> None:
+    def evaluated(self, run: Run) -> None:
         """The run was judged."""
 
     def announce(self, run: Run, transition: Transition, now: float) -> Transition:  # noqa: ARG002

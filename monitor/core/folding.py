@@ -7,14 +7,14 @@ the training loop (ends and failures in a file of its own) waits until the loop'
 import copy
 from collections.abc import Sequence
 
-from megatron_monitor.core.belonging import Belonging
-from megatron_monitor.core.companions import Due
+from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.counters import count_events
+from megatron_monitor.core.run_streams import Due
 from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
+from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.identity.naming import pid_file_of
-from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,
@@ -29,11 +29,11 @@ from megatron_monitor.parsers.events import (
     WatchdogTimedOut,
 )
 from megatron_monitor.run.attempts import counted_in
-from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
+from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS, SETUP_EVENTS, begun
 from megatron_monitor.run.fold import fold
-from megatron_monitor.run.launches import precede
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.restarts import precede
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
@@ -48,9 +48,9 @@ _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, Wa
 class Folding:
     """Which source's set-up lines are held, and since when."""
 
-    def __init__(self, watched: Watched, belonging: Belonging) -> None:
+    def __init__(self, watched: Watched, attribution: Attribution) -> None:
         self._watched = watched
-        self._belonging = belonging
+        self._attribution = attribution
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self._held_back: set[str] = set()  # sources that end with a block of lines which may be whole
 
@@ -60,12 +60,12 @@ class Folding:
             return
         kinds = [entry.event.kind for entry in entries]
         count_events(self._watched.counts, kinds, entries)
-        self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
-        self._belonging.folded(source)
+        self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
+        self._attribution.folded(source)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = self._watched.current(source)
-        if run is not None and self._belonging.companions.is_abreast(source):  # also where it adds nothing
+        if run is not None and self._attribution.run_streams.is_replica(source):  # also where it adds nothing
             self._note_source(run.state, source)
         stream = run.state.copies.cursors.get(source.name) if run is not None else None
         joins = stream is not None and stream.joins  # what it says tells of no other experiment
@@ -78,16 +78,16 @@ class Folding:
 
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
         """It was read to its end (`last`: no more will come): whose its lines are that wait, if that can be told."""
-        self._take_due(source, self._belonging.look(source, now, read=True, last=last), now)
-        self._take_due(source, self._belonging.companions.ended(source), now)
-        run, earlier = self._watched.current(source), source.earlier
-        if run is not None and earlier is not None:
-            precede(run.state, earlier, source.mtime - self._watched.wall_offset)
-            run.dirty, source.earlier = True, None
+        self._take_due(source, self._attribution.look(source, now, read=True, last=last), now)
+        self._take_due(source, self._attribution.run_streams.ended(source), now)
+        run, older_state = self._watched.current(source), source.older_state
+        if run is not None and older_state is not None:
+            precede(run.state, older_state, source.mtime - self._watched.wall_offset)
+            run.dirty, source.older_state = True, None
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It
-        tells so no more of what is said again among the iterations of a launch, which is folded with them.
+        tells so no more of what is said again among the iterations of an attempt, which is folded with them.
         """
         experiments, ready = source.experiments, list[LogEvent]()
         for entry in entries:
@@ -95,8 +95,8 @@ class Folding:
                 ready.append(entry)
                 continue
             run = self._watched.run_of(source, now)
-            is_told = run is not None and begun(run.state.launch) and not isinstance(entry.event, ArgumentsDumped)
-            if not is_told:
+            is_reported = run is not None and begun(run.state.attempt) and not isinstance(entry.event, ArgumentsDumped)
+            if not is_reported:
                 self._fold_into(run, source, ready, at, now)
                 ready.clear()
             number = experiments.number
@@ -104,7 +104,7 @@ class Folding:
             self._watched.sources.note_experiment(source)
             if experiments.number != number:
                 self._begin_experiment(source, run, due[0][1], now)
-            if is_told and all(written == at for _, written in due):
+            if is_reported and all(written == at for _, written in due):
                 ready += [event for event, _ in due]
                 continue
             self._fold_into(run, source, ready, at, now)
@@ -133,7 +133,7 @@ class Folding:
         run = self._watched.run_of(source, now)
         if run is None or run is before or self._watched.sources.current(source.run) != run.state.name:
             return  # a rank's own file that comes behind
-        run.archived = False  # a sweep may come back to one
+        run.historical = False  # a sweep may come back to one
         if before is None:
             return
         run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
@@ -146,9 +146,9 @@ class Folding:
             return
         self._watched.touch(run.log)
         self._note_source(run.state, source)
-        if source.earlier is not None:
+        if source.older_state is not None:
             for entry in entries:
-                fold(source.earlier, entry, source.name, at, False)
+                fold(source.older_state, entry, source.name, at, False)
             return
         if not source.caught_up:
             run.backlog_at = now
@@ -164,16 +164,16 @@ class Folding:
         state = run.state
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
         # of several iteration lines that were read at once nobody knows when each was written
-        alone = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
-        state.arrived = at if alone else None
-        before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at
-        dead = state.launch.phase in ENDED
+        single = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
+        state.arrived = at if single else None
+        before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
+        dead = state.attempt.phase in ENDED
         self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
         state.arrived = None
-        dies = not dead and state.launch.phase == "crashed" and counted_in(state, source.name)
-        if run.archived and source.caught_up and (state.progress_at != before or dies):
-            run.archived = being_copied(state, stamped, now - read_at, now)
-            state.live = state.live or (dies and not run.archived)
+        dies = not dead and state.attempt.phase == "crashed" and counted_in(state, source.name)
+        if run.historical and source.caught_up and (state.progress_at != before or dies):
+            run.historical = being_copied(state, stamped, now - read_at, now)
+            state.live = state.live or (dies and not run.historical)
             self._watched.request(run)  # an archived run is judged less often
         state.read_at = now
 
@@ -181,7 +181,7 @@ class Folding:
         if source.name not in state.sources:
             state.sources[source.name] = None
             state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
-            self._belonging.jobs.changed(source.run)
+            self._attribution.jobs.changed(source.run)
 
     def take_deferred(self, run: Run, now: float) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
@@ -199,7 +199,7 @@ class Folding:
             if at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last:
                 continue
             self._watched.judge.take(run, (entry,), source, at, False)
-        early = run.taken_early if run.state.launch.phase not in ENDED else ()
+        early = run.taken_early if run.state.attempt.phase not in ENDED else ()
         for entry, source, at in early:  # what was read behind it, of another file, was written before
             logged = log_clock(entry.event.logged_at)
             if last is not None and logged is not None and logged >= last:
@@ -210,7 +210,7 @@ class Folding:
 
     def release_overdue(self, now: float) -> None:
         """The arguments did not come, or nothing told whose lines these are: what was held for that is folded."""
-        for source, due in self._belonging.overdue(now):
+        for source, due in self._attribution.overdue(now):
             self._watched.touch(source.run)
             self._take_due(source, due, now)
         for source in self.holders():
@@ -234,16 +234,16 @@ class Folding:
                 self._held_back.discard(name)
                 self.take(source, source.reader.settle(), source.read_at, now)
 
-    def complete(self, run: Run) -> Judged:
+    def complete(self, run: Run) -> MonitoredRun:
         """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
-            run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))
+            run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.historical, deferred=list(run.deferred))
             for source in holding:
                 for entry, at in source.experiments.held:
                     self._watched.judge.take(run, (entry,), source.name, at, source.caught_up)
             self._take_held_back(run)
-        return Judged(run.state, run.book, run.archived)
+        return MonitoredRun(run.state, run.book, run.historical)
 
     def drop(self, name: str) -> None:
         """What is held of that source is of no use any more."""
@@ -267,7 +267,7 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
             continue
         if surrounds and not source.member.steps and len(run.taken_early) < _MOST_EARLY:
             run.taken_early.append(held)
-        source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
+        source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in SETUP_EVENTS)
         taken.append(entry)
     return taken
 

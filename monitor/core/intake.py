@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from megatron_monitor.core.belonging import Belonging
+from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.counters import count_bytes, count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.observing import Observing
@@ -25,12 +25,12 @@ from megatron_monitor.follow.messages import (
     Readable,
     Restarted,
     Scanned,
-    Unheard,
+    UnobservedTime,
     Unreadable,
 )
-from megatron_monitor.identity import Member
+from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.log_tail import limit_of
-from megatron_monitor.run.experiments import Known
+from megatron_monitor.run.experiments import ExperimentState
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
@@ -41,12 +41,12 @@ _DELAYED = 10.0  # seconds from a line's stamp to its coming; an agent that keep
 _log = logging.getLogger(__name__)
 
 
-class Intake:
+class MessageHandler:
     """What is known of the files and mounts beside the sources that are followed."""
 
-    def __init__(self, watched: Watched, folding: Folding, belonging: Belonging) -> None:
+    def __init__(self, watched: Watched, folding: Folding, attribution: Attribution) -> None:
         self._watched = watched
-        self._belonging = belonging
+        self._attribution = attribution
         self._folding = folding
         self.unreadable: dict[str, str] = {}
         """Source -> what the system said, of all that cannot be read, a training or not."""
@@ -61,7 +61,7 @@ class Intake:
         try:
             self._handle(message, now)
         except Exception as error:  # noqa: BLE001 - the boundary of a source
-            self._put_aside("" if isinstance(message, Scanned | Unheard) else message.source, error, now)
+            self._quarantine("" if isinstance(message, Scanned | UnobservedTime) else message.source, error, now)
 
     def _handle(self, message: Message, now: float) -> None:
         match message:
@@ -71,7 +71,7 @@ class Intake:
                 self._scanned(message)
             case Unreadable() | Readable():
                 self._access(message, now)
-            case Unheard():
+            case UnobservedTime():
                 self.observing.unobserved(message, now)
             case _:
                 sources = self._watched.sources  # what is dormant was read to its end
@@ -103,8 +103,8 @@ class Intake:
             case Gone():
                 self._gone(source, now)
 
-    def _put_aside(self, name: str, error: Exception, now: float) -> None:
-        why, source = self._watched.aside.note("source", name, error), self._watched.sources.get(name)
+    def _quarantine(self, name: str, error: Exception, now: float) -> None:
+        why, source = self._watched.quarantine.note("source", name, error), self._watched.sources.get(name)
         if source is None:
             return
         source.failed = why
@@ -136,7 +136,7 @@ class Intake:
         ordered = Ordered() if self._is_pushed(message.path) else None
         # another file under the same path goes on with the same run, as it would live
         member, log, known, former = _known(saved, before)
-        member, name = self._belonging.member(message.path, member, log)
+        member, name = self._attribution.member(message.path, member, log)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
@@ -153,14 +153,14 @@ class Intake:
         opened.member = member
         if ordered is not None:
             self._holding.add(opened.name)
-        self._belonging.opened(opened)
+        self._attribution.opened(opened)
 
     def _is_pushed(self, path: str) -> bool:
         return self._watched.config.is_pushed(path)
 
-    def _stays_dormant(self, message: Opened, saved: SavedSource, member: Member, run: str, now: float) -> bool:
+    def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
         """Is it an old file, read to its end, that tells of no training?"""
-        if not (message.resumed and message.offset >= message.size and saved.told_nothing):
+        if not (message.resumed and message.offset >= message.size and saved.reported_nothing):
             return False
         place = replace(saved.position, device=message.device, inode=message.inode)
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
@@ -172,7 +172,7 @@ class Intake:
             run.away, coverage, stopped = True, run.state.coverage, max(since, run.state.progress_at or since)
             coverage.until = stopped if coverage.until is None else min(coverage.until, stopped)
             if lost:
-                coverage.doubtful = run.dated = None
+                coverage.unconfirmed = run.dated = None
             self._watched.touch(log)
 
     def _drop(self, name: str) -> None:
@@ -180,7 +180,7 @@ class Intake:
         if source is not None:
             self._watched.touch(source.run)
             count_lines(self._watched.counts, source)
-            self._belonging.dropped(source)
+            self._attribution.dropped(source)
             self._watched.sources.drop(source)
             self._folding.drop(name)
 
@@ -216,7 +216,7 @@ class Intake:
                     source.ordered.settles_at = None
                     self._caught_up(source, now)
             except Exception as error:  # noqa: BLE001 - the boundary of a source
-                self._put_aside(name, error, now)
+                self._quarantine(name, error, now)
             if not source.ordered.lines and source.ordered.settles_at is None:
                 self._holding.discard(name)
 
@@ -230,15 +230,15 @@ class Intake:
         count_left_out(self._watched.counts, source)
         if not due:
             return
-        launch, steps, progress = None, (0, 0), None
+        attempt, steps, progress = None, (0, 0), None
         if (before := self._watched.current(source)) is not None:
-            launch, steps, progress = before.state.launch, _counted(before), before.state.progress_at
+            attempt, steps, progress = before.state.attempt, _counted(before), before.state.progress_at
         for data, at in self._dated(source, due, now):
             self._folding.take(source, source.reader.feed(data), at, now)
         self._folding.note_held_back(source)
         self._watched.touch(source.run)
         run = self._watched.current(source)
-        if run is not None and run.state.launch is launch and steps[0]:
+        if run is not None and run.state.attempt is attempt and steps[0]:
             self._note_missing(source, run, steps)
         moved_at = run.state.progress_at if run is not None else None
         moved = moved_at is not None and (run is not before or moved_at != progress)
@@ -251,7 +251,7 @@ class Intake:
         missing = last - before[0] - (count - before[1])
         if missing > 0:
             source.member.missing += missing
-            self._belonging.jobs.changed(source.run)
+            self._attribution.jobs.changed(source.run)
             _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
 
     def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
@@ -286,7 +286,7 @@ class Intake:
         count_lines(self._watched.counts, source)
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
-            self._watched.aside.forget("source", source.name)
+            self._watched.quarantine.forget("source", source.name)
             self._hears(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
@@ -303,7 +303,7 @@ class Intake:
             self._hears(run, source.name, source.run, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
-        if source.told_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
+        if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
             count_lines(self._watched.counts, source)
             self._watched.sources.drop(source)
 
@@ -325,7 +325,7 @@ class Intake:
         """A file cannot be read, or can be again; it need not have been opened before."""
         source = self._watched.sources.awake(message.source)
         saved = self._watched.saved.sources.get(message.source)
-        log = source.run if source else self._belonging.member(message.source, *_known(saved, None)[:2])[1]
+        log = source.run if source else self._attribution.member(message.source, *_known(saved, None)[:2])[1]
         name = self._watched.sources.current(log, source)
         if isinstance(message, Readable):
             self._hears(self._watched.runs.get(name), message.source, log, None, now)
@@ -361,7 +361,7 @@ class Intake:
         run = self._watched.current(source)
         if run is None:
             return
-        if run.state.live and run.state.launch.phase not in ENDED:
+        if run.state.live and run.state.attempt.phase not in ENDED:
             self._hears(run, source.name, source.run, "the file was deleted", now)
         self._watched.request(run)
         self._watched.save_soon = True
@@ -387,13 +387,13 @@ class Intake:
 
 
 def _counted(run: Run) -> tuple[int, int]:
-    """The last iteration of its launch, 0 if there is none, and how many counted."""
-    return run.state.launch.last_iteration or 0, run.state.launch.iterations
+    """The last iteration of its attempt, 0 if there is none, and how many counted."""
+    return run.state.attempt.last_iteration or 0, run.state.attempt.iterations
 
 
 def _known(
     saved: SavedSource | None, before: Source | None
-) -> tuple[Member | None, str, Known | None, tuple[Fingerprint, ...]]:
+) -> tuple[StreamIdentity | None, str, ExperimentState | None, tuple[Fingerprint, ...]]:
     """What is known of a source from before: as a stream of which run, its experiments, and the files that it was,
     whether or not the path names one of its own now.
     """

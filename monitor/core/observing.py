@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.follow.messages import Unheard
+from megatron_monitor.follow.messages import UnobservedTime
 from megatron_monitor.pushed import AgentStates, agent_at
 
 _LOST = 60.0  # seconds after which people are told that an agent is stale
@@ -50,9 +50,9 @@ class Observing:
             self._beating, self._counted = beating, count
             for run in self._watched.runs.values():
                 self.follow(run, now)
-        self._tell_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
+        self._report_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
 
-    def _tell_lost(self, lost: set[str], now: float) -> None:
+    def _report_lost(self, lost: set[str], now: float) -> None:
         """These agents are stale for long, and no others."""
         changed, self._lost = lost ^ self._lost, lost
         for source in [one for one in self._watched.sources.values() if _agent(one) in changed] if changed else ():
@@ -91,7 +91,7 @@ class Observing:
         found = [self._mounts.get(source.mount), self._agents.get(_agent(source)), receiver]
         return min((one for one in found if one is not None), default=None)
 
-    def unobserved(self, message: Unheard, now: float) -> None:
+    def unobserved(self, message: UnobservedTime, now: float) -> None:
         """A mount was not observed for a while, and what was written meanwhile comes now; then `listen` is called."""
         self._mounts[message.mount] = min(now - message.seconds, self._mounts.get(message.mount, now))
         for run in self._watched.runs.values():

@@ -37,7 +37,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Result = Literal["sent", "later", "refused", "final", "untried"]
 
 
-class Tried(NamedTuple):
+class DeliveryResult(NamedTuple):
     """What became of a message that a notifier's thread was handed. `later`: the receiver is away, `refused`: it does
     not take this one, `final`: it never will.
     """
@@ -46,7 +46,7 @@ class Tried(NamedTuple):
     result: Result
 
 
-class Owed(Struct):
+class PendingNotification(Struct):
     """One message for one receiver."""
 
     number: int
@@ -62,7 +62,7 @@ class Owed(Struct):
 class _Lane(Struct):
     """One receiver."""
 
-    waiting: dict[int, Owed] = field(default_factory=dict)
+    waiting: dict[int, PendingNotification] = field(default_factory=dict)
     handed: set[int] = field(default_factory=set)
     failures: int = 0
     """In a row."""
@@ -88,11 +88,11 @@ class Outbox:
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
-    def owe(self, message: Transition, receivers: Iterable[str], now: float) -> None:
+    def enqueue(self, message: Transition, receivers: Iterable[str], now: float) -> None:
         """Each of these is to get it."""
         for name in receivers:
             self.last = number = next(self._numbers)
-            self._lane(name).waiting[number] = Owed(number, message, now)
+            self._lane(name).waiting[number] = PendingNotification(number, message, now)
 
     def receivers(self, names: Iterable[str]) -> None:
         """These are configured now; what others are owed is dropped."""
@@ -109,7 +109,7 @@ class Outbox:
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def batch(self, name: str, now: float, *, last: bool = False) -> list[Owed]:
+    def batch(self, name: str, now: float, *, last: bool = False) -> list[PendingNotification]:
         """What the receiver is to be asked to take now; nothing while it still has the batch before, or while it is
         away. `last`: there is no later, so that no pause is kept.
         """
@@ -119,21 +119,21 @@ class Outbox:
         if len(lane.waiting) > _CROWDED:
             self._thin(name, lane)
         blocked: set[tuple[str, str]] = set()
-        chosen: list[Owed] = []
-        for owed in lane.waiting.values():
-            if owed.number > self.saved and until - owed.since < self.patience:
+        chosen: list[PendingNotification] = []
+        for pending in lane.waiting.values():
+            if pending.number > self.saved and until - pending.since < self.patience:
                 break
-            key = owed.message.run, owed.message.incident
-            if key in blocked or until < owed.due:
+            key = pending.message.run, pending.message.incident
+            if key in blocked or until < pending.due:
                 blocked.add(key)  # what ends an incident never overtakes what began it
                 continue
-            chosen.append(owed)
+            chosen.append(pending)
             if len(chosen) == _BATCH and not last:
                 break
-        lane.handed = {owed.number for owed in chosen}
+        lane.handed = {pending.number for pending in chosen}
         return chosen
 
-    def settle(self, name: str, tried: Sequence[Tried], now: float, chance: float = 0.0) -> None:
+    def settle(self, name: str, tried: Sequence[DeliveryResult], now: float, chance: float = 0.0) -> None:
         """A receiver's thread has done what it could with a batch. `chance` in [0, 1) takes up to half of the pause
         after a failure away, so that many daemons do not come back at once.
         """
@@ -142,8 +142,8 @@ class Outbox:
             return  # no longer configured
         for number, result in tried:
             lane.handed.discard(number)
-            owed = lane.waiting.get(number)
-            if owed is None or result == "untried":
+            pending = lane.waiting.get(number)
+            if pending is None or result == "untried":
                 continue
             if result == "later":
                 lane.failures += 1
@@ -151,21 +151,21 @@ class Outbox:
                 self._count(name, "retried")
                 continue
             lane.failures, lane.due, self.changed = 0, float("-inf"), True
-            if result == "refused" and not self._given_up(owed, now):
+            if result == "refused" and not self._given_up(pending, now):
                 self._count(name, "retried")
                 continue
             del lane.waiting[number]
             self._count(name, "sent" if result == "sent" else "failed")
 
-    def _given_up(self, owed: Owed, now: float) -> bool:
-        owed.refused_since = now if owed.refused_since is None else owed.refused_since
-        owed.due = now + min(_REFUSED_LONGEST, _REFUSED_FIRST * 2.0 ** min(owed.refusals, 60))
-        owed.refusals += 1
-        return now - owed.refused_since >= _GIVE_UP
+    def _given_up(self, pending: PendingNotification, now: float) -> bool:
+        pending.refused_since = now if pending.refused_since is None else pending.refused_since
+        pending.due = now + min(_REFUSED_LONGEST, _REFUSED_FIRST * 2.0 ** min(pending.refusals, 60))
+        pending.refusals += 1
+        return now - pending.refused_since >= _GIVE_UP
 
     # --- what is owed -----------------------------------------------------------------------------------------------
 
-    def owed(self) -> dict[str, int]:
+    def pending(self) -> dict[str, int]:
         """Receiver -> how many messages."""
         return {name: len(lane.waiting) for name, lane in self._lanes.items()}
 
@@ -174,15 +174,15 @@ class Outbox:
         taken, self.outcomes = self.outcomes, {}
         return taken
 
-    def save(self) -> dict[str, list[Owed]]:
+    def save(self) -> dict[str, list[PendingNotification]]:
         """For the state."""
         return {name: list(lane.waiting.values()) for name, lane in self._lanes.items() if lane.waiting}
 
-    def restore(self, saved: dict[str, list[Owed]]) -> None:
+    def restore(self, saved: dict[str, list[PendingNotification]]) -> None:
         """What an earlier daemon owed."""
         for name, waiting in saved.items():
-            self._lane(name).waiting = {owed.number: owed for owed in waiting}
-            self.last = self.saved = max([self.last, *(owed.number for owed in waiting)])
+            self._lane(name).waiting = {pending.number: pending for pending in waiting}
+            self.last = self.saved = max([self.last, *(pending.number for pending in waiting)])
         self._numbers = count(self.last + 1)
 
     def _lane(self, name: str) -> _Lane:
@@ -193,7 +193,7 @@ class Outbox:
 
     def _thin(self, name: str, lane: _Lane) -> None:
         """Of many that wait, keep the newest of each incident: it says what holds now."""
-        newest = {(owed.message.run, owed.message.incident): owed.number for owed in lane.waiting.values()}
+        newest = {(pending.message.run, pending.message.incident): pending.number for pending in lane.waiting.values()}
         kept = {number: lane.waiting[number] for number in sorted(newest.values())}
         self._count(name, "suppressed", len(lane.waiting) - len(kept))
         lane.waiting = kept

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
 from megatron_monitor.core.groups import Groups
-from megatron_monitor.core.saved import Waiting
+from megatron_monitor.core.saved import UnclaimedState
 from megatron_monitor.detectors import hang
+from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.identity.naming import experiment_name, pid_file_of
-from megatron_monitor.judgement import Judged
 from megatron_monitor.log_tail import Excerpt
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.run.dumps import Looked
+from megatron_monitor.run.dumps import DumpChecks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.run.state import RunState
@@ -31,20 +31,20 @@ _RESTART = 600.0  # seconds: an upgrade, or the longest pause of a supervisor; a
 
 def stamped_long_ago(state: RunState, before: float) -> bool:
     """Whether the last progress was before that instant by its own stamp: the file may be new, a copy of an old log."""
-    stamp = state.launch.progress_clock
+    stamp = state.attempt.progress_clock
     return stamp is not None and stamp + _ZONES < before + state.wall_offset
 
 
 def being_copied(state: RunState, stamp_before: float | None, seconds: float, now: float) -> bool:
     """Whether an old log grows faster than a training could write it. `seconds` since it was read before."""
-    launch = state.launch
-    if stamp_before is None or launch.progress_clock is None or not stamped_long_ago(state, now):
+    attempt = state.attempt
+    if stamp_before is None or attempt.progress_clock is None or not stamped_long_ago(state, now):
         return False
-    return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
+    return attempt.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
 @dataclass(slots=True)
-class Run(Judged):
+class Run(MonitoredRun):
     """A judged run, when it is judged next, and what of it was last shown (view.py)."""
 
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
@@ -67,10 +67,10 @@ class Run(Judged):
     shown_state: str = ""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
-    failed_told: bool = False
+    failure_logged: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
     """What extensions remember of it, by their names."""
-    looked: Looked = field(default_factory=Looked)
+    looked: DumpChecks = field(default_factory=DumpChecks)
     """At the flight recorder's dumps of its present trouble."""
     away: bool = False
     """The daemon was away, and its files are not all read to their ends again."""
@@ -121,7 +121,7 @@ class Runs(dict[str, Run]):
         state.experiment = experiment or state.experiment
         return self._add(Run(state))
 
-    def claim(self, saved: Waiting, saved_name: str, name: str) -> None:
+    def claim(self, saved: UnclaimedState, saved_name: str, name: str) -> None:
         """A saved run and the other experiments of its log go on under their present names, unless such are there."""
         for known in saved.take_runs(saved_name):
             state, experiment = known.state, known.state.experiment
@@ -131,10 +131,10 @@ class Runs(dict[str, Run]):
             if present not in self:
                 state.name = present
                 if state.live and state.coverage.until is None:
-                    state.coverage.doubtful = state.coverage.doubtful or 0.0
-                run = self._add(Run(state, known.book, known.archived))
+                    state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
+                run = self._add(Run(state, known.book, known.historical))
                 if state.progress_at is not None:
-                    run.dated = state.progress_at, state.launch.progress_clock, state.iterations_total
+                    run.dated = state.progress_at, state.attempt.progress_clock, state.iterations_total
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
@@ -165,8 +165,8 @@ class Runs(dict[str, Run]):
         return [
             (bool(run.book.open), run.state.progress_at or 0.0, name)
             for name, run in self.items()
-            if (run.archived or not busy(run.log))
-            and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
+            if (run.historical or not busy(run.log))
+            and (run.failed or not run.state.live or run.state.attempt.phase in ENDED)
         ]
 
     def full(self, *, pushed: bool) -> bool:
@@ -176,9 +176,9 @@ class Runs(dict[str, Run]):
 
     def expired(self, run: Run, now: float) -> bool:
         """Whether the run ended, or was archived, longer ago than the retention."""
-        if run.archived and run.book.open:
+        if run.historical and run.book.open:
             return False
-        over = run.failed or run.archived or run.state.launch.phase in ENDED
+        over = run.failed or run.historical or run.state.attempt.phase in ENDED
         return bool(over) and now - run.state.read_at > self._config.run_retention
 
     def archive_or_watch(self, run: Run, now: float, *, new: bool = False) -> None:
@@ -191,19 +191,19 @@ class Runs(dict[str, Run]):
         if state.live and (run.book.open or not old):  # else its other file, which was read first, has no stamps
             return
         if new and _just_died(run, now):
-            run.archived, state.live = False, True
+            run.historical, state.live = False, True
         elif state.progress_at is None:
-            run.archived = run.archived or (state.proven and state.launch.phase in ENDED)
+            run.historical = run.historical or (state.proven and state.attempt.phase in ENDED)
         else:
-            run.archived = old or now - state.progress_at > allowed or state.launch.phase in ENDED
-            state.live = not run.archived
+            run.historical = old or now - state.progress_at > allowed or state.attempt.phase in ENDED
+            state.live = not run.historical
 
     def archive_stale(self, run: Run | None, now: float) -> None:
         """A run of the state file of which nothing can be read: if its budget is over, it ended while nobody looked."""
         if run is None or not run.state.live or run.state.progress_at is None:
             return
         if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
-            run.archived, run.state.live = True, False
+            run.historical, run.state.live = True, False
 
 
 def came_back(run: Run, now: float, *, all_read: bool) -> None:
@@ -214,10 +214,10 @@ def came_back(run: Run, now: float, *, all_read: bool) -> None:
     state, coverage, since = run.state, run.state.coverage, run.state.coverage.until
     if run.away and since is not None:
         if now - since > _RESTART:
-            coverage.doubtful = None
+            coverage.unconfirmed = None
         written = None if state.progress_at is None else _stamped_meanwhile(run, state.progress_at)
         if written is not None and 0.0 <= now - written <= _RESTART:
-            state.progress_at, coverage.missed_before, coverage.doubtful = written, coverage.missed, 0.0
+            state.progress_at, coverage.missed_before, coverage.unconfirmed = written, coverage.missed, 0.0
         elif run.dated is not None and state.iterations_total > run.dated[2]:  # whenever it was, it was after that
             state.progress_at = max(since, state.progress_at or since)
             coverage.note_progress(state.progress_at)
@@ -232,7 +232,7 @@ def _stamped_meanwhile(run: Run, read: float) -> float | None:
     """When progress was written that came while the daemon was away: by its stamp, as far from the instant as stamps
     were before, or by its file's time (`read`), whichever is later: a server's clock may be behind.
     """
-    stamp, before = run.state.launch.progress_clock, run.dated
+    stamp, before = run.state.attempt.progress_clock, run.dated
     if before is None or before[1] is None or stamp is None or stamp <= before[1]:
         return None
     return max(read, stamp + before[0] - before[1])
@@ -241,7 +241,7 @@ def _stamped_meanwhile(run: Run, read: float) -> float | None:
 def _just_died(run: Run, now: float) -> bool:
     """Unless its own clock says that it was long ago: then an old log was copied."""
     state = run.state
-    if state.launch.phase != "crashed" or state.launch.failure is None or now - state.launch.failure.at > _NEWS:
+    if state.attempt.phase != "crashed" or state.attempt.failure is None or now - state.attempt.failure.at > _NEWS:
         return False
-    told, died = state.log_clock_last, state.unix(state.launch.failure.at)
-    return told is None or died is None or abs(died - told) < _ZONES
+    logged_at, died = state.log_clock_last, state.unix(state.attempt.failure.at)
+    return logged_at is None or died is None or abs(died - logged_at) < _ZONES

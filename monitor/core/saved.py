@@ -13,14 +13,14 @@ from msgspec import Struct, field
 
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.core.groups import Groups
-from megatron_monitor.core.outbox import Owed
-from megatron_monitor.events import Events
+from megatron_monitor.core.outbox import PendingNotification
+from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Position
-from megatron_monitor.identity import Member
-from megatron_monitor.judgement import Judged
+from megatron_monitor.identity import StreamIdentity
+from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.pushed import Agent
-from megatron_monitor.run.experiments import Known
+from megatron_monitor.run.experiments import ExperimentState
 from megatron_monitor.snapshot import RunSnapshot
 
 MONITOR, ENDED, EXTENSION = "\0monitor", "\0ended", "\0extension\0"
@@ -35,9 +35,9 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     position: Position
     reader: Bookmark
     saved_at: float
-    experiments: Known | None = None
+    experiments: ExperimentState | None = None
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
-    member: Member | None = None
+    member: StreamIdentity | None = None
     """Which run it is a stream of, and why."""
     put_out: bool = False
     """Its run made room for others."""
@@ -48,12 +48,12 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     """The user id of the file."""
 
     @property
-    def told_nothing(self) -> bool:
+    def reported_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
-        return self.member is not None and self.member.told_nothing and self.reader.told_nothing
+        return self.member is not None and self.member.reported_nothing and self.reader.reported_nothing
 
 
-class Place(Struct):
+class PartitionOffset(Struct):
     """How far a partition of a Kafka topic was handled: what is saved with it holds all records before `offset`."""
 
     offset: int = 0
@@ -68,14 +68,14 @@ class Place(Struct):
     """Agents that send heartbeats."""
 
 
-class OfLog(Struct):
+class LogState(Struct):
     """A part: what is known of one log, its runs at the moment its sources stood where SavedSource says."""
 
     sources: dict[str, SavedSource] = field(default_factory=dict)
-    runs: dict[str, Judged] = field(default_factory=dict)
+    runs: dict[str, MonitoredRun] = field(default_factory=dict)
 
 
-class Saved(OfLog):
+class Saved(LogState):
     """What the state file holds: the part of the monitor itself, and in `sources` and `runs` those of all logs."""
 
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
@@ -83,19 +83,19 @@ class Saved(OfLog):
     """What each optional part keeps, in its own encoding (core/extension.py). Each a part of its own."""
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/system/clock.py), seconds."""
-    owed: dict[str, list[Owed]] = field(default_factory=dict)
+    pending: dict[str, list[PendingNotification]] = field(default_factory=dict)
     """By notifier, the messages that it has not accepted yet."""
-    events: Events = field(default_factory=Events)
+    events: IncidentEvents = field(default_factory=IncidentEvents)
     """Which incidents are one event."""
     alerts: Alerts = field(default_factory=Alerts)
     """What an Alertmanager is shown."""
     ended: dict[str, RunSnapshot] = field(default_factory=dict)
     """Runs that the page still shows, and nothing else. A part of its own."""
-    heard_at: float = float("-inf")
+    contact_at: float = float("-inf")
     """Until when all sources were observed; what was not saved anew then had not changed."""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """The same of each source that was not opened, or not read to its end, since a restart."""
-    place: Place | None = None
+    place: PartitionOffset | None = None
     """Of a partition; None: it is that of a daemon's own files."""
 
     @property
@@ -111,10 +111,10 @@ class Saved(OfLog):
                 del self.sources[name]
 
 
-class Waiting:
+class UnclaimedState:
     """What of a state no source has claimed yet: a mount that is down at the start costs no state."""
 
-    def __init__(self, saved: OfLog) -> None:
+    def __init__(self, saved: LogState) -> None:
         self.sources, self.runs = saved.sources, saved.runs
         self._sources_of, self._runs_of = Groups(), Groups()
         for name, source in self.sources.items():
@@ -127,11 +127,11 @@ class Waiting:
         """Those of which anything was saved."""
         return self._sources_of.keys() | self._runs_of.keys()
 
-    def of_log(self, log: str) -> OfLog:
+    def of_log(self, log: str) -> LogState:
         """What still waits; no run whose sources are all gone."""
         names = self._sources_of.of(log)
         runs = self._runs_of.of(log) if names else ()
-        return OfLog({name: self.sources[name] for name in names}, {name: self.runs[name] for name in runs})
+        return LogState({name: self.sources[name] for name in names}, {name: self.runs[name] for name in runs})
 
     def take_source(self, name: str) -> SavedSource | None:
         """It is claimed, if it waits."""
@@ -142,7 +142,7 @@ class Waiting:
             self.sources, self._sources_of = {}, Groups()
         return found
 
-    def take_runs(self, log: str) -> list[Judged]:
+    def take_runs(self, log: str) -> list[MonitoredRun]:
         """They are claimed."""
         return [self.runs.pop(name) for name in self._runs_of.pop(log, ())]
 
@@ -157,7 +157,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     own does not. Adds to `problems`.
     """
     saved: Saved | None = None
-    decode, decoder = msgspec.msgpack.decode, msgspec.msgpack.Decoder(OfLog)
+    decode, decoder = msgspec.msgpack.decode, msgspec.msgpack.Decoder(LogState)
     try:
         kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
@@ -181,5 +181,5 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
                 member.base = log if member.base == log else member.base
                 member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
-        source.saved_at = max(source.saved_at, saved.unclaimed.get(name, saved.heard_at))
+        source.saved_at = max(source.saved_at, saved.unclaimed.get(name, saved.contact_at))
     return saved

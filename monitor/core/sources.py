@@ -14,23 +14,23 @@ from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.follow.content import ENOUGH_BYTES
 from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarted
-from megatron_monitor.follow.patterns import Watch
-from megatron_monitor.identity import Member
+from megatron_monitor.follow.patterns import WatchedPath
+from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.identity.naming import experiment_name, watch_of
 from megatron_monitor.log_tail import LogTail
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.reading import Rules, judged_reader
-from megatron_monitor.run.experiments import Experiments, Known
+from megatron_monitor.reading import Rules, evaluated_reader
+from megatron_monitor.run.experiments import Experiments, ExperimentState
 from megatron_monitor.run.state import RunState
 
 TOGETHER = 300.0
 """Seconds between the last lines of two files of one job."""
 
 
-def watches(config: Config) -> list[Watch]:
+def watches(config: Config) -> list[WatchedPath]:
     """What the follower is to look for."""
-    return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+    return [WatchedPath(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
 
 
 def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
@@ -77,17 +77,17 @@ class Source(Struct):
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)
     """Which of its experiments its lines belong to."""
-    member: Member = field(default_factory=lambda: Member("", ""))
+    member: StreamIdentity = field(default_factory=lambda: StreamIdentity("", ""))
     """Which run it is a stream of, and why (belonging.py)."""
     waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its events, with their instants, while its run is not decided."""
-    earlier: RunState | None = None
-    """What it tells of launches before all that its run was known by, until it is read to its end. Risk left: of a file
+    older_state: RunState | None = None
+    """What it tells of attempts before all that its run was known by, until it is read to its end. Risk left: of a file
     amid which the daemon is killed the lines before that do not count.
     """
     ends: list[tuple[LogEvent, float]] = field(default_factory=list)
     """What it says of its end, while it is read as history beside other streams of its training."""
-    opening: list[tuple[LogEvent, float]] = field(default_factory=list)
+    setup_events: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its set-up, until its steps have told whose it is."""
     stepped_at: float = float("-inf")
     """When a step of it last came live. An instant."""
@@ -115,9 +115,9 @@ class Source(Struct):
         return self.reader.consumed_bytes + (self.ordered.size if self.ordered is not None else 0)
 
     @property
-    def told_nothing(self) -> bool:
+    def reported_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
-        return self.reader.told_nothing and self.member.told_nothing and self.ordered is None
+        return self.reader.reported_nothing and self.member.reported_nothing and self.ordered is None
 
     def restart(self, rules: Rules, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
@@ -125,7 +125,7 @@ class Source(Struct):
             self.marker.feed(message)
         if self.ordered is not None:
             self.ordered.begin_anew()
-        self.reader, self.counted, self.failed, self.tail = judged_reader(rules), (0, 0), "", LogTail()
+        self.reader, self.counted, self.failed, self.tail = evaluated_reader(rules), (0, 0), "", LogTail()
 
     def save(self, now: float) -> SavedSource:
         """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
@@ -133,9 +133,9 @@ class Source(Struct):
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
         position, known = self.marker.position(reader.offset + waits), self.experiments.known()
-        heard = now if self.observed_until is None else self.observed_until
+        observed = now if self.observed_until is None else self.observed_until
         return SavedSource(
-            self.run, position, reader, heard, known, self.member, self.put_out, self.new, self.mount, self.owner
+            self.run, position, reader, observed, known, self.member, self.put_out, self.new, self.mount, self.owner
         )
 
 
@@ -162,14 +162,14 @@ class Sources(dict[str, Source]):
         message: Opened,
         run: str,
         saved: SavedSource | None = None,
-        known: Known | None = None,
+        known: ExperimentState | None = None,
         ordered: Ordered | None = None,
         former: tuple[Fingerprint, ...] = (),
     ) -> Source:
         """Follow it from the message's offset on; `saved` is what was known of it, and `known` those that its lines
         before were of. `ordered`: it is pushed. `former`: the files that it has left behind.
         """
-        reader, marker = judged_reader(self._rules), Marker(former)
+        reader, marker = evaluated_reader(self._rules), Marker(former)
         resumed = saved is not None and message.resumed
         if saved is not None and resumed:
             reader.restore(saved.reader)
@@ -187,7 +187,7 @@ class Sources(dict[str, Source]):
             source.new, source.put_out, source.observed_until = saved.new, saved.put_out, saved.saved_at
         self[source.name] = source
         if known is not None:
-            source.experiments = Experiments(known.number, known.label, known.told, known.ids)
+            source.experiments = Experiments(known.number, known.label, known.reported, known.ids)
             self.note_experiment(source)
         self._join(source)
         return source
@@ -262,13 +262,13 @@ class Sources(dict[str, Source]):
     def note_experiment(self, source: Source) -> None:
         """One of its experiments may have begun."""
         latest = self._latest.get(source.run)
-        if source.experiments.told and (latest is None or source.experiments.number >= latest.number):
+        if source.experiments.reported and (latest is None or source.experiments.number >= latest.number):
             self._latest[source.run] = source.experiments
 
     def latest(self, source: Source) -> Experiments:
         """What tells the experiment that its lines are of; a source that holds no arguments asks its neighbours."""
         own = source.experiments
-        return own if own.told else self._latest.get(source.run, own)
+        return own if own.reported else self._latest.get(source.run, own)
 
     def current(self, run: str, source: Source | None = None) -> str:
         """The name of the run that lines belong to now: those of `source`, else the newest of that log."""

@@ -7,16 +7,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from megatron_monitor.config import Config
-from megatron_monitor.core.aside import Aside
+from megatron_monitor.core.quarantine import Quarantine
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Sources
 from megatron_monitor.detectors import hang
-from megatron_monitor.judgement import Judged
-from megatron_monitor.metrics import View, samples_of
-from megatron_monitor.pages import page_of, told
+from megatron_monitor.evaluation import MonitoredRun
+from megatron_monitor.metrics import RunView, samples_of
+from megatron_monitor.pages import page_of, transitions_of
 from megatron_monitor.run import derived
 from megatron_monitor.run.nodes import countable_nodes
-from megatron_monitor.snapshot import EVERYTHING, Asked, MonitorCounts, RunSnapshot
+from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, RunSnapshot, ViewRequest
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
@@ -33,9 +33,9 @@ def show(
     run: Run,
     now: float,
     config: Config,
-    aside: Aside,
+    quarantine: Quarantine,
     added: Added = _nothing,
-    asked: Asked = EVERYTHING,
+    asked: ViewRequest = EVERYTHING,
     *,
     stopped: bool = False,
     over: bool = False,
@@ -44,12 +44,12 @@ def show(
     try:
         return _shown(run, now, config, added, asked, stopped=stopped, over=over)
     except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
-        aside.note("page", run.state.name, error)
+        quarantine.note("page", run.state.name, error)
         return run.shown
 
 
 def _shown(
-    run: Run, now: float, config: Config, added: Added, asked: Asked, *, stopped: bool, over: bool
+    run: Run, now: float, config: Config, added: Added, asked: ViewRequest, *, stopped: bool, over: bool
 ) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
     samples are made anew, its page, charts and advice only if they are `asked` for: a scrape draws none. Of a run with
@@ -57,7 +57,7 @@ def _shown(
     """
     shown, name = run.shown, run.state.name
     wanted = 2 if shown is None or asked.whole_of(name) else int(asked.page_of(name))
-    condition = derived.run_state(run.state, run.archived)
+    condition = derived.run_state(run.state, run.historical)
     older = wanted > run.made
     if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
         return shown
@@ -67,7 +67,7 @@ def _shown(
     if wanted:
         made["page"] = page_of(view, config.detectors.hang, config.runbook_url)
     if wanted == 2:
-        made |= {"history": run.state.history.frozen(), "transitions": tuple(told(run.state, run.book))}
+        made |= {"history": run.state.history.frozen(), "transitions": tuple(transitions_of(run.state, run.book))}
     if wanted == 2 or run.book.open:
         made |= added(run, now)
     run.made = wanted
@@ -76,7 +76,7 @@ def _shown(
     return shown
 
 
-def _is_looked_at(run: Run, shown: RunSnapshot, asked: Asked) -> bool:
+def _is_looked_at(run: Run, shown: RunSnapshot, asked: ViewRequest) -> bool:
     """Does somebody ask for it, or does it tell of an incident?"""
     return asked.any_of(run.state.name) or bool(run.book.open) or bool(shown.page["incidents"])
 
@@ -88,7 +88,7 @@ def _has_changed(run: Run, condition: str, now: float) -> bool:
 
 
 def view_of(
-    run: Judged,
+    run: MonitoredRun,
     config: Config,
     actions: Iterable[str] = (),
     *,
@@ -96,16 +96,16 @@ def view_of(
     over: bool = False,
     identity: Mapping[str, Any] = _NO_IDENTITY,
     now: float | None = None,
-) -> View:
+) -> RunView:
     """What metrics and pages read of it. `stopped`: the daemon stops in order, and nothing is expected of the run;
     `over`: the run ends with it.
     """
     state = run.state
-    deadline = None if run.archived or state.lost or stopped else hang.deadline(state, config.detectors.hang)
-    name = derived.run_state(state, run.archived)
-    gone = over or run.archived or name == "finished"  # its nodes are another's by now
+    deadline = None if run.historical or state.lost or stopped else hang.deadline(state, config.detectors.hang)
+    name = derived.run_state(state, run.historical)
+    gone = over or run.historical or name == "finished"  # its nodes are another's by now
     nodes = () if gone else tuple(countable_nodes(state))
-    return View(
+    return RunView(
         state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, now, over, tuple(actions), nodes, identity
     )
 

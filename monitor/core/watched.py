@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from megatron_monitor.config import Config
-from megatron_monitor.core.aside import Aside
 from megatron_monitor.core.ended import EndedRuns
+from megatron_monitor.core.quarantine import Quarantine
 from megatron_monitor.core.runs import Run, Runs, came_back
-from megatron_monitor.core.saved import ENDED, OfLog, Waiting
+from megatron_monitor.core.saved import ENDED, LogState, UnclaimedState
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.core.view import show
+from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge
 from megatron_monitor.reading import own_rules
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.snapshot import MonitorCounts
 
-_CALM = 15.0  # seconds between two judgements of a run that only trains
+_IDLE = 15.0  # seconds between two judgements of a run that only trains
 LOOK = 1.0
 """Seconds between those of the others: budgets are of 60 s and more."""
 _NAMED = 100  # runs that are refused and named in the log
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 class Watched:
     """One of each, for the loop's thread alone. Instants are those of the core."""
 
-    def __init__(self, config: Config, judge: Judge, *, charts: bool) -> None:
+    def __init__(self, config: Config, judge: Evaluator, *, charts: bool) -> None:
         """`charts`: whether what the charts draw is kept."""
         self._charts = charts
         self._wall_offset = 0.0
         self.counts = MonitorCounts()
         """What the monitor counts of itself."""
-        self.aside = Aside(self.counts)
+        self.quarantine = Quarantine(self.counts)
         self.transitions: list[Transition] = []
         """Those since the last tick."""
         self.changed = False
@@ -47,13 +47,13 @@ class Watched:
         """Something happened that must not be lost: a message is owed, or a file was rotated."""
         self.dormant_seconds = float("inf")
         """A file that was written so long ago, and is no training, is dormant."""
-        self.saved = Waiting(OfLog())
+        self.saved = UnclaimedState(LogState())
         """What of the state file no source has claimed yet."""
         self.awaited = Counter[str]()
         """By run, how many of its sources were read before the daemon began, and were neither opened nor found gone."""
         self.begin(config, judge)
 
-    def begin(self, config: Config, judge: Judge) -> None:
+    def begin(self, config: Config, judge: Evaluator) -> None:
         """Nothing is followed, and nothing is known of any run."""
         self.config, self.rules, self.judge = config, own_rules(config), judge
         self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
@@ -73,18 +73,18 @@ class Watched:
 
     def due(self, now: float) -> list[Run]:
         """The runs to be judged now: something came for them, or time alone may change what is said of them."""
-        return [run for run in self.runs.values() if not now < run.next_check <= now + _CALM]
+        return [run for run in self.runs.values() if not now < run.next_check <= now + _IDLE]
 
     def next_check(self, run: Run, now: float) -> float:
         """When time alone may change what is said of it: detectors ask for no more than every 15 s where no incident is
         open and no deadline is near.
         """
         waits = run.book.open or run.book.pending or run.deferred or run.taken_early
-        if run.archived and not waits:
-            return now + _CALM
-        if waits or not run.state.live or run.state.launch.phase == "exiting":
+        if run.historical and not waits:
+            return now + _IDLE
+        if waits or not run.state.live or run.state.attempt.phase == "exiting":
             return now + LOOK
-        return min(now + _CALM, max(now + LOOK, self.judge.calm_until(run)))
+        return min(now + _IDLE, max(now + LOOK, self.judge.idle_until(run)))
 
     def _make_room(self, name: str, source: Source, now: float) -> bool:
         """For the run of that name: the dead that moved first leaves. False: all that are there live, or it is dead
@@ -126,7 +126,7 @@ class Watched:
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
         if run.state.proven and not run.failed:
-            shown = show(run, now, self.config, self.aside)
+            shown = show(run, now, self.config, self.quarantine)
         if shown is not None:
             self.ended.keep(shown)
             self.touch(ENDED)
@@ -154,7 +154,7 @@ class Watched:
         try:
             self.transitions += do()
         except Exception as error:  # noqa: BLE001 - the boundary of a run
-            why = self.aside.note("run", run.state.name, error)
+            why = self.quarantine.note("run", run.state.name, error)
             run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"
             run.state.lost = True
             self.request(run)
@@ -163,10 +163,10 @@ class Watched:
         """Its files were read to their ends, as far as they are known."""
 
         def do() -> tuple[()]:
-            before = run.archived, run.state.live
+            before = run.historical, run.state.live
             came_back(run, now, all_read=self.awaited[run.log] <= 0)
             self.runs.archive_or_watch(run, now, new=new)
-            if run.state.live or before != (run.archived, run.state.live):
+            if run.state.live or before != (run.historical, run.state.live):
                 self.touch(run.log)
             return ()
 

@@ -13,7 +13,7 @@ from megatron_monitor.nodes.collectives import operation_name
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 
 Severity = Literal["info", "warning", "critical"]
@@ -33,7 +33,7 @@ class Finding(Struct, frozen=True):
     """The iteration with which it began,"""
     since: float | None = None
     """and the instant, where one is known."""
-    quiet: bool = False
+    display_only: bool = False
     """Shown on the page and in the metrics, never notified."""
     next_check: float | None = None
     """The next instant at which time alone changes the finding; None where only an event or a step does."""
@@ -114,23 +114,23 @@ class AttemptRule(Rule):
     @classmethod
     def ready(cls, state: RunState) -> Self:
         """The memory of the present attempt."""
-        own, number = cls.of(state), state.launch.number
+        own, number = cls.of(state), state.attempt.number
         if own.attempt != number:
             handed_on = {each: getattr(own, each) for each in cls.handed_on}
             own = state.memory_of[cls.name] = cls(attempt=number, **handed_on)
         return own
 
 
-def unless_standing(state: RunState, attempt: int, *, found: bool, outlives: bool = False) -> Finding | None:
-    """The finding on what was found in the lines of attempt `attempt`, where it is over or nobody can see it now; None
+def unless_standing(state: RunState, number: int, *, found: bool, outlives: bool = False) -> Finding | None:
+    """The finding on what was found in the lines of attempt `number`, where it is over or nobody can see it now; None
     where it stands. `outlives`: it stands although the attempt has ended; else what stood then stays as it is.
     """
-    launch = state.launch
+    attempt = state.attempt
     if state.lost:
         return UNKNOWN
-    if not found or attempt != launch.number:
+    if not found or number != attempt.number:
         return CLEAR
-    return UNKNOWN if launch.phase in ENDED and not outlives else None
+    return UNKNOWN if attempt.phase in ENDED and not outlives else None
 
 
 def stated(facts: dict[str, Any]) -> dict[str, Any]:
@@ -156,15 +156,15 @@ def percent(log_ratio: float) -> str:
     return f"{ratio:.1f} x" if ratio >= 3 else f"{100 * (ratio - 1):+.1f} %"
 
 
-def rollback(launch: Launch, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
+def rollback(attempt: Attempt, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
     """What a person who goes back needs: the last checkpoint before the onset, the samples to skip."""
     facts: dict[str, Any] = {}
     if checkpoint is not None and checkpoint <= onset:
         facts["rollback_iteration"] = checkpoint
     if samples_before is not None:
         facts["samples_from"] = samples_before
-        if launch.latest.consumed_samples is not None:
-            facts["samples_to"] = launch.latest.consumed_samples
+        if attempt.latest.consumed_samples is not None:
+            facts["samples_to"] = attempt.latest.consumed_samples
     return facts
 
 
@@ -172,10 +172,10 @@ def advice(facts: dict[str, Any]) -> str:
     """The facts of `rollback` as a sentence."""
     checkpoint, first, last = (facts.get(key) for key in ("rollback_iteration", "samples_from", "samples_to"))
     where = "a checkpoint from before" if checkpoint is None else f"the checkpoint of iteration {checkpoint}"
-    words = f"go back to {where}"
+    text = f"go back to {where}"
     if first is not None and last is not None:
-        words += f" and skip samples {first} to {last}"
-    return words
+        text += f" and skip samples {first} to {last}"
+    return text
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def advice(facts: dict[str, Any]) -> str:
 
 def missing_evidence(state: RunState) -> dict[str, Any]:
     """Of the ranks that the others wait for: their numbers and nodes, and in which collective; empty if unknown."""
-    found = missing_ranks(state.launch)
+    found = missing_ranks(state.attempt)
     if found is None:
         return {}
     nodes = nodes_of_ranks(state, found.ranks)
@@ -195,6 +195,6 @@ def missing_evidence(state: RunState) -> dict[str, Any]:
         "ranks_waiting": found.waiting,
         "missing": found.sentence(nodes),
         "missing_proof": found.proof,
-        "missing_stacks": {str(rank): stack for rank, stack in state.launch.dumped_stacks.items()},
+        "missing_stacks": {str(rank): stack for rank, stack in state.attempt.dumped_stacks.items()},
     }
     return {name: value for name, value in facts.items() if value}

@@ -14,7 +14,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.derived import at_risk_seconds
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
@@ -29,7 +29,7 @@ _MINIMUM = 60.0  # And so much training time: another rank's file is read a litt
 _ASYNCHRONOUS_FACTOR = 4.0
 
 
-class Save(Struct):
+class PendingSave(Struct):
     """A save under way."""
 
     iteration: int | None
@@ -39,7 +39,7 @@ class Save(Struct):
     scheduled: bool = False
 
 
-class Failed(Struct):
+class FailedSave(Struct):
     """A save that failed, and those before it that did."""
 
     at: float
@@ -61,16 +61,16 @@ class CheckpointFailed(Rule):
         events.FailureSeen, events.TracebackSeen, events.MilestoneReached,
     )  # fmt: skip
 
-    pending: list[Save] = field(default_factory=list)
+    pending: list[PendingSave] = field(default_factory=list)
     completed: int = 0
     longest_async: int | None = None
     file_open: bool = False
-    failed: Failed | None = None
+    failed: FailedSave | None = None
 
     def on_event(self, state: RunState, event: Event, _settings: RuleSettings) -> bool:
         """Saves begin, are handed over, end, or meet an exception."""
         if isinstance(event, events.CheckpointSaveStarted):
-            self._begun(state.launch, event.iteration)
+            self._begun(state.attempt, event.iteration)
         elif isinstance(event, events.CheckpointSaveScheduled):
             save = self._find(event.iteration)
             if save is not None:
@@ -90,16 +90,16 @@ class CheckpointFailed(Rule):
             return self._broken(state, message, disk=False)
         return False
 
-    def _begun(self, launch: Launch, iteration: int | None) -> None:
-        if launch.ending.state == "crashed":
+    def _begun(self, attempt: Attempt, iteration: int | None) -> None:
+        if attempt.ending.state == "crashed":
             return  # a last try behind a failure, which is told
-        known = any(save.iteration == iteration and save.attempt == launch.number for save in self.pending)
+        known = any(save.iteration == iteration and save.attempt == attempt.number for save in self.pending)
         # a loop that is farther was not held up: the line is late
-        if not known and (iteration is None or (launch.last_iteration or 0) <= iteration):
-            self.pending.append(Save(iteration, launch.number))
+        if not known and (iteration is None or (attempt.last_iteration or 0) <= iteration):
+            self.pending.append(PendingSave(iteration, attempt.number))
             del self.pending[:-_PENDING]
 
-    def _find(self, iteration: int | None) -> Save | None:
+    def _find(self, iteration: int | None) -> PendingSave | None:
         """The newest save of this iteration, else one that did not say of which it is."""
         saves = self.pending[::-1]
         exact = next((save for save in saves if iteration in (None, save.iteration)), None)
@@ -113,21 +113,21 @@ class CheckpointFailed(Rule):
                 self.longest_async = max(save.lines, self.longest_async or 0)
         self.completed += 1
         self.file_open = False
-        done = iteration if iteration is not None else state.past.checkpoints.last_iteration
-        mended = self.failed is not None and (done is None or done >= self.failed.iteration)
-        if mended:
+        done = iteration if iteration is not None else state.learned.checkpoints.last_iteration
+        resolved = self.failed is not None and (done is None or done >= self.failed.iteration)
+        if resolved:
             self.failed = None
         if done is not None:  # a save before it that never told of its end is of no matter any more
             self.pending = [other for other in self.pending if (other.iteration or 0) > done]
-        return mended
+        return resolved
 
     def _loop_done(self, state: RunState) -> bool:
         """The save that held the loop up has ended with it."""
-        others = [save for save in self.pending if save.scheduled or save.attempt != state.launch.number]
+        others = [save for save in self.pending if save.scheduled or save.attempt != state.attempt.number]
         if len(others) == len(self.pending):
             return False
         self.pending = others
-        return self._completed(state, state.past.checkpoints.last_iteration)
+        return self._completed(state, state.learned.checkpoints.last_iteration)
 
     def _broken(self, state: RunState, message: str, *, disk: bool) -> bool:
         """An exception counts while a save holds the loop up, or where it names the disk while files are written."""
@@ -139,12 +139,12 @@ class CheckpointFailed(Rule):
         save = held or (self.pending[-1] if self.pending else None)
         if save is not None:
             self.pending.remove(save)
-        iteration = save.iteration if save is not None else state.launch.latest.iteration
+        iteration = save.iteration if save is not None else state.attempt.latest.iteration
         self._fail(iteration, message.strip()[:300], state.updated_at).exception = True
         return True
 
-    def _fail(self, iteration: int | None, reason: str, at: float) -> Failed:
-        self.failed = failed = self.failed or Failed(at)
+    def _fail(self, iteration: int | None, reason: str, at: float) -> FailedSave:
+        self.failed = failed = self.failed or FailedSave(at)
         failed.iteration, failed.reason = iteration or 0, reason
         failed.in_a_row += 1
         return failed
@@ -162,11 +162,11 @@ class CheckpointFailed(Rule):
     def _wait(self, state: RunState, step: Step) -> bool:
         changed = False
         for save in list(self.pending):
-            if save.attempt == state.launch.number and state.launch.driver == "trainer" and not save.scheduled:
+            if save.attempt == state.attempt.number and state.attempt.step_source == "trainer" and not save.scheduled:
                 changed = self._loop_done(state) or changed  # it prints no end, and its loop waits for it
                 break
-            if save.attempt != state.launch.number:
-                why = "the launch ended while it was being saved: it may be partial"
+            if save.attempt != state.attempt.number:
+                why = "the attempt ended while it was being saved: it may be partial"
             else:
                 save.lines += 1
                 save.seconds += (step.printed_seconds or 0.0) * step.interval
@@ -178,22 +178,22 @@ class CheckpointFailed(Rule):
             changed = True
         return changed
 
-    def _overdue(self, state: RunState, save: Save) -> bool:
+    def _overdue(self, state: RunState, save: PendingSave) -> bool:
         """Whether a save has been under way for too many iteration lines; never where success was never seen."""
         if save.scheduled:
             known = self.longest_async
             return known is not None and save.lines > _ASYNCHRONOUS_FACTOR * max(known, _ITERATIONS)
-        reports = self.completed > 0 or dialect_of(state.launch.dialect).reports_saves
+        reports = self.completed > 0 or dialect_of(state.attempt.dialect).reports_saves
         return reports and save.lines > _ITERATIONS and save.seconds >= _MINIMUM
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fires until a later save completes. An end inside a save is seen once the run is known to have ended."""
         failed, since = self.failed, self.failed.at if self.failed else None
-        if failed is None and (cut := self._ended_inside(state.launch)) is not None:
-            failed = Failed(state.updated_at, cut, "the run ended inside: it may be partial", 1)
+        if failed is None and (interrupted := self._ended_inside(state.attempt)) is not None:
+            failed = FailedSave(state.updated_at, interrupted, "the run ended inside: it may be partial", 1)
         if failed is None:
             return CLEAR
-        complete = state.past.checkpoints.last_iteration
+        complete = state.learned.checkpoints.last_iteration
         severity: Severity = "critical" if failed.exception or failed.in_a_row > 1 else "warning"
         risk = at_risk_seconds(state) or 0.0
         lost = f", {risk:.0f} s of training at risk" if risk else ""
@@ -209,9 +209,9 @@ class CheckpointFailed(Rule):
         }
         return Finding("firing", severity, summary, evidence, onset=failed.iteration or None, since=since)
 
-    def _ended_inside(self, launch: Launch) -> int | None:
+    def _ended_inside(self, attempt: Attempt) -> int | None:
         """The iteration, 0 where unknown, of a save that the run's end has cut off; None if none was."""
-        saves = [save for save in self.pending if save.attempt == launch.number] if launch.phase == "crashed" else []
+        saves = [save for save in self.pending if save.attempt == attempt.number] if attempt.phase == "crashed" else []
         # a program that never reported success: its saves never complete in the log
-        cut = saves and (self.completed or not all(save.lines for save in saves))
-        return saves[-1].iteration or 0 if cut else None
+        interrupted = saves and (self.completed or not all(save.lines for save in saves))
+        return saves[-1].iteration or 0 if interrupted else None

@@ -14,7 +14,7 @@ from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import CheckpointSaved
 from megatron_monitor.run.derived import at_risk_seconds
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
 
@@ -32,7 +32,7 @@ class Limit(Struct):
 
     notified: bool
     """False: shown only."""
-    words: str
+    basis: str
     iterations: float = math.inf
     seconds: float = math.inf
 
@@ -50,7 +50,7 @@ class CheckpointOverdue(Rule):
     is_level = True
 
     last: int | None = None
-    """Iteration of the last save, or where this launch began after it."""
+    """Iteration of the last save, or where this attempt began after it."""
     spans: list[int] = field(default_factory=list)
     span_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -58,54 +58,54 @@ class CheckpointOverdue(Rule):
     attempt: int = 0
     saves: int = 0
     over: bool = False
-    quiet_until: int = 0
+    silent_until: int = 0
     """Iteration before which nothing can be overdue."""
 
     def on_event(self, state: RunState, event: CheckpointSaved, _settings: RuleSettings) -> bool:
         """A save has completed."""
-        launch = state.launch
-        iteration = event.iteration if event.iteration is not None else state.past.checkpoints.last_iteration
+        attempt = state.attempt
+        iteration = event.iteration if event.iteration is not None else state.learned.checkpoints.last_iteration
         if iteration is None or iteration == self.last:
             return False
-        if self.saves and self.last is not None and self.attempt == launch.number and iteration > self.last:
+        if self.saves and self.last is not None and self.attempt == attempt.number and iteration > self.last:
             self.spans.append(iteration - self.last)
             self.span_seconds.append(self.seconds)
             del self.spans[:-_KEPT], self.span_seconds[:-_KEPT]
-        self.last, self.seconds, self.attempt = iteration, 0.0, launch.number
+        self.last, self.seconds, self.attempt = iteration, 0.0, attempt.number
         self.saves += 1
-        self.quiet_until = iteration + (launch.topology.save_interval or self._usual() or 0)
+        self.silent_until = iteration + (attempt.topology.save_interval or self._usual() or 0)
         was, self.over = self.over, False
         return was
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Count; True where the line is crossed."""
-        launch, changed, told = state.launch, False, 0
+        attempt, changed, reported = state.attempt, False, 0
         limit: Limit | None = None
         for step in steps:
             if not step.counted:
                 continue
             iteration, interval = step.iteration, step.interval
-            if self.last is None or self.attempt != launch.number:
-                # a launch begins at a checkpoint: its clock begins anew, its first span is no example
+            if self.last is None or self.attempt != attempt.number:
+                # an attempt begins at a checkpoint: its clock begins anew, its first span is no example
                 if self.last is None or not 0 <= iteration - self.last <= interval:
                     self.last = iteration
-                self.attempt, self.seconds = launch.number, 0.0
-                self.quiet_until = self.last + (launch.topology.save_interval or 0)
+                self.attempt, self.seconds = attempt.number, 0.0
+                self.silent_until = self.last + (attempt.topology.save_interval or 0)
             self.seconds += (step.printed_seconds or 0.0) * interval
-            if iteration < self.quiet_until:
+            if iteration < self.silent_until:
                 continue
-            if interval != told:  # of what the limit comes from this alone may change within a batch
-                told, limit = interval, self._limit(launch, interval)
+            if interval != reported:  # of what the limit comes from this alone may change within a batch
+                reported, limit = interval, self._limit(attempt, interval)
             over = limit is not None and limit.passed(self, iteration)
             if over != self.over:
                 self.over, changed = over, True
         return changed
 
-    def _limit(self, launch: Launch, line: int) -> Limit | None:
+    def _limit(self, attempt: Attempt, line: int) -> Limit | None:
         """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
-        planned = launch.topology.save_interval
+        planned = attempt.topology.save_interval
         if not self.saves:
-            if not planned or not launch.topology.saves or not dialect_of(launch.dialect).reports_saves:
+            if not planned or not attempt.topology.saves or not dialect_of(attempt.dialect).reports_saves:
                 return None
             return Limit(False, f"the arguments say every {planned} iterations", _NEVER_FACTOR * planned + line)
         usual = self._usual()
@@ -115,8 +115,8 @@ class CheckpointOverdue(Rule):
         longest = max(self.span_seconds) if len(self.span_seconds) >= 2 else 0.0
         if longest <= 0:
             return None
-        words = f"never more than {longest:.0f} s of training before"
-        return Limit(True, words, seconds=_IRREGULAR_FACTOR * longest)
+        basis = f"never more than {longest:.0f} s of training before"
+        return Limit(True, basis, seconds=_IRREGULAR_FACTOR * longest)
 
     def _usual(self) -> int | None:
         """The interval of a run that saves every so many iterations. A save on a signal makes a short span."""
@@ -128,22 +128,22 @@ class CheckpointOverdue(Rule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fires until the next save completes."""
-        launch = state.launch
-        if launch.phase == "saving":
+        attempt = state.attempt
+        if attempt.phase == "saving":
             return UNKNOWN  # perhaps it ends now
-        limit, iteration = self._limit(launch, launch.log_interval or 1), launch.latest.iteration
-        if limit is None or self.last is None or iteration is None or launch.phase in ENDED:
+        limit, iteration = self._limit(attempt, attempt.log_interval or 1), attempt.latest.iteration
+        if limit is None or self.last is None or iteration is None or attempt.phase in ENDED:
             return CLEAR
         if not limit.passed(self, iteration):
             return CLEAR
         since, risk = iteration - self.last, at_risk_seconds(state) or 0.0
         saved = f"since iteration {self.last}" if self.saves else "at all"
-        summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.words}"
+        summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.basis}"
         evidence = {
             "iterations": since,
             "at_risk_seconds": round(risk, 1),
             "last_complete_iteration": self.last if self.saves else None,
-            "limit": limit.words,
+            "limit": limit.basis,
         }
         severity: Severity = "warning" if limit.notified else "info"
-        return Finding("firing", severity, summary, evidence, onset=self.last, quiet=not limit.notified)
+        return Finding("firing", severity, summary, evidence, onset=self.last, display_only=not limit.notified)

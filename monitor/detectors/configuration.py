@@ -52,20 +52,20 @@ class Configuration(Rule):
         """A warning; critical once the run trains, for then it will stop."""
         if self.found is None:
             return CLEAR
-        if state.launch.phase == "finished":
+        if state.attempt.phase == "finished":
             return UNKNOWN  # it stays, and is not notified again
-        return replace(self.found, onset=state.launch.first_iteration, since=self.since)
+        return replace(self.found, onset=state.attempt.first_iteration, since=self.since)
 
 
 def _ramp(state: RunState) -> Finding | None:
     """It waits for DP: during the set-up only half of the sizes are known."""
-    launch = state.launch
-    topology = launch.topology
+    attempt = state.attempt
+    topology = attempt.topology
     if topology.rampup is None:
         return None
     start, increment, samples = topology.rampup
     micro, data, batch = topology.micro_batch_size, topology.data_parallel_size, topology.global_batch_size
-    early = not launch.iterations and "data_parallel_size" not in topology.told
+    early = not attempt.iterations and "data_parallel_size" not in topology.reported
     if not (micro and data and batch) or early or topology.flexible_batch or topology.other_parallelism:
         return None
     if min(start, increment) <= 0 or start >= batch or (batch - start) // increment > _SIZES:
@@ -78,14 +78,14 @@ def _ramp(state: RunState) -> Finding | None:
     wrong = [size for size in range(start, batch + 1, increment) if size % step]
     if not wrong:
         return None
-    now = launch.latest.global_batch_size or 0
+    now = attempt.latest.global_batch_size or 0
     size = next((size for size in wrong if size > now), wrong[0])
     text = (
         f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are no multiple of micro "
         f"batch {micro} x DP {data} = {step}"
     )
     evidence["first_wrong"] = size
-    if size > now and launch.iterations > 0:
+    if size > now and attempt.iterations > 0:
         when = (size - start) * samples // (batch - start)
         text = f"{text}: the run will stop at batch size {size}, after about {when} samples"
         return Finding("firing", "critical", text, evidence)

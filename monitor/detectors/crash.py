@@ -1,4 +1,4 @@
-"""Crash: a launch has died, of what, where, and what it cost. One incident, however many ranks report it.
+"""Crash: an attempt has died, of what, where, and what it cost. One incident, however many ranks report it.
 
 The cause is what says most of the end, whichever line comes first (monitor/run/ending.py). It is reported a few
 seconds after the first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes
@@ -27,10 +27,10 @@ from megatron_monitor.run.ending import PLANNED, Evidence
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.nodes import blamed
 from megatron_monitor.run.records import AttemptEnd
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
-_TOLD = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
+_REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
 
 
 # After the first fatal line: the other ranks' lines show which one was the cause. What another host wrote is seen after
@@ -51,34 +51,34 @@ _STEP_BEFORE = 600.0
 _FAILED_IMPORT = 120.0
 
 
-def ended_by(launch: Launch) -> Evidence | None:
-    """The failure that has ended the present launch."""
-    return launch.failure if launch.phase == "crashed" else None
+def ended_by(attempt: Attempt) -> Evidence | None:
+    """The failure that has ended the present attempt."""
+    return attempt.failure if attempt.phase == "crashed" else None
 
 
 def due(state: RunState) -> float | None:
     """When the cause is believed; None where nothing has failed."""
-    found, failure = state.launch.ending, ended_by(state.launch)
+    found, failure = state.attempt.ending, ended_by(state.attempt)
     at = found.since
     if failure is None or at is None:
         return None
-    if state.launch.foreign:
+    if state.attempt.foreign:
         return at + _STEP_BEFORE
     if found.certain:
         proved = found.certain_at or at
         return at + _WAIT if proved <= at else max(at + _WAIT, proved + _PROVED)
     least = _WAIT
-    if failure.failure == "python_exception" and not state.launch.iterations:
+    if failure.failure == "python_exception" and not state.attempt.iterations:
         least = _FAILED_IMPORT if failure.optional else _STARTING
     return max(at, found.passed_at or at) + max(least, min(_CAUGHT_MAXIMUM, _CAUGHT_ITERATIONS * _expected(state)))
 
 
 def _expected(state: RunState) -> float:
     """Seconds between two signs of progress where the failure came, as far as the run has shown them."""
-    launch = state.launch
-    expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
+    attempt = state.attempt
+    expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
     before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
-    longest = state.past.silences.longest(before) if before in ("evaluating", "saving") else None
+    longest = state.learned.silences.longest(before) if before in ("evaluating", "saving") else None
     return max(expected, longest or 0.0)
 
 
@@ -88,47 +88,47 @@ class Crash(Rule):
     name = "crash"
     is_timed = True
 
-    told: int = -1
+    reported: int = -1
     """The number of the last attempt whose end was told."""
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
         """Firing once the cause is known, until another attempt begins; the end of one that was replaced before it
         could be told is told then.
         """
-        launch = state.launch
-        failure, at, job_failed = ended_by(launch), due(state), launch.ending.job_failed_at
+        attempt = state.attempt
+        failure, at, job_failed = ended_by(attempt), due(state), attempt.ending.job_failed_at
         if not state.live:
             return CLEAR
-        if job_failed is not None and launch.phase == "finished":
+        if job_failed is not None and attempt.phase == "finished":
             return _after_the_end(state, job_failed, next_check=_ahead(job_failed + _PROVED, now))
-        if (end := self._untold(state)) is not None:
+        if (end := self._unreported(state)) is not None:
             return _replaced(end)
         if failure is None:
             return CLEAR
         if at is not None and now < at:
             return Finding("unknown", next_check=at)
-        severity = _severity(failure.failure, done=launch.ending.done_at is not None)
-        since = launch.ending.since  # a better cause that is found later is not another crash
+        severity = _severity(failure.failure, done=attempt.ending.done_at is not None)
+        since = attempt.ending.since  # a better cause that is found later is not another crash
         summary, evidence = _summary(state, failure), _evidence(state, failure)
-        return Finding("firing", severity, summary, evidence, onset=launch.latest.iteration, since=since)
+        return Finding("firing", severity, summary, evidence, onset=attempt.latest.iteration, since=since)
 
     def note(self, state: RunState, found: Finding) -> None:
         """What was found is told now."""
         if found.state == "firing":
-            self.told = found.facts.get("attempt", state.launch.number)
+            self.reported = found.facts.get("attempt", state.attempt.number)
 
-    def _untold(self, state: RunState) -> AttemptEnd | None:
-        """The end of the launch before this one, where it died while it was watched and nobody was told."""
+    def _unreported(self, state: RunState) -> AttemptEnd | None:
+        """The end of the attempt before this one, where it died while it was watched and nobody was told."""
         end = state.ends[-1] if state.ends else None
-        if end is None or not (end.crashed and end.watched) or end.number <= self.told:
+        if end is None or not (end.crashed and end.watched) or end.number <= self.reported:
             return None
-        return end if end.number == state.launch.number - 1 else None
+        return end if end.number == state.attempt.number - 1 else None
 
 
 def _replaced(end: AttemptEnd) -> Finding:
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
     summary = (
-        f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next launch has "
+        f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next attempt has "
         f"begun; {advice_for('crash', end.failure)}"
     )
     evidence = {
@@ -144,7 +144,7 @@ def _replaced(end: AttemptEnd) -> Finding:
 
 def _after_the_end(state: RunState, at: float, next_check: float | None) -> Finding:
     """The training was done; the job it ran in was not."""
-    iteration, failure = state.launch.latest.iteration, state.launch.failure
+    iteration, failure = state.attempt.latest.iteration, state.attempt.failure
     message = failure.message[:200] if failure else "its exit code says so"
     summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
     evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
@@ -167,11 +167,11 @@ def _end(failure: str, iteration: int | None) -> str:
 
 
 def _summary(state: RunState, failure: Evidence) -> str:
-    launch = state.launch
-    iteration = launch.latest.iteration
+    attempt = state.attempt
+    iteration = attempt.latest.iteration
     place = f" on rank {failure.rank}" if failure.rank is not None else ""
     place += f" on {failure.node}" if failure.node else ""
-    ranks = len(launch.watchdog_ranks)
+    ranks = len(attempt.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
@@ -187,16 +187,16 @@ def _summary(state: RunState, failure: Evidence) -> str:
 
 
 def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
-    launch = state.launch
+    attempt = state.attempt
     fields = {
-        **{name: getattr(failure, name) for name in _TOLD},
-        "watchdog_ranks": launch.watchdog_ranks[:64] or None,
-        "watchdog_nodes": launch.watchdog_nodes[:64] or None,
-        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+        **{name: getattr(failure, name) for name in _REPORTED},
+        "watchdog_ranks": attempt.watchdog_ranks[:64] or None,
+        "watchdog_nodes": attempt.watchdog_nodes[:64] or None,
+        "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
         "lost_seconds": at_risk_seconds(state),
-        "last_line": launch.last_line or None,
+        "last_line": attempt.last_line or None,
         "nodes": blamed(state) or None,
-        "ranks": [failure.rank] if failure.rank is not None and not launch.watchdog_ranks else None,
+        "ranks": [failure.rank] if failure.rank is not None and not attempt.watchdog_ranks else None,
         **missing_evidence(state),
         **job_evidence(state),
     }

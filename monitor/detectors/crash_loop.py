@@ -1,4 +1,4 @@
-"""Crash loop: launch after launch dies without getting anywhere, most often because the same node is in each of them.
+"""Crash loop: attempt after attempt dies without getting anywhere, most often because the same node is in each of them.
 
 tr1, a 13B before BLOOM, got the node with the ECC error again in its next job and died at start-up
 (docs/incident-record.md, "Crashes", C3).
@@ -11,8 +11,8 @@ from megatron_monitor.run.nodes import nodes_of, suspects
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import RunState
 
-_CRASHES = 3  # Launches in a row that died without a new checkpoint; two may be chance.
-_CRASHES_SAME_NODE = 2  # Launches in a row that failed on the same named node: that is no chance.
+_CRASHES = 3  # Attempts in a row that died without a new checkpoint; two may be chance.
+_CRASHES_SAME_NODE = 2  # Attempts in a row that failed on the same named node: that is no chance.
 _WINDOW = 86400.0  # Between the first and the last: a crash a week is MTBF, not a loop.
 
 
@@ -22,12 +22,12 @@ class CrashLoop(Rule):
     name = "crash_loop"
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
-        launch = state.launch
-        if not state.live or launch.phase == "finished":
+        """Firing while the last attempts died in a row; resolved when one saves a checkpoint or gets further."""
+        attempt = state.attempt
+        if not state.live or attempt.phase == "finished":
             return CLEAR
         ends = list(state.ends)
-        if launch.phase == "crashed" and launch.failure is not None and not launch.doubtful:
+        if attempt.phase == "crashed" and attempt.failure is not None and not attempt.unconfirmed:
             ends.append(_present(state))
         elif _got_further(state):
             return CLEAR
@@ -60,24 +60,24 @@ def _summary(row: list[AttemptEnd], named: list[str]) -> str:
         where = f"each time on {', '.join(named)}: exclude it (sbatch --exclude={','.join(named)})"
     reached = max((end.last_iteration or 0) for end in row)
     progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
-    return f"{len(row)} launches in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}"
+    return f"{len(row)} attempts in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}"
 
 
 def _present(state: RunState) -> AttemptEnd:
-    launch = state.launch
-    failure = launch.failure
+    attempt = state.attempt
+    failure = attempt.failure
     assert failure is not None
     named = suspects(state)
     return AttemptEnd(
-        number=launch.number, failure=failure.failure, message=failure.message, at=failure.at,
-        started_at=launch.started_at, iterations=launch.iterations,
-        last_iteration=launch.last_iteration, checkpoint=state.past.checkpoints.last_iteration,
+        number=attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
+        started_at=attempt.started_at, iterations=attempt.iterations,
+        last_iteration=attempt.last_iteration, checkpoint=state.learned.checkpoints.last_iteration,
         planned=False, nodes=named or nodes_of(state), culprit=bool(named),
     )  # fmt: skip
 
 
 def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:
-    """The last launches that died one after the other with the same last checkpoint, within the window."""
+    """The last attempts that died one after the other with the same last checkpoint, within the window."""
     row: list[AttemptEnd] = []
     for end in reversed(ends):
         if end.planned or (row and (end.checkpoint != row[-1].checkpoint or row[0].at - end.at > _WINDOW)):
@@ -87,10 +87,10 @@ def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:
 
 
 def _got_further(state: RunState) -> bool:
-    """The present launch has done what the last ones did not."""
+    """The present attempt has done what the last ones did not."""
     if not state.ends:
         return True
     last = state.ends[-1]
     reached = max((end.last_iteration or 0) for end in state.ends[-3:])
-    saved = state.past.checkpoints.last_iteration != last.checkpoint
-    return saved or (state.launch.last_iteration or 0) > reached
+    saved = state.learned.checkpoints.last_iteration != last.checkpoint
+    return saved or (state.attempt.last_iteration or 0) > reached

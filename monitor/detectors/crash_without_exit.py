@@ -8,7 +8,7 @@ The log alone cannot see the job. What it can see: no launcher reported an end, 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings, missing_evidence
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.nodes import suspects
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 # srun --kill-on-bad-exit and torchrun end the others within a minute; PyTorch's own clean-up takes seconds.
 _MINIMUM = 90.0
@@ -16,13 +16,13 @@ _MAXIMUM = 300.0  # However slow the iterations are: nothing ends by itself afte
 _ITERATIONS = 2.0  # Between the two: so many iterations' time, in which healthy ranks would have shown progress.
 
 
-def _due(launch: Launch) -> float | None:
+def _due(attempt: Attempt) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
-    failure, found = launch.failure, launch.ending
-    if launch.phase != "crashed" or failure is None or found.gone or not found.certain:
+    failure, found = attempt.failure, attempt.ending
+    if attempt.phase != "crashed" or failure is None or found.gone or not found.certain:
         return None
     last = max(failure.at, found.since or failure.at)
-    wait = _ITERATIONS * (launch.pace.baseline or 0.0) * (launch.log_interval or 1)
+    wait = _ITERATIONS * (attempt.pace.baseline or 0.0) * (attempt.log_interval or 1)
     return last + min(_MAXIMUM, max(_MINIMUM, wait))
 
 
@@ -34,13 +34,13 @@ class CrashWithoutExit(Rule):
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
         """Firing until an end is seen, or the run goes on."""
-        launch = state.launch
-        due = _due(launch)
-        if due is None or not state.live or launch.failure is None:
+        attempt = state.attempt
+        due = _due(attempt)
+        if due is None or not state.live or attempt.failure is None:
             return CLEAR
         if now < due:
             return Finding("clear", next_check=due)
-        failure = launch.failure
+        failure = attempt.failure
         nodes = suspects(state)[:8]
         shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
         summary = (
@@ -56,4 +56,4 @@ class CrashWithoutExit(Rule):
             "silence_seconds": round(now - failure.at, 1),
             **job_evidence(state),
         }
-        return Finding("firing", "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
+        return Finding("firing", "critical", summary, evidence, onset=attempt.latest.iteration, since=failure.at)

@@ -67,7 +67,7 @@ def _line_noise(losses: list[float]) -> float:
 
 
 def _differences(values: list[float]) -> list[float]:
-    return [later - earlier for later, earlier in zip(values[1:], values, strict=False)]
+    return [second - first for second, first in zip(values[1:], values, strict=False)]
 
 
 class Divergence(Rule):
@@ -88,16 +88,16 @@ class Divergence(Rule):
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print one."""
-        lines, changed, infinite = state.launch.whole_lines, False, math.inf
+        lines, changed, infinite = state.attempt.whole_lines, False, math.inf
         current, size = self.current, _BLOCK
         for step in steps:
             loss = step.loss
             if not (step.counted if lines else is_news(self, step)):
                 continue
-            if self.attempt != state.launch.number:
-                # what the new launch computes again is forgotten; the block that was being filled was of the old one
+            if self.attempt != state.attempt.number:
+                # what the new attempt computes again is forgotten; the block that was being filled was of the old one
                 changed = changed or self.rise is not None
-                self.attempt, self.current, self.rise = state.launch.number, [], None
+                self.attempt, self.current, self.rise = state.attempt.number, [], None
                 self.blocks = [block for block in self.blocks if block[0] < step.iteration]
                 current = self.current
             if loss is None or not 0 < loss < infinite:
@@ -107,7 +107,7 @@ class Divergence(Rule):
                 level = math.log(median_high(current))
                 self.noises = [*self.noises[1 - _BLOCKS :], _line_noise(current)]
                 current.clear()
-                self.blocks.append((step.iteration, level, step.samples, state.past.checkpoints.last_iteration))
+                self.blocks.append((step.iteration, level, step.samples, state.learned.checkpoints.last_iteration))
                 del self.blocks[:-_BLOCKS]
                 changed |= self._judge(step.at)
         return changed
@@ -148,7 +148,7 @@ class Divergence(Rule):
             return verdict
         assert rise is not None
         level = self.blocks[-1][1]
-        facts = rollback(state.launch, rise.onset, rise.samples_before, rise.checkpoint)
+        facts = rollback(state.attempt, rise.onset, rise.samples_before, rise.checkpoint)
         risen = level - rise.base
         severity: Severity = "critical" if risen > math.log1p(_CRITICAL) else "warning"
         summary = (

@@ -2,13 +2,13 @@
 
 BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
 (docs/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is no mistake in itself, and "not seen" is unknown, not 0.
-The variable leaves no trace within a launch: it is slower as a whole than the run's launches of the other setting.
+The variable leaves no trace within an attempt: it is slower as a whole than the run's attempts of the other setting.
 """
 
 import math
 from collections.abc import Sequence
 
-from megatron_monitor.breakdown import words
+from megatron_monitor.breakdown import messages
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, RuleSettings, Severity
@@ -16,14 +16,14 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
-_RISK = 160  # GPUs from which asynchronous launches were seen to hang
+_RISK = 160  # GPUs from which asynchronous attempts were seen to hang
 
 
-_COST = 0.03  # A measured cost from here on is notified; less lies between two launches of the same setting.
+_COST = 0.03  # A measured cost from here on is notified; less lies between two attempts of the same setting.
 
 
 class LaunchBlocking(AttemptRule):
-    """The comparison, made when the launch has shown its level."""
+    """The comparison, made when the attempt has shown its level."""
 
     name = "launch_blocking"
     is_level = True
@@ -32,22 +32,22 @@ class LaunchBlocking(AttemptRule):
     """When it was made."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """True when the launch has just shown its level: then there is something to compare."""
+        """True when the attempt has just shown its level: then there is something to compare."""
         if self.at is not None or not steps[-1].counted:
-            return False  # this launch has been compared
+            return False  # this attempt has been compared
         segments = slowdown.Slowdown.of(state).segments
-        if not segments or segments[-1].attempt != state.launch.number:
+        if not segments or segments[-1].attempt != state.attempt.number:
             return False
         self.at = steps[-1].at
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Compare the present launch with the last one of the other setting."""
-        launch = state.launch
-        if self.attempt != launch.number or self.at is None:
+        """Compare the present attempt with the last one of the other setting."""
+        attempt = state.attempt
+        if self.attempt != attempt.number or self.at is None:
             return UNKNOWN
         segments = slowdown.Slowdown.of(state).segments
-        here = next((segment for segment in reversed(segments) if segment.attempt == launch.number), None)
+        here = next((segment for segment in reversed(segments) if segment.attempt == attempt.number), None)
         if here is None:
             return UNKNOWN
         setting = here.is_blocking
@@ -62,9 +62,9 @@ class LaunchBlocking(AttemptRule):
     ) -> Finding:  # fmt: skip
         blocking, free = (here, other) if on else (other, here)
         cost = math.expm1(blocking.level - free.level)
-        world, found = state.launch.topology.world_size, None
+        world, found = state.attempt.topology.world_size, None
         if blocking.profile is not None and free.profile is not None:
-            found = attribute(free.profile, blocking.profile, state.launch.topology.pipeline_parallel_size)
+            found = attribute(free.profile, blocking.profile, state.attempt.topology.pipeline_parallel_size)
         risky = world is None or world >= _RISK
         if cost < _COST if on else not risky:
             return CLEAR
@@ -75,14 +75,14 @@ class LaunchBlocking(AttemptRule):
             f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
             f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; {against}{_where(found)}"
             if on
-            else f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have "
+            else f"{VARIABLE} is no longer set (it was 1 in an earlier attempt): runs of {_RISK} GPUs and more have "
             f"hung without it; it cost {100 * cost:.1f} % here"
         )
         evidence = {
             "seconds_per_iteration": round(math.exp(here.level), 4),
             "cost_ratio": round(cost, 4),
             "cuda_launch_blocking": "1" if on else "0",
-            **(words.evidence(found, None) if found is not None else {}),
+            **(messages.evidence(found, None) if found is not None else {}),
         }
         severity: Severity = "warning" if on else "info"
         return Finding("firing", severity, summary, evidence, onset=here.first_iteration, since=self.at)
@@ -95,4 +95,4 @@ def _where(found: Attribution | None) -> str:
     if found is None or not found.part:
         return ""
     other = "" if found.cause == "compute" else ", which the variable does not lengthen: look for another cause, too"
-    return f"; {words.sentence(found)}{other}"
+    return f"; {messages.sentence(found)}{other}"

@@ -19,7 +19,7 @@ from megatron_monitor.statistics.median import median_high
 from megatron_monitor.statistics.series import ScaleSearch
 
 _BLOCKS = 16  # blocks of the slow decline that are remembered
-_DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
+_DYNAMIC = 16.0  # an attempt that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
 _GROWN = 1.25  # of the least median of a block: a norm that rises so far and lasts is no noise
 _ORDER = ("", "declining", "falling", "minimum", "exhausted")
@@ -33,7 +33,7 @@ _HALVINGS = 3
 _HALVINGS_SLOW = 4
 _MINIMUM = 1.0  # The smallest scale of Megatron and DeepSpeed by default; at twice that there is one step left.
 # Iterations without a further fall that end the incident: doubling again takes thousands, it is not waited for.
-_CALM = 100
+_IDLE = 100
 _BLOCK = 500  # Iterations whose median shows a slow decline: half the window after which a scale doubles.
 _DECLINE = 3.0  # Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke.
 
@@ -55,7 +55,7 @@ class LossScaleCollapse(AttemptRule):
     """Halvings that overflow lines reported since the last iteration line."""
     pair: tuple[float, float] | None = None
     highest: float = 0.0
-    """The largest scale of this launch since its search ended."""
+    """The largest scale of this attempt since its search ended."""
     falls: list[tuple[int, float]] = field(default_factory=list)
     """(iteration, halvings)."""
     block: list[float] = field(default_factory=list)
@@ -71,13 +71,13 @@ class LossScaleCollapse(AttemptRule):
     before: float = 0.0
     last_fall: int = 0
     handed_on = ("blocks", "usual_norms")
-    """In a new launch the scaler starts anew; what the scale used to be is remembered."""
+    """In a new attempt the scaler starts anew; what the scale used to be is remembered."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """See the scale of each step."""
-        launch = state.launch
-        lines, first, changed = launch.whole_lines, launch.first_iteration, False
-        minimum = dialect_of(launch.dialect).minimum_loss_scale or _MINIMUM
+        attempt = state.attempt
+        lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
+        minimum = dialect_of(attempt.dialect).minimum_loss_scale or _MINIMUM
         for step in steps:
             scale = step.loss_scale
             if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not self.line_scale):
@@ -113,9 +113,9 @@ class LossScaleCollapse(AttemptRule):
 
     def on_event(self, state: RunState, event: OverflowSkipped | LossScaleExhausted, _settings: RuleSettings) -> bool:
         """See each overflow when it is reported, before the step's own line."""
-        launch = state.launch
-        iteration = launch.latest.iteration or 0
-        at = launch.watch.at if launch.watch.at is not None else state.updated_at
+        attempt = state.attempt
+        iteration = attempt.latest.iteration or 0
+        at = attempt.watch.at if attempt.watch.at is not None else state.updated_at
         if isinstance(event, LossScaleExhausted):
             return self._open(at, "exhausted", iteration)
         if not event.loss_scale or not event.new_loss_scale:
@@ -126,10 +126,10 @@ class LossScaleCollapse(AttemptRule):
         self.pair = pair
         fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
         self.counted += max(0.0, fall)
-        first_line = launch.first_iteration == launch.last_iteration
-        if self.search.going_on(launch.iterations, first_line, True) or fall <= 0:
+        first_line = attempt.first_iteration == attempt.last_iteration
+        if self.search.going_on(attempt.iterations, first_line, True) or fall <= 0:
             return False
-        return self._fallen(at, iteration, launch.log_interval or 1, fall)
+        return self._fallen(at, iteration, attempt.log_interval or 1, fall)
 
     def _fallen(self, at: float, iteration: int, every: int, fall: float) -> bool:
         self.falls.append((iteration, fall))
@@ -181,7 +181,7 @@ class LossScaleCollapse(AttemptRule):
 
     def _calmed(self, iteration: int, level: float, minimum: float) -> bool:
         """Whether the incident has ended with this step."""
-        if self.reason == "declining" or iteration - self.last_fall < _CALM or _floor(level, minimum):
+        if self.reason == "declining" or iteration - self.last_fall < _IDLE or _floor(level, minimum):
             return False
         self.reason, self.falls, self.before = "", [], 0.0
         self.highest = level
@@ -194,11 +194,11 @@ class LossScaleCollapse(AttemptRule):
         exhausted = self.reason == "exhausted"
         if verdict := unless_standing(state, self.attempt, found=bool(self.reason), outlives=exhausted):
             return verdict
-        scale = state.launch.latest.loss_scale or 0.0
+        scale = state.attempt.latest.loss_scale or 0.0
         before = 2.0**self.before if self.before else None
         was = f" from {before:.6g}" if before is not None and before > scale else ""
         severity: Severity = "critical" if self.reason in ("minimum", "exhausted") else "warning"
-        words = {
+        texts = {
             "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; losses have blown up 30 "
             "iterations after such a fall: keep a checkpoint from before, watch grad norm and loss",
             "declining": f"sinking up to iteration {self.onset}: {scale:.6g} now{was}; {self._of_gradients()}",
@@ -213,9 +213,9 @@ class LossScaleCollapse(AttemptRule):
             "halvings": round(sum(halvings for _, halvings in self.falls), 2),
             "last_fall_iteration": self.last_fall,
             "loss_scale_before": before,
-            "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+            "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
         }
-        summary = f"loss scale {words[self.reason]}"
+        summary = f"loss scale {texts[self.reason]}"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)
 
     def _of_gradients(self) -> str:
@@ -224,7 +224,7 @@ class LossScaleCollapse(AttemptRule):
         if len(norms) < 2:
             return f"if gradients grow, {advice}"
         least, last = min(norms), norms[-1]
-        told = f"grad norm {last:.3g}, {least:.3g} at its least"
+        figures = f"grad norm {last:.3g}, {least:.3g} at its least"
         if last >= _GROWN * least:
-            return f"gradients grow ({told}): {advice}"
-        return f"gradients do not grow ({told}): watch the loss"
+            return f"gradients grow ({figures}): {advice}"
+        return f"gradients do not grow ({figures}): watch the loss"

@@ -58,7 +58,7 @@ _STEADY_NORM = 30  # lines after which a grad norm that stays high beside a norm
 _LOSS_FLOOR = 0.08
 # Least jump in one line without a sign in the grad norm or in the line before: a single odd batch reads 30 % high in
 # runs of 2 % noise, and the next line is normal.
-_LOSS_ALONE = 0.5
+_LOSS_ONLY = 0.5
 # Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss.
 _NORM_FLOOR = 12.0
 # The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times.
@@ -172,7 +172,7 @@ def _level(values: list[float]) -> float | None:
     return level
 
 
-# --- the life of a spike: how it begins, whether it comes back, what a new launch makes of it -----------------------
+# --- the life of a spike: how it begins, whether it comes back, what a new attempt makes of it -----------------------
 
 
 def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[float | None, float | None]:
@@ -239,7 +239,7 @@ class LossSpike(Rule):
             return True
         if loss > self.loss.bar:
             raised = norm > max(_RAISED_NORM, 4 * self.norm.spread) or self.last_excess > _RAISED * self.loss.spread
-            if raised or loss > max(math.log1p(_LOSS_ALONE), 2 * self.loss.bar):
+            if raised or loss > max(math.log1p(_LOSS_ONLY), 2 * self.loss.bar):
                 return True
         stays = (loss_before and high_loss >= _HOLDS * loss_before) or (norm_before and high_norm >= norm_before)
         return bool(stays) or lines + 1 >= CLOSED_BY
@@ -279,8 +279,8 @@ class LossSpike(Rule):
             spike.normal_lines = 0
             return False  # the loss is gone: another detector's finding
         low = loss_excess <= spike.loss_band
-        calm = norm_excess is None or norm_excess <= spike.norm_band or spike.lines >= _STEADY_NORM
-        spike.normal_lines = spike.normal_lines + 1 if low and calm else 0
+        is_steady = norm_excess is None or norm_excess <= spike.norm_band or spike.lines >= _STEADY_NORM
+        spike.normal_lines = spike.normal_lines + 1 if low and is_steady else 0
         if spike.normal_lines >= CLOSED_BY:
             if norm_excess is not None and norm_excess > spike.norm_band:
                 self.norm.before(0)
@@ -305,7 +305,7 @@ class LossSpike(Rule):
         return spike.stage != before
 
     def resume(self, attempt: int, iteration: int) -> bool:
-        """A new launch: what it will compute again is forgotten, an open spike is over. Whether one was open."""
+        """A new attempt: what it will compute again is forgotten, an open spike is over. Whether one was open."""
         was_open = self.spike is not None
         self.attempt = attempt
         self.spike = None
@@ -335,8 +335,8 @@ class LossSpike(Rule):
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
-        launch = state.launch
-        lines, number, changed = launch.whole_lines, launch.number, False
+        attempt = state.attempt
+        lines, number, changed = attempt.whole_lines, attempt.number, False
         log, infinite = math.log, math.inf
         for step in steps:
             if not (step.counted if lines else is_news(self, step)):
@@ -353,7 +353,7 @@ class LossSpike(Rule):
             loss_excess, norm_excess = self.loss.excess(loss), self.norm.excess(norm)
             high = loss_excess > self.loss.lower or norm_excess > self.norm.lower or self.high is not None
             if high and self.is_abnormal(loss_excess, norm_excess):  # nothing is learned from such a line
-                self.begin(step, state.past.checkpoints.last_iteration, "spike", loss, norm)
+                self.begin(step, state.learned.checkpoints.last_iteration, "spike", loss, norm)
                 changed = True
                 continue
             self.last_excess = loss_excess
@@ -375,7 +375,7 @@ class LossSpike(Rule):
             return self.follow(self.spike, step.iteration, loss, norm)
         bump = self.is_bump(loss)
         if bump:
-            self.begin(step, state.past.checkpoints.last_iteration, "resume_bump", loss, norm)
+            self.begin(step, state.learned.checkpoints.last_iteration, "resume_bump", loss, norm)
         return bump
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
@@ -384,7 +384,7 @@ class LossSpike(Rule):
         if verdict := unless_standing(state, self.attempt, found=spike is not None):
             return verdict
         assert spike is not None
-        facts = rollback(state.launch, spike.onset, spike.samples_before, spike.checkpoint)
+        facts = rollback(state.attempt, spike.onset, spike.samples_before, spike.checkpoint)
         level = median(spike.recent) if spike.recent else 0.0
         severity: Severity = "info"
         if spike.stage in _STAYS:

@@ -23,7 +23,7 @@ from megatron_monitor.detectors.base import (
 )
 from megatron_monitor.model import gpus
 from megatron_monitor.parsers.events import FailureSeen, MemoryReported
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import Series
 
@@ -52,7 +52,7 @@ def device_bytes(state: RunState) -> int | None:
 
 
 def _peak(state: RunState) -> int | None:
-    reported = state.launch.memory
+    reported = state.attempt.memory
     return max((value for value in (reported.max_allocated, reported.allocated) if value), default=None)
 
 
@@ -100,7 +100,7 @@ class MemoryPressure(AttemptRule):
         if isinstance(event, FailureSeen):
             self.device_bytes = event.device_bytes or self.device_bytes
             return False
-        reported = state.launch.memory
+        reported = state.attempt.memory
         self.used = reported.allocated or reported.reserved or reported.max_allocated or reported.max_reserved
         self.peak, self.fresh = _peak(state), True
         return False
@@ -128,7 +128,7 @@ class MemoryPressure(AttemptRule):
 
     def _take(self, state: RunState) -> bool:
         """One more report. Whether the leaks that are seen have changed."""
-        due, ratio = False, state.launch.memory.host_used_ratio
+        due, ratio = False, state.attempt.memory.host_used_ratio
         if self.used:
             due = self.device.add(self.seconds, float(self.used))
         if ratio is not None:
@@ -141,7 +141,7 @@ class MemoryPressure(AttemptRule):
 
     def size(self, state: RunState) -> int | None:
         """Bytes of one GPU: by its name, else as an out-of-memory line told; None where neither is known."""
-        name = state.launch.topology.gpu_name
+        name = state.attempt.topology.gpu_name
         whole = gpus.memory_bytes(name) if name else None
         if name and whole is not None:
             return whole // gpus.ranks_per_module(name)
@@ -150,7 +150,7 @@ class MemoryPressure(AttemptRule):
     def _near(self, state: RunState) -> list[tuple[str, str, dict[str, Any]]]:
         """(kind, text, evidence) of what is nearly full."""
         found: list[tuple[str, str, dict[str, Any]]] = []
-        reported, size = state.launch.memory, self.size(state)
+        reported, size = state.attempt.memory, self.size(state)
         used = reported.max_reserved or reported.reserved or _peak(state)
         if size and used and _NEAR * size <= used <= 1.1 * size:
             text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU are taken ({used / size:.0%})"
@@ -172,14 +172,14 @@ class MemoryPressure(AttemptRule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
-        if state.launch.phase == "finished":
+        if state.attempt.phase == "finished":
             return CLEAR
-        near = self._near(state) if state.launch.iterations else []
+        near = self._near(state) if state.attempt.iterations else []
         severities: list[Severity] = ["warning"] * len(near)
         texts = [text for _, text, _ in near]
         evidence: dict[str, Any] = {kind: detail for kind, _, detail in near}
         for leak in self.leaks:
-            severity = _urgency(state.launch, leak["full_in"])
+            severity = _urgency(state.attempt, leak["full_in"])
             severities.append(severity)
             texts.append(_leak_text(leak))
             rate = leak["slope"] * 86400.0
@@ -190,17 +190,17 @@ class MemoryPressure(AttemptRule):
         if not texts:
             return CLEAR
         worst = max(severities, key=lambda name: RANK[name])
-        onset, quiet = state.launch.latest.iteration, worst == "info"
-        return Finding("firing", worst, "; ".join(texts), evidence, onset=onset, quiet=quiet)
+        onset, display_only = state.attempt.latest.iteration, worst == "info"
+        return Finding("firing", worst, "; ".join(texts), evidence, onset=onset, display_only=display_only)
 
 
-def _urgency(launch: Launch, full_in: float | None) -> Severity:
+def _urgency(attempt: Attempt, full_in: float | None) -> Severity:
     """What is full before the run is done, or whose end is not known, is a warning; the rest is worth knowing."""
     if full_in is None:
         return "info"
     if full_in <= _NOW:
         return "critical"
-    last, total, pace = launch.latest.iteration, launch.train_iterations, launch.pace.baseline
+    last, total, pace = attempt.latest.iteration, attempt.train_iterations, attempt.pace.baseline
     left = (total - last) * pace if total is not None and last is not None and pace is not None else None
     return "info" if full_in > _SOON and left is not None and full_in > left else "warning"
 

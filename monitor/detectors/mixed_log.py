@@ -17,22 +17,22 @@ class MixedLog(AttemptRule):
     name = "mixed_log"
 
     mixed: bool = False
-    beside: str = ""
+    second_job: str = ""
 
     def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Whether it begins, or what Slurm says of a second job has changed."""
-        found = state.launch.mixed, state.beside
-        if found == (self.mixed, self.beside):
+        found = state.attempt.mixed, state.second_job
+        if found == (self.mixed, self.second_job):
             return False
-        self.mixed, self.beside = found
+        self.mixed, self.second_job = found
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fires until the attempt is replaced, or the second job has ended."""
-        launch = state.launch
-        if verdict := unless_standing(state, self.attempt, found=launch.mixed or bool(state.beside)):
+        attempt = state.attempt
+        if verdict := unless_standing(state, self.attempt, found=attempt.mixed or bool(state.second_job)):
             return verdict
-        jobs = [state.job.id, state.beside] if state.beside and state.job is not None else []
+        jobs = [state.job.id, state.second_job] if state.second_job and state.job is not None else []
         named = f"jobs {jobs[0]} and {jobs[1]} both run and" if jobs else "two trainings"
         summary = f"{named} write into one log: the training that is ahead is followed, the other is not"
-        return Finding("firing", "warning", summary, {"jobs": jobs} if jobs else {}, onset=launch.latest.iteration)
+        return Finding("firing", "warning", summary, {"jobs": jobs} if jobs else {}, onset=attempt.latest.iteration)

@@ -23,7 +23,7 @@ from megatron_monitor.detectors.base import (
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
-_WORDS = {
+_TEXTS = {
     "gone": "the loss is no longer printed, which Megatron does when it is NaN",
     "nan": "the loss is NaN",
     "inf": "the loss is infinite",
@@ -75,11 +75,11 @@ class NanLoss(AttemptRule):
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """See each report of a loss."""
-        launch = state.launch
+        attempt = state.attempt
         changed = False
-        source, checkpoint = launch.driver, state.past.checkpoints.last_iteration
-        if launch.dialect != self.dialect:
-            self.dialect, self.printed, self.finite = launch.dialect, 0, []
+        source, checkpoint = attempt.step_source, state.learned.checkpoints.last_iteration
+        if attempt.dialect != self.dialect:
+            self.dialect, self.printed, self.finite = attempt.dialect, 0, []
         for step in steps:
             loss = step.loss
             if step.reported and source == "iteration":
@@ -168,17 +168,17 @@ class NanLoss(AttemptRule):
         return True
 
     def _what(self) -> str:
-        words = _WORDS[self.form]
-        return words.replace("the loss", self.which, 1) if self.which else words
+        text = _TEXTS[self.form]
+        return text.replace("the loss", self.which, 1) if self.which else text
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Critical at the first line; with a loss scale that skips such steps a warning first."""
         if verdict := unless_standing(state, self.attempt, found=bool(self.form)):
             return verdict
-        scale = state.launch.latest.loss_scale
+        scale = state.attempt.latest.loss_scale
         protected = self.form == "counted" or (scale is not None and scale > 1.0)
         mild = protected and self.lines < _PROTECTED_LINES
-        facts = rollback(state.launch, self.onset, self.samples, self.checkpoint)
+        facts = rollback(state.attempt, self.onset, self.samples, self.checkpoint)
         finite = self.last_iteration
         evidence = {
             "form": self.form,

@@ -14,7 +14,7 @@ from msgspec import field
 from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
 from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.run.records import plus
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import ScaleSearch
 
@@ -30,7 +30,7 @@ _SKIPPED = 3  # Within 10 iterations: hysteresis lets two meet in health, a thir
 # skips three of ten, and no line tells whether one after the other.
 _SHARE = 0.3
 _CRITICAL = 0.8  # Share of skipped steps from which on the run stands still.
-_CALM = 20  # Iterations without a skipped step that end the storm.
+_IDLE = 20  # Iterations without a skipped step that end the storm.
 
 
 def _chance_row(norm: float) -> int:
@@ -75,12 +75,12 @@ class OverflowStorm(AttemptRule):
     worst: float = 0.0
     last_bad: int = 0
     handed_on = ("skipped",)
-    """The step that brings the new launch may have told of some."""
+    """The step that brings the new attempt may have told of some."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """See each step: skipped ones, and its grad norm."""
-        launch = state.launch
-        lines, first, changed = launch.whole_lines, launch.first_iteration, False
+        attempt = state.attempt
+        lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
         for step in steps:
             if step.new_skipped:
                 self.skipped = plus(self.skipped, step.new_skipped)
@@ -113,18 +113,18 @@ class OverflowStorm(AttemptRule):
 
     def on_event(self, state: RunState, _event: OverflowSkipped, _settings: RuleSettings) -> bool:
         """See each overflow when it is reported."""
-        launch = state.launch
-        engine = launch.overflows.news
+        attempt = state.attempt
+        engine = attempt.overflows.news
         self.overflow_since_line = True
         if engine is None:
             return False  # another rank's copy
-        iteration = launch.latest.iteration or 0
+        iteration = attempt.latest.iteration or 0
         self.last_bad = iteration
-        if self.search.going_on(launch.iterations, launch.first_iteration == launch.last_iteration, True):
+        if self.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
             return False
         self.overflows.append((iteration, engine))
-        at = launch.watch.at if launch.watch.at is not None else state.updated_at
-        return self._weigh(state, at, iteration, launch.log_interval or 1)
+        at = attempt.watch.at if attempt.watch.at is not None else state.updated_at
+        return self._weigh(state, at, iteration, attempt.log_interval or 1)
 
     def _norm(self, norm: float | None, explained: bool) -> bool:
         """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
@@ -148,24 +148,24 @@ class OverflowStorm(AttemptRule):
         self.frozen = self.frozen or self.repeats >= needed
         return True
 
-    def _reported(self, launch: Launch) -> int:
+    def _reported(self, attempt: Attempt) -> int:
         """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
         counters of the engines admit where those print any.
         """
-        until = launch.overflows.counted_until
+        until = attempt.overflows.counted_until
         open_lines = _most([engine for after, engine in self.overflows if after >= until])
         closed = [item for item in self.overflows if item[0] < until]
         if not closed:
             return open_lines
-        told = sum(skipped for step, skipped in launch.overflows.counted if step > closed[0][0])
-        return min(_most([engine for _, engine in closed]), told) + open_lines
+        skipped_later = sum(skipped for step, skipped in attempt.overflows.counted if step > closed[0][0])
+        return min(_most([engine for _, engine in closed]), skipped_later) + open_lines
 
     def _weigh(self, state: RunState, at: float, iteration: int, every: int) -> bool:
         """Count the witnesses of the last iterations. Whether the verdict may have changed."""
         span = max(_SPAN, every)
         self.overflows = [item for item in self.overflows if item[0] > iteration - span]
         self.skips = [item for item in self.skips if item[0] > iteration - span]
-        self.reported = reported = self._reported(state.launch)
+        self.reported = reported = self._reported(state.attempt)
         counted = sum(skipped for _, skipped in self.skips)
         needed = _SKIPPED if every == 1 else max(_SKIPPED, _SHARE * every + 1)
         most = max(reported, counted)
@@ -177,19 +177,19 @@ class OverflowStorm(AttemptRule):
                 self.firing, self.since = True, at
                 self.onset = min(after for after, _ in (*self.overflows, *self.skips, (iteration, 0)))
             return True
-        over = self.firing and iteration - self.last_bad >= _CALM
+        over = self.firing and iteration - self.last_bad >= _IDLE
         if over:
             self.firing, self.worst = False, 0.0
         return over
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """A warning from the third skipped step, critical when hardly any step succeeds."""
-        launch = state.launch
+        attempt = state.attempt
         if verdict := unless_standing(state, self.attempt, found=self.firing):
             return verdict
         reported, counted = self.reported, sum(skipped for _, skipped in self.skips)
-        span = max(_SPAN, launch.log_interval or 1)
-        scale = launch.latest.loss_scale
+        span = max(_SPAN, attempt.log_interval or 1)
+        scale = attempt.latest.loss_scale
         if self.witness == "frozen grad norm":
             figure = f"grad norm {self.norm} repeated bit for bit on {self.repeats + 1} lines, steps are being skipped"
         else:
@@ -202,7 +202,7 @@ class OverflowStorm(AttemptRule):
             "worst_share": round(min(1.0, self.worst), 3),
             "overflows_total": state.overflows_total,
             "loss_scale": scale,
-            "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+            "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
         }
         if scale is not None:
             figure += f", loss scale {scale:.6g}"

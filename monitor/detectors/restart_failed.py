@@ -1,6 +1,6 @@
-"""Restart failed: a remediation ended the run's job, or found it ended, and no launch can begin (monitor/remediator/).
+"""Restart failed: a remediation ended the run's job, or found it ended, and no attempt can begin (monitor/remediator/).
 
-It stands until a launch begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
+It stands until an attempt begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
 what a remediation did is known.
 """
 
@@ -14,10 +14,10 @@ class RestartFailed(Rule):
     name = "restart_failed"
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires while the core knows of a restart that brought no launch."""
+        """Fires while the core knows of a restart that brought no attempt."""
         found = state.unrestarted
         if found is None:
             return CLEAR
-        summary = f"remediation {found.remediation} was to restart job {found.job}, and no launch begins: {found.why}"
+        summary = f"remediation {found.remediation} was to restart job {found.job}, and no attempt begins: {found.why}"
         evidence = {"remediation": found.remediation, "slurm_job": found.job, "actions": found.actions}
-        return Finding("firing", "critical", summary, evidence, onset=state.launch.latest.iteration, since=found.at)
+        return Finding("firing", "critical", summary, evidence, onset=state.attempt.latest.iteration, since=found.at)

@@ -1,6 +1,6 @@
 """Resume discontinuity: after a restart the run does not go on where it was.
 
-The first line of a new launch is held against what the run itself had printed: learning rate, batch size and consumed
+The first line of a new attempt is held against what the run itself had printed: learning rate, batch size and consumed
 samples at that very iteration, where it is computed again, or just before it. A run that goes on from its checkpoint
 repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is shown, not notified.
 """
@@ -20,7 +20,7 @@ from megatron_monitor.run.steps.step import Step
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
 
 
-class Line(NamedTuple):
+class PrintedStep(NamedTuple):
     """What a run printed at an iteration."""
 
     iteration: int
@@ -29,12 +29,12 @@ class Line(NamedTuple):
     samples: int | None
 
 
-class Past(Struct):
+class StepHistory(Struct):
     """The lines of a run, thin enough to keep."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PrintedStep] = field(default_factory=list)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: PrintedStep) -> None:
         """One more line. An iteration that was seen before adds nothing: it is computed again."""
         if self.lines and line.iteration <= self.lines[-1].iteration:
             return
@@ -47,7 +47,7 @@ class Past(Struct):
         """Iterations between the last two lines."""
         return max(1, self.lines[-1].iteration - self.lines[-2].iteration) if len(self.lines) > 1 else 1
 
-    def around(self, iteration: int) -> tuple[Line, Line] | None:
+    def around(self, iteration: int) -> tuple[PrintedStep, PrintedStep] | None:
         """The lines before and after an iteration, the last two for one beyond; None before all that is known."""
         lines = self.lines
         if not lines or iteration < lines[0].iteration:
@@ -88,30 +88,30 @@ def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[st
 
 
 _IN_TIME = ("duration", "signal", "kill_switch")
-"""Why a launch may end before its training does: its job's time is over, or somebody asked it to."""
+"""Why an attempt may end before its training does: its job's time is over, or somebody asked it to."""
 
 
-def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
-    batch, before = step.batch_size, past.batches_at(step.iteration)
+def _batch(history: StepHistory, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
+    batch, before = step.batch_size, history.batches_at(step.iteration)
     if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
         return
     text = f"batch size {batch} where it was {before[1]}"
     yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
 
 
-def _samples(past: Past, step: Step) -> Iterator[dict[str, Any]]:
-    samples, found, before = step.samples, past.at("samples", step.iteration), past.batches_at(step.iteration)
+def _samples(history: StepHistory, step: Step) -> Iterator[dict[str, Any]]:
+    samples, found, before = step.samples, history.at("samples", step.iteration), history.batches_at(step.iteration)
     if samples is None or found is None:
         return
     expected, _ = found
-    room = _SAMPLES * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
+    room = _SAMPLES * expected + 2 * history.interval * max(step.batch_size or 0, before[1] if before else 0)
     if abs(samples - expected) > room:
         text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
         yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
 
 
-def _rate(past: Past, step: Step, steps: int) -> Iterator[dict[str, Any]]:
-    expected, rate = past.at("rate", step.iteration), step.learning_rate
+def _rate(history: StepHistory, step: Step, steps: int) -> Iterator[dict[str, Any]]:
+    expected, rate = history.at("rate", step.iteration), step.learning_rate
     if expected is None or rate is None or expected[0] <= 0:
         return
     value, slope = expected
@@ -120,12 +120,12 @@ def _rate(past: Past, step: Step, steps: int) -> Iterator[dict[str, Any]]:
         yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
 
 
-def _ahead(past: Past, step: Step, jump: int) -> bool:
+def _ahead(history: StepHistory, step: Step, jump: int) -> bool:
     """A jump forward that the counter of samples does not show."""
-    samples, known, batch = step.samples, past.lines[-1].samples, step.batch_size
+    samples, known, batch = step.samples, history.lines[-1].samples, step.batch_size
     if samples is None or known is None or not batch:
         return False
-    smallest = min(batch, past.lines[-1].batch or batch)
+    smallest = min(batch, history.lines[-1].batch or batch)
     return samples - known < (1 - _SAMPLES) * smallest * jump - 2 * batch
 
 
@@ -135,8 +135,8 @@ class ResumeDiscontinuity(Rule):
     name = "resume_discontinuity"
     listens = (IterationsSkipped, ProgramExited)
 
-    past: Past = field(default_factory=Past)
-    older: Past | None = None
+    history: StepHistory = field(default_factory=StepHistory)
+    older: StepHistory | None = None
     """The past before a restart that went wrong: the next one may go on from there."""
     attempt: int = 0
     schedule: str | None = None
@@ -152,50 +152,50 @@ class ResumeDiscontinuity(Rule):
     rate: float | None = None
     """The last learning rate that was printed."""
     rate_awaited: bool = False
-    """The launch has begun, its first learning rate has not been printed."""
+    """The attempt has begun, its first learning rate has not been printed."""
     left_early: bool = False
-    """The last launch ended as planned, before its last iteration: the next one is to go on."""
+    """The last attempt ended as planned, before its last iteration: the next one is to go on."""
 
     def on_event(self, state: RunState, event: IterationsSkipped | ProgramExited, _settings: RuleSettings) -> bool:
         """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
         if isinstance(event, ProgramExited):
-            self.left_early = event.reason in _IN_TIME and not state.launch.training_done
+            self.left_early = event.reason in _IN_TIME and not state.attempt.training_done
         else:
             self.skipped_to = max(event.last, self.skipped_to or 0)
         return False
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Remember the lines; the first ones after a restart are compared."""
-        launch = state.launch
-        lines, attempt, changed = launch.whole_lines, launch.number, False
+        attempt = state.attempt
+        lines, number, changed = attempt.whole_lines, attempt.number, False
         for step in steps:
             rate, iteration = step.learning_rate, step.iteration
             if rate is not None:
                 self.rate = rate
             if step.counted:
-                if self.attempt != attempt:
+                if self.attempt != number:
                     changed |= self._resumed(state, step)
                 elif self.found:
                     changed |= self._later(step, rate if lines else self.rate)
                 if self.schedule is None:
-                    self.schedule, self.total = launch.topology.schedule, launch.train_iterations
-            if rate is not None and iteration and self.rate_awaited and self.attempt == attempt:
+                    self.schedule, self.total = attempt.topology.schedule, attempt.train_iterations
+            if rate is not None and iteration and self.rate_awaited and self.attempt == number:
                 self.rate_awaited = False
                 changed |= self._first_rate(step)
             if step.counted if lines else rate is not None and iteration:
-                self.past.add(Line(iteration, rate, step.batch_size, step.samples))
+                self.history.add(PrintedStep(iteration, rate, step.batch_size, step.samples))
         return changed
 
     def _first_rate(self, step: Step) -> bool:
         """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
-        past = self.older or self.past
-        jump = step.iteration - past.lines[-1].iteration if past.lines else 0
-        if not past.lines or jump > 2 * past.interval:
+        history = self.older or self.history
+        jump = step.iteration - history.lines[-1].iteration if history.lines else 0
+        if not history.lines or jump > 2 * history.interval:
             return False
-        found = list(_rate(past, step, max(past.interval, jump)))
+        found = list(_rate(history, step, max(history.interval, jump)))
         if found:
             self._take(step, found)
-            self.older, self.past = past, Past()
+            self.older, self.history = history, StepHistory()
         return bool(found)
 
     def _later(self, step: Step, rate: float | None) -> bool:
@@ -211,17 +211,17 @@ class ResumeDiscontinuity(Rule):
 
     def _resumed(self, state: RunState, step: Step) -> bool:
         had = bool(self.found)
-        self.attempt, self.expected_rate = state.launch.number, None
-        pasts = [past for past in (self.past, self.older) if past is not None and past.lines]
-        compared = [(self._compare(state, past, step), past) for past in pasts]
-        found, past = min(compared, key=lambda pair: len(pair[0]), default=([], self.past))
-        plan = state.launch.topology.schedule, state.launch.train_iterations
+        self.attempt, self.expected_rate = state.attempt.number, None
+        pasts = [history for history in (self.history, self.older) if history is not None and history.lines]
+        compared = [(self._compare(state, history, step), history) for history in pasts]
+        found, history = min(compared, key=lambda pair: len(pair[0]), default=([], self.history))
+        plan = state.attempt.topology.schedule, state.attempt.train_iterations
         self.deliberate = plan != (self.schedule, self.total)
         self.schedule, self.total = plan
-        self.found, self.rate_awaited = [], not state.launch.whole_lines
+        self.found, self.rate_awaited = [], not state.attempt.whole_lines
         self._take(step, found)
-        anew = bool(past.lines) and step.iteration <= past.lines[0].iteration
-        self.older, self.past = past if found else None, Past() if found or anew else past
+        anew = bool(history.lines) and step.iteration <= history.lines[0].iteration
+        self.older, self.history = history if found else None, StepHistory() if found or anew else history
         self.skipped_to, self.left_early = None, False
         return had or bool(found)
 
@@ -232,29 +232,29 @@ class ResumeDiscontinuity(Rule):
             if item["what"] == "learning rate":
                 self.expected_rate = float(item["expected_learning_rate"])
 
-    def _compare(self, state: RunState, past: Past, step: Step) -> list[dict[str, Any]]:
+    def _compare(self, state: RunState, history: StepHistory, step: Step) -> list[dict[str, Any]]:
         """All that does not go on from this past."""
-        launch = state.launch
+        attempt = state.attempt
         iteration = step.iteration
-        last, every = past.lines[-1].iteration, past.interval
+        last, every = history.lines[-1].iteration, history.interval
         jump = iteration - last
         if jump > 2 * every:
             # Lines were lost, or iterations: what the schedule should be now is not known.
-            if self.skipped_to is not None or not _ahead(past, step, jump):
+            if self.skipped_to is not None or not _ahead(history, step, jump):
                 return []
             text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
             return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
         found: list[dict[str, Any]] = []
-        saved = state.past.checkpoints.last_iteration
+        saved = state.learned.checkpoints.last_iteration
         resumes = self.left_early or not state.after_finish
         if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
             text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
             found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
-        if launch.whole_lines:
-            found += _rate(past, step, max(every, jump))
+        if attempt.whole_lines:
+            found += _rate(history, step, max(every, jump))
         # a ramp may grow, and who begins from the beginning does so at whatever size
-        found += _batch(past, step, grows=launch.topology.rampup is not None, anew=iteration <= every)
-        found += _samples(past, step)
+        found += _batch(history, step, grows=attempt.topology.rampup is not None, anew=iteration <= every)
+        found += _samples(history, step)
         return found
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
@@ -265,6 +265,6 @@ class ResumeDiscontinuity(Rule):
         texts = "; ".join(item["text"] for item in self.found)
         meant = " (other arguments: meant)" if worst == "info" else ""
         summary = f"after the restart at iteration {self.found_iteration}: {texts}{meant}"
-        onset, quiet = self.found_iteration, worst == "info"
-        evidence = {"restart": state.launch.number, "found": self.found}
-        return Finding("firing", worst, summary, evidence, onset=onset, since=self.found_at, quiet=quiet)
+        onset, display_only = self.found_iteration, worst == "info"
+        evidence = {"restart": state.attempt.number, "found": self.found}
+        return Finding("firing", worst, summary, evidence, onset=onset, since=self.found_at, display_only=display_only)

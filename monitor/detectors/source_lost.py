@@ -17,10 +17,10 @@ class SourceLost(Rule):
         """Fires while any source of a live run is unreadable, and names each with its error. Of a run that has ended
         nobody waits for a line: old jobs' logs are removed.
         """
-        launch = state.launch
-        if not state.unreadable or not state.live or launch.phase in ENDED:
+        attempt = state.attempt
+        if not state.unreadable or not state.live or attempt.phase in ENDED:
             return CLEAR
         named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
         severity: Severity = "critical" if state.lost else "warning"
         evidence = {"sources": dict(state.unreadable)}
-        return Finding("firing", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
+        return Finding("firing", severity, f"cannot read {named}", evidence, onset=attempt.latest.iteration)

@@ -19,7 +19,7 @@ _THRESHOLD = 0.03  # Throughput of the fastest rank over its own: GPUs of one ki
 _WARNING = 0.10  # From here on it is a warning, below it is information.
 
 
-class Found(Struct):
+class SlowRank(Struct):
     """A rank that stands out. `excess` is a logarithm."""
 
     onset: int
@@ -42,11 +42,11 @@ class Straggler(AttemptRule):
     """and how many in a row have named it."""
     shares: list[float] = field(default_factory=list)
     """Logarithms of the fastest over the slowest rank's throughput."""
-    found: Found | None = None
+    found: SlowRank | None = None
 
     def on_event(self, state: RunState, event: StragglerReported, _settings: RuleSettings) -> bool:
         """A report names the rank with the lowest throughput."""
-        launch = state.launch
+        attempt = state.attempt
         lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
         if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
             return False
@@ -55,7 +55,7 @@ class Straggler(AttemptRule):
         self.named = rank
         self.shares.append(share)
         del self.shares[: -4 * _REPORTS]
-        several = launch.topology.pipeline_parallel_size != 1
+        several = attempt.topology.pipeline_parallel_size != 1
         if several and len(self.shares) < 2 * _REPORTS:
             return False
         usual = median(self.shares[:_REPORTS]) if several else 0.0
@@ -63,7 +63,7 @@ class Straggler(AttemptRule):
         limit = math.log1p(_THRESHOLD)
         if self.found is None:
             if self.reports >= _REPORTS and excess > limit:
-                self.found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank)
+                self.found = SlowRank(attempt.latest.iteration or 0, state.updated_at, excess, rank)
             return self.found is not None
         if self.reports > 1 and excess > limit / 2:
             self.found.excess = excess
@@ -73,13 +73,13 @@ class Straggler(AttemptRule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Firing while a rank stands out."""
-        launch, found = state.launch, self.found
-        if found is None or self.attempt != launch.number:
+        attempt, found = state.attempt, self.found
+        if found is None or self.attempt != attempt.number:
             return CLEAR
-        excess, world = math.expm1(found.excess), launch.topology.world_size
+        excess, world = math.expm1(found.excess), attempt.topology.world_size
         waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
         evidence = {
-            "excess_ratio": round(excess, 4), "last_line": launch.last_line, "rank": found.rank,
+            "excess_ratio": round(excess, 4), "last_line": attempt.last_line, "rank": found.rank,
             "gpus_waiting": world - 1 if world else None,
         }  # fmt: skip
         severity: Severity = "warning" if excess >= _WARNING else "info"

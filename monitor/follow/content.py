@@ -108,7 +108,7 @@ class Content(Struct, gc=False):
             self.head, self.head_hash = b"", digest(self.head)
 
 
-class Block(NamedTuple):
+class FileBlock(NamedTuple):
     """`data` lies at `offset`; `at_end`: nothing more to take now."""
 
     offset: int
@@ -120,35 +120,35 @@ class Block(NamedTuple):
     """A run of NULs with text behind it is waited for."""
 
 
-def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> Block:
+def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> FileBlock:
     """At most `count` new bytes. `wait_for_holes`: runs of NULs may still be filled, stop before them."""
     tail, offset = content.tail, content.offset
     scanned, content.scanned = content.scanned, 0
     block = file.pread(len(tail) + count, offset - len(tail))
-    cut = not tail and offset and not block and file.stat().st_size < offset
-    if cut or not block.startswith(tail):
-        return Block(offset, b"", True, changed=True)
+    truncated = not tail and offset and not block and file.stat().st_size < offset
+    if truncated or not block.startswith(tail):
+        return FileBlock(offset, b"", True, changed=True)
     fresh = block[len(tail) :] if tail else block
     text, short = fresh.rstrip(b"\0"), len(fresh) < count
     if text:
         filled = text.partition(b"\0")[0] if wait_for_holes else text
         hole = len(filled) < len(text)
-        return Block(offset, filled, short or hole, hole=hole)
+        return FileBlock(offset, filled, short or hole, hole=hole)
     if short:
-        return Block(offset, b"", True)
+        return FileBlock(offset, b"", True)
     position = max(scanned, offset + count)  # a whole block was NULs: the next text, wherever it is
     for _ in range(_HOLE_BLOCKS):
         found = file.next_data(position)
         if found is None:
-            return Block(offset, b"", True)
+            return FileBlock(offset, b"", True)
         block = file.pread(count, found)
         text = block.lstrip(b"\0")
         if text:
             if wait_for_holes:
-                return Block(offset, b"", True, hole=True)
-            return Block(found + len(block) - len(text), text.rstrip(b"\0"), len(block) < count)
+                return FileBlock(offset, b"", True, hole=True)
+            return FileBlock(found + len(block) - len(text), text.rstrip(b"\0"), len(block) < count)
         if len(block) < count:
-            return Block(offset, b"", True)
+            return FileBlock(offset, b"", True)
         position = found + len(block)
     content.scanned = position
-    return Block(offset, b"", False)
+    return FileBlock(offset, b"", False)

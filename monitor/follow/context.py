@@ -87,7 +87,7 @@ class Registry:
         with self._lock:
             return sorted(self._left.get(inode, ()), key=lambda one: -one.offset)
 
-    def cut(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
+    def truncated(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
         """What was read of logs beside the source that began with these bytes, and were cut."""
         with self._lock:
             return self._left.get(_key(source, head_hash), ())
@@ -151,7 +151,7 @@ class Context(Struct):
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
-    told: list[Message] = field(default_factory=list)
+    pending: list[Message] = field(default_factory=list)
     """What the look that is under way has found, for the loop."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
@@ -161,16 +161,16 @@ class Context(Struct):
     """I/O errors by name, since the last walk."""
     _devices: dict[str, int] = field(default_factory=dict)
 
-    def tell(self, message: Message) -> None:
+    def emit(self, message: Message) -> None:
         """The loop is to have it when the look is over."""
-        self.told.append(message)
+        self.pending.append(message)
 
-    def take_told(self) -> Sequence[Message]:
+    def take_pending(self) -> Sequence[Message]:
         """What was told since this was asked last."""
-        told = self.told
-        if told:
-            self.told = []
-        return told
+        pending = self.pending
+        if pending:
+            self.pending = []
+        return pending
 
     def stat(self, path: str) -> os.stat_result:
         """Counted: the budget is in calls like this one."""

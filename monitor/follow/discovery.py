@@ -15,8 +15,8 @@ from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import (
     LINK,
-    Pattern,
-    Watch,
+    PathPattern,
+    WatchedPath,
     absolute,
     excluded,
     has_magic,
@@ -25,10 +25,10 @@ from megatron_monitor.follow.patterns import (
 )
 
 
-class Job(NamedTuple):
+class WalkRequest(NamedTuple):
     """Walk `root` for what the pattern finds."""
 
-    pattern: Pattern
+    pattern: PathPattern
     root: str
     exclude: tuple[str, ...] = ()
     in_tree: bool = False
@@ -47,21 +47,23 @@ class Job(NamedTuple):
         return below and bool(self.pattern.finds(path)) and not excluded(self.exclude, path, os.path.basename(path))
 
 
-def plan(watches: Iterable[Watch], mounts: Mounts, resolve: Callable[[str], str]) -> dict[Mount, list[Job]]:
+def plan(
+    watches: Iterable[WatchedPath], mounts: Mounts, resolve: Callable[[str], str]
+) -> dict[Mount, list[WalkRequest]]:
     """Jobs by mount. `resolve` follows links; it may give up (a hung mount) and return the path as it is.
 
     A pattern is walked from its fixed directory by the reader of that mount, and from every mount point below that it
     can reach by that mount's reader.
     """
-    jobs: dict[Mount, list[Job]] = {}
+    jobs: dict[Mount, list[WalkRequest]] = {}
     for watch in watches:
         path = absolute(watch.pattern)
-        pattern = Pattern.parse(path)
+        pattern = PathPattern.parse(path)
         magic = has_magic(path)
         root = pattern.fixed if magic else path
         real = resolve(root)
         mount = mounts.of(real)
-        walked = Job(pattern if magic else pattern.tree(), root, watch.exclude, in_tree=not magic)
+        walked = WalkRequest(pattern if magic else pattern.tree(), root, watch.exclude, in_tree=not magic)
         if magic:
             jobs.setdefault(mount, []).append(walked)
         for below in mounts.below(real):
@@ -69,24 +71,26 @@ def plan(watches: Iterable[Watch], mounts: Mounts, resolve: Callable[[str], str]
             if walked.pattern.leads(point):
                 jobs.setdefault(below, []).append(walked._replace(root=point))
         if not magic or "[" in path:  # a shell expands a pattern to names that may look like one: run[1].log
-            jobs.setdefault(mount, []).append(Job(pattern.tree(), path, watch.exclude, in_tree=True, literal=True))
+            jobs.setdefault(mount, []).append(
+                WalkRequest(pattern.tree(), path, watch.exclude, in_tree=True, literal=True)
+            )
     return jobs
 
 
-def owner(jobs: Mapping[Mount, Sequence[Job]], path: str) -> Mount | None:
+def owner(jobs: Mapping[Mount, Sequence[WalkRequest]], path: str) -> Mount | None:
     """Whose walk would find a file with this absolute path, if any's: to resume what its directory no longer shows."""
     finders = [(len(job.root), mount) for mount, some in jobs.items() for job in some if job.finds(path)]
     return max(finders, key=lambda one: one[0])[1] if finders else None
 
 
-class Found(NamedTuple):
+class DiscoveredPath(NamedTuple):
     """A path to follow. `literal`: it was given as it stands, so it is followed whatever it is called or holds."""
 
     path: str
     literal: bool = False
 
 
-Step: TypeAlias = Found | None
+Step: TypeAlias = DiscoveredPath | None
 """None: one more entry was looked at."""
 
 
@@ -94,16 +98,16 @@ class Walk(Struct):
     """`run` once; the counts are complete at its end."""
 
     os_layer: OsLayer
-    jobs: Sequence[Job]
+    jobs: Sequence[WalkRequest]
     mount_points: frozenset[str]
     known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
     """Is the path followed already? Then a link need not be looked at."""
     stats: int = 0
     errors: list[OSError] = field(default_factory=list)
     """Directories that could not be read: nothing is known of what they hold."""
-    _pending: list[tuple[Job, str]] = field(default_factory=list)
+    _pending: list[tuple[WalkRequest, str]] = field(default_factory=list)
     """Directories to list: their absolute paths, with LINK before names that are links; `/` is the empty one."""
-    _links: list[Found] = field(default_factory=list)
+    _links: list[DiscoveredPath] = field(default_factory=list)
 
     def run(self) -> Iterator[Step]:
         """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
@@ -116,7 +120,7 @@ class Walk(Struct):
                 yield from self._directory(*self._pending.pop())
         yield from sorted(self._links)
 
-    def _literal(self, job: Job) -> Iterator[Step]:
+    def _literal(self, job: WalkRequest) -> Iterator[Step]:
         try:
             mode = self._stat(job.root).st_mode
         except OSError:
@@ -124,9 +128,9 @@ class Walk(Struct):
         if stat.S_ISDIR(mode):
             self._pending.append((job, job.root.rstrip("/")))
         elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
-            yield Found(job.root, literal=True)
+            yield DiscoveredPath(job.root, literal=True)
 
-    def _directory(self, job: Job, marked: str) -> Iterator[Step]:
+    def _directory(self, job: WalkRequest, marked: str) -> Iterator[Step]:
         directory = marked.replace(LINK, "")
         entries: list[Entry] = []
         try:
@@ -146,12 +150,12 @@ class Walk(Struct):
                 continue
             if kind == "file":
                 if may_be(name):
-                    yield Found(f"{directory}/{name}")
+                    yield DiscoveredPath(f"{directory}/{name}")
             elif kind != "other":
                 odd.append(entry)
         self._look_at_odd(job, marked, odd)
 
-    def _look_at_odd(self, job: Job, marked: str, odd: Sequence[Entry]) -> None:
+    def _look_at_odd(self, job: WalkRequest, marked: str, odd: Sequence[Entry]) -> None:
         """Directories to enter, in their order; links to files, kept for the end."""
         for name, kind, _ in reversed(odd):  # the first is entered first, as the last one put
             below = f"{marked}/{LINK}{name}" if kind == "link" else f"{marked}/{name}"
@@ -166,7 +170,7 @@ class Walk(Struct):
                 except OSError:
                     continue  # a dangling link: it is looked at again on the next walk
                 if stat.S_ISREG(mode) and as_file:
-                    self._links.append(Found(path))
+                    self._links.append(DiscoveredPath(path))
                 enters = enters and stat.S_ISDIR(mode)
             if enters:
                 self._pending.append((job, below))
@@ -176,7 +180,7 @@ class Walk(Struct):
         return self.os_layer.stat(path)
 
 
-def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterator[Found]:
+def find(watches: Iterable[WatchedPath], mounts: Mounts, os_layer: OsLayer) -> Iterator[DiscoveredPath]:
     """Every file that one walk over all mounts finds, once."""
     jobs = plan(watches, mounts, os_layer.realpath)
     seen = set[str]()

@@ -11,7 +11,7 @@ from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.readers import Mode, MountReader, Readers
 from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
 from megatron_monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
@@ -40,7 +40,7 @@ class MountStatus(NamedTuple):
     """False: its thread ended by a bug, nothing is read from this mount any more."""
     busy_seconds: float
     """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
-    unheard_seconds: float = 0.0
+    unobserved_seconds: float = 0.0
     """For how long nobody has listened to it, be it that a call hangs or that the monitor did not run; 0 else."""
     late_seconds: float = 0.0
     """For how long a file has waited to be looked at."""
@@ -53,7 +53,7 @@ class Follower:
 
     def __init__(
         self,
-        patterns: Sequence[Watch],
+        patterns: Sequence[WatchedPath],
         resume: Mapping[SourceId, Position],
         messages: Inbox,
         *,
@@ -166,9 +166,9 @@ class ReaderThread(threading.Thread):
         mount, busy = self._reader.mount, self._busy_since
         seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
         now, reader = self._clock.monotonic(), self._reader
-        unheard, late = reader.unheard_seconds(now), reader.late_seconds(now)
+        unobserved_time, late = reader.unobserved_seconds(now), reader.late_seconds(now)
         alive, left = self.is_alive(), reader.waiting
-        return MountStatus(mount.point, mount.file_system, reader.mode, alive, seconds, unheard, late, left)
+        return MountStatus(mount.point, mount.file_system, reader.mode, alive, seconds, unobserved_time, late, left)
 
     def run(self) -> None:
         """Until `stopping` is set."""

@@ -139,7 +139,7 @@ class Gone(Struct, frozen=True):
     at: float
 
 
-class Unheard(Struct, frozen=True):
+class UnobservedTime(Struct, frozen=True):
     """For so many seconds, until now, nobody listened to this mount: a call did not return, or the monitor did not run.
 
     Before whatever was written meanwhile.
@@ -163,7 +163,9 @@ class Scanned(Struct, frozen=True):
     """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
 
 
-Message: TypeAlias = Opened | Data | Lines | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
+Message: TypeAlias = (
+    Opened | Data | Lines | Restarted | CaughtUp | Unreadable | Readable | Gone | UnobservedTime | Scanned
+)
 
 
 def source_id(path: str) -> SourceId:

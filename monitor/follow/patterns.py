@@ -37,7 +37,7 @@ _CONTROL = bytes(set(range(1, 32)) - set(b"\a\b\t\n\v\f\r\x1b"))
 _BINARY = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"\x7fELF", b"\x93NUMPY", b"\x89HDF")
 
 
-class Watch(Struct, frozen=True):
+class WatchedPath(Struct, frozen=True):
     """What to follow: a file, a directory (all logs below it) or a pattern; `exclude` holds patterns of what not.
 
     An exclude without a slash is matched with the name of every file and directory, one with a slash with whole paths.
@@ -57,19 +57,19 @@ def has_magic(path: str) -> bool:
     return _MAGIC.search(path) is not None
 
 
-class Pattern(Struct, frozen=True):
+class PathPattern(Struct, frozen=True):
     """Absolute, as parts: `/logs/**/*.out` is ("logs", "**", "*.out")."""
 
     parts: tuple[str, ...]
 
     @classmethod
-    def parse(cls, path: str) -> "Pattern":
+    def parse(cls, path: str) -> "PathPattern":
         """From text."""
         return cls(tuple(part for part in absolute(path).split("/") if part))
 
-    def tree(self) -> "Pattern":
+    def tree(self) -> "PathPattern":
         """Everything below this path."""
-        return Pattern((*self.parts, ANY_DEPTH))
+        return PathPattern((*self.parts, ANY_DEPTH))
 
     @property
     def fixed(self) -> str:
@@ -118,7 +118,7 @@ def _expression(part: str) -> str:
 def excluded(excludes: tuple[str, ...], path: str, name: str) -> bool:
     """Does any of the patterns name this file or directory?"""
     return any(
-        Pattern.parse(exclude).finds(path) if "/" in exclude else Pattern((exclude,)).finds(f"/{name}")
+        PathPattern.parse(exclude).finds(path) if "/" in exclude else PathPattern((exclude,)).finds(f"/{name}")
         for exclude in excludes
     )
 

@@ -12,22 +12,22 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Literal
 
 from megatron_monitor.follow.context import Context, OpenFiles, Registry
-from megatron_monitor.follow.discovery import Found, Job, Step, Walk, owner, plan
+from megatron_monitor.follow.discovery import DiscoveredPath, Step, Walk, WalkRequest, owner, plan
 from megatron_monitor.follow.messages import (
     Message,
     Position,
     Scanned,
     SourceId,
-    Unheard,
+    UnobservedTime,
     Unreadable,
     is_path,
     source_id,
 )
 from megatron_monitor.follow.mounts import Mount, Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import LAPSE, OLD_SECONDS, FollowSettings
-from megatron_monitor.follow.source import Source
+from megatron_monitor.follow.source import FollowedFile
 from megatron_monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
@@ -48,14 +48,14 @@ class MountReader:
     def __init__(self, mount: Mount, shared: "Readers") -> None:
         self.mount = mount
         self.mode: Mode = "poll"
-        self.sources: dict[SourceId, Source] = {}
+        self.sources: dict[SourceId, FollowedFile] = {}
         self.hurried = False
         """The last pass left something to be done at once: a walk, or more to read."""
         self.waiting = 0
         """Files that have not been opened yet. Any thread may ask."""
         self._shared = shared
         self._settings = settings = shared.settings
-        self._due: list[tuple[float, int, Source]] = []  # a heap; void once the source is due at another time
+        self._due: list[tuple[float, int, FollowedFile]] = []  # a heap; void once the source is due at another time
         self._places = 0
         self._old: list[tuple[float, SourceId]] = []  # files that wait: (their age, name), a heap
         self._context = Context(
@@ -66,7 +66,7 @@ class MountReader:
             lambda device: shared.table.is_local(device, mount),
             mount.point,
         )
-        self._jobs: tuple[Job, ...] = ()
+        self._jobs: tuple[WalkRequest, ...] = ()
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
@@ -78,17 +78,17 @@ class MountReader:
         self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
         self._awaited = float("inf")  # since when the file that is looked at next has been due
 
-    def add_jobs(self, jobs: Iterable[Job]) -> None:
+    def add_jobs(self, jobs: Iterable[WalkRequest]) -> None:
         """More to look for, from the next walk on."""
         self._jobs = tuple(dict.fromkeys((*self._jobs, *jobs)))
 
-    def follow(self, path: str, *, literal: bool = False) -> Source:
+    def follow(self, path: str, *, literal: bool = False) -> FollowedFile:
         """Look at this path from now on."""
         key = source_id(path)
         source = self.sources.get(key)
         if source is None:
             resume = self._shared.resume.pop(key, None)
-            source = self.sources[key] = Source(path, key, self._context, literal=literal, resume=resume)
+            source = self.sources[key] = FollowedFile(path, key, self._context, literal=literal, resume=resume)
             self._put(source, self._began)
             self.waiting += 1
         source.literal = source.literal or literal
@@ -96,7 +96,7 @@ class MountReader:
 
     def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
         """One pass: a slice of the walk, then each file that is due, or whose path was seen to change."""
-        yield from self._unheard(clock)
+        yield from self._unobserved(clock)
         self._began = begun = clock.monotonic()
         for path in changed:
             source = self.sources.get(source_id(path))
@@ -109,7 +109,7 @@ class MountReader:
             self._walk_due = begun
             self._hasten_all(begun)
         yield from self._discover(clock)
-        yield from self._unheard(clock)
+        yield from self._unobserved(clock)
         self._context.next_pass(len(self.sources))
         self.hurried = self._walk is not None
         for source in self._take_due(clock.monotonic()):
@@ -124,14 +124,14 @@ class MountReader:
                 yield from self._turn(waited, clock)
         self.hurried = self.hurried or bool(self._old)
 
-    def _put(self, source: Source, due_at: float) -> None:
+    def _put(self, source: FollowedFile, due_at: float) -> None:
         """Those due at the same time come in the order in which they were put."""
         source.due_at = due_at
         if due_at < float("inf"):
             self._places += 1
             heapq.heappush(self._due, (due_at, self._places, source))
 
-    def _take_due(self, now: float) -> list[Source]:
+    def _take_due(self, now: float) -> list[FollowedFile]:
         """The longest due first. What is put meanwhile has to wait for the next call."""
         taken = []
         while self._due and self._due[0][0] <= now:
@@ -146,17 +146,17 @@ class MountReader:
             if source.due_at < float("inf"):
                 self._put(source, now)
 
-    def _turn(self, source: Source, clock: Clock) -> Iterator[Message]:
+    def _turn(self, source: FollowedFile, clock: Clock) -> Iterator[Message]:
         self.waiting -= not source.looked_at
         self._poll_source(source, clock)
-        yield from self._unheard(clock)
-        for message in self._context.take_told():
+        yield from self._unobserved(clock)
+        for message in self._context.take_pending():
             yield message
             self._looked = clock.monotonic()  # what the consumer took is no lapse
         self.hurried = self.hurried or source.more
         self._put(source, source.due_at)
 
-    def _put_off(self, source: Source, clock: Clock) -> bool:
+    def _put_off(self, source: FollowedFile, clock: Clock) -> bool:
         """Those that moved last are read first: is this one old, as far as can be seen?"""
         source.met = True
         try:
@@ -169,7 +169,7 @@ class MountReader:
         heapq.heappush(self._old, (age, source.source))
         return True
 
-    def _unheard(self, clock: Clock) -> Iterable[Message]:
+    def _unobserved(self, clock: Clock) -> Iterable[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
         now, looked = clock.monotonic(), self._looked
         self._looked = now
@@ -177,7 +177,7 @@ class MountReader:
             return ()
         self._lapse = self._lapse[0] if self._lapse is not None else looked, now
         self._hasten_all(now)
-        return (Unheard(self.mount.point, now - looked, clock.wall()),)
+        return (UnobservedTime(self.mount.point, now - looked, clock.wall()),)
 
     def passed(self, now: float, pause: float) -> None:
         """A pass has ended, all that it gave was taken, and the next one is to begin after `pause` seconds."""
@@ -188,7 +188,7 @@ class MountReader:
                 self._lapse = None
         self._looked = now + pause
 
-    def unheard_seconds(self, now: float) -> float:
+    def unobserved_seconds(self, now: float) -> float:
         """For how long nobody has listened; 0 while somebody does. From any thread."""
         lapse, looked = self._lapse, self._looked
         if lapse is not None:
@@ -201,7 +201,7 @@ class MountReader:
         """
         return max(0.0, now - self._awaited)
 
-    def _poll_source(self, source: Source, clock: Clock) -> None:
+    def _poll_source(self, source: FollowedFile, clock: Clock) -> None:
         """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""
         if source.failed:
             source.due_at = float("inf")
@@ -213,7 +213,7 @@ class MountReader:
             source.leave()
             source.failed, source.due_at = True, float("inf")
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
-            self._context.tell(Unreadable(source.source, None, reason, clock.wall()))
+            self._context.emit(Unreadable(source.source, None, reason, clock.wall()))
 
     def wait(self, now: float) -> float:
         """Seconds until something is due."""
@@ -231,7 +231,7 @@ class MountReader:
         while left:
             for source in left:
                 source.poll(clock.monotonic(), clock.wall())
-                yield from self._context.take_told()
+                yield from self._context.take_pending()
             left = [source for source in left if source.more]
         for source in self.sources.values():
             if source.literal and source.missing_since is not None and not source.started:
@@ -336,7 +336,7 @@ class Readers:
         self._readers: dict[str, MountReader] = {}
 
     def sync_readers(
-        self, patterns: Sequence[Watch], table: Mounts, resolve: Callable[[str], str]
+        self, patterns: Sequence[WatchedPath], table: Mounts, resolve: Callable[[str], str]
     ) -> list[MountReader]:
         """The readers that are new with this mount table; those there are get what they have to look for besides."""
         self.table = table
@@ -356,7 +356,7 @@ class Readers:
         self.resume = dict(self.resume)  # a table that was emptied keeps its memory, some MB of 100,000
         return new
 
-    def hold(self, found: Iterable[Found], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
+    def hold(self, found: Iterable[DiscoveredPath], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
         """The readers of these files alone, which search for nothing."""
         self.table = table
         for path, literal in found:
@@ -368,14 +368,14 @@ class Readers:
 
 
 def read_once(
-    patterns: Sequence[Watch],
+    patterns: Sequence[WatchedPath],
     resume: Mapping[SourceId, Position] | None = None,
     *,
     settings: FollowSettings | None = None,
     os_layer: OsLayer | None = None,
     clock: Clock | None = None,
     mounts: Callable[[], Mounts] = read_mounts,
-    found: Iterable[Found] | None = None,
+    found: Iterable[DiscoveredPath] | None = None,
 ) -> Generator[Message, None, None]:
     """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for. Where files
     were `found` before, these are read, and nothing is searched for.

@@ -48,7 +48,7 @@ _FAILURE_INTERVAL = 30.0  # between two tries at an unreadable file at most
 _FAILURES_REPORTED = 2  # in a row before a source is called unreadable: one lost RPC is no news
 
 
-class Source(Tail, eq=False):
+class FollowedFile(Tail, eq=False):
     """`poll` when `due_at` has come. Times: `now` is monotonic, `at` Unix seconds."""
 
     literal: bool = False
@@ -109,7 +109,7 @@ class Source(Tail, eq=False):
             self._failures = 0
             if self.unreadable:
                 self.unreadable = False
-                self.context.tell(Readable(self.source, at))
+                self.context.emit(Readable(self.source, at))
             self.due_at = now if self.more else self._next_look(now)
         finally:
             self._release(None if self.content is None or self.let_go else self.content.identity)
@@ -141,7 +141,7 @@ class Source(Tail, eq=False):
             self.context.files.drop(self)
         if not self.unreadable and self._failures >= (1 if settings.once else _FAILURES_REPORTED):
             self.unreadable = True
-            self.context.tell(Unreadable(self.source, error.errno, error.strerror or str(error), at))
+            self.context.emit(Unreadable(self.source, error.errno, error.strerror or str(error), at))
         self.due_at = now + min(_FAILURE_INTERVAL, settings.poll_interval * 2.0 ** min(self._failures - 1, 16))
 
     def _next_look(self, now: float) -> float:
@@ -207,7 +207,7 @@ class Source(Tail, eq=False):
             problem = self._resumed(seen, position)
             if not problem or (seen.st_ino == position.inode and not self._confirmed(seen.st_dev, now)):
                 return
-            if self._resumed_beside(position):
+            if self._resume_renamed(position):
                 return
         file = self._open_claimed(identity)
         if not self.literal and looks_binary(file.pread(_BINARY_CHECK_BYTES, 0)):
@@ -229,7 +229,7 @@ class Source(Tail, eq=False):
             self._start(Content(*identity, position.offset, head, tail), file, seen, position)
         return problem
 
-    def _resumed_beside(self, position: Position) -> bool:
+    def _resume_renamed(self, position: Position) -> bool:
         """Go on in the position's file, if it was renamed beside the path while nobody looked."""
         found = self._renamed(position)
         if found is None:
@@ -271,7 +271,7 @@ class Source(Tail, eq=False):
             if not problem:
                 return Content(*identity, former.offset, head, tail)
         head = file.pread(HEAD_BYTES, 0)
-        for former in registry.cut(self.source, digest(head)) if len(head) == HEAD_BYTES else ():
+        for former in registry.truncated(self.source, digest(head)) if len(head) == HEAD_BYTES else ():
             if not verify(file, former).problem:  # a copy of a log that was cut (copytruncate): nothing in it is news
                 tail = tail_of(file.pread(TAIL_BYTES, max(0, seen.st_size - TAIL_BYTES)))
                 return Content(*identity, seen.st_size, head, tail)
@@ -289,7 +289,7 @@ class Source(Tail, eq=False):
         self.announced = position is not None or not content.offset
         self.caught_up = not self.announced
         if self.announced:
-            self.context.tell(self._opened(content, status, position, proof))
+            self.context.emit(self._opened(content, status, position, proof))
 
     def _come_back(self, seen: os.stat_result, now: float, at: float) -> None:
         """The path is there again: with the same file (a rename and back, a flapping server) or another."""
@@ -310,7 +310,7 @@ class Source(Tail, eq=False):
         begun = self._unread(file, seen) if problem else content
         self.context.files.put(self, file)
         if self.announced and self.gone_since is not None:
-            self.context.tell(Readable(self.source, at))
+            self.context.emit(Readable(self.source, at))
         self.gone_since, self.let_go = None, False
         if problem:
             self._switch("replaced", problem, begun, at, left=None)
@@ -421,10 +421,10 @@ class Source(Tail, eq=False):
         self._directory_device = None  # the path may be a link to another directory
         self._moved_at = None
         if self.announced and not content.offset:
-            self.context.tell(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
+            self.context.emit(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
         elif self.announced:  # another name delivered what stands here now: nothing of this source's own
             self.announced = False
-            self.context.tell(Gone(self.source, at))
+            self.context.emit(Gone(self.source, at))
 
     def _absent(self, error: OSError, now: float, at: float) -> None:
         """No such name. That is only believed of a directory that is the one where the file was."""
@@ -438,7 +438,7 @@ class Source(Tail, eq=False):
         if self.missing_since is None:
             self.missing_since = now
         if self.content is None and self.resume is not None:
-            self._resumed_beside(self.resume)
+            self._resume_renamed(self.resume)
         links = None if self.let_go else self._drain(now, at)
         if self.more:
             return
@@ -490,7 +490,7 @@ class Source(Tail, eq=False):
             registry.remember(self.resume, self.source)
         self.gone_since, self.let_go = now, True
         if self.announced or self.resume is not None:
-            self.context.tell(Gone(self.source, at))
+            self.context.emit(Gone(self.source, at))
         self._moved_at = self.stamp = None
 
     def _leave_to_other_name(self, now: float, at: float, links: int | None) -> None:

@@ -5,7 +5,7 @@ import zlib
 
 from msgspec import Struct
 
-from megatron_monitor.follow.content import Block, Content, read_block
+from megatron_monitor.follow.content import Content, FileBlock, read_block
 from megatron_monitor.follow.context import Context
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Position, SourceId
 from megatron_monitor.follow.os_layer import OpenFile, Stamp
@@ -51,14 +51,14 @@ class Tail(Struct, eq=False):
     suspected_at: float | None = None
     """Since when it seems to be cut."""
 
-    def _pause(self, now: float, quiet_since: float) -> float:
+    def _pause(self, now: float, idle_since: float) -> float:
         """Seconds to the next look at a file, or a name, at which nothing has happened since then."""
         settings = self.context.settings
         if self.soon or now < self.recheck_until:
             return settings.poll_interval
-        quiet = now - quiet_since
-        pause = min(max(quiet / _IDLE_DIVISOR, settings.poll_interval), settings.idle_interval)
-        return pause if self.grown and quiet <= _SILENT else self._within_budget(pause)
+        idle = now - idle_since
+        pause = min(max(idle / _IDLE_DIVISOR, settings.poll_interval), settings.idle_interval)
+        return pause if self.grown and idle <= _SILENT else self._within_budget(pause)
 
     def _within_budget(self, pause: float) -> float:
         """A pause that keeps within the budget of looks, out of step with the other files."""
@@ -69,7 +69,9 @@ class Tail(Struct, eq=False):
         """So long, but one reading to the end waits for nothing."""
         return 0.0 if self.context.settings.once else seconds
 
-    def _read(self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True) -> Block:
+    def _read(
+        self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True
+    ) -> FileBlock:
         """The next bytes, from whichever file; tell what came. With its last file a source has caught up."""
         content, settings = self.content, self.context.settings
         assert content is not None
@@ -87,19 +89,19 @@ class Tail(Struct, eq=False):
             self._deliver(content, block, status, now, at)
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
-            self.context.tell(CaughtUp(self.source, at))
+            self.context.emit(CaughtUp(self.source, at))
         return block
 
-    def _deliver(self, content: Content, block: Block, status: os.stat_result, now: float, at: float) -> None:
+    def _deliver(self, content: Content, block: FileBlock, status: os.stat_result, now: float, at: float) -> None:
         """What was read, and before its first bytes that it was opened."""
         if not self.announced:
             self.announced = True
-            self.context.tell(self._opened(content, status))
+            self.context.emit(self._opened(content, status))
         content.take(block.offset, block.data)
         if self.caught_up or at - status.st_mtime < _FRESH:  # to read an old log is no sign of life in it
             self._note_change(status, now, at)
         behind = max(0, status.st_size - content.offset)
-        self.context.tell(Data(self.source, block.offset, block.data, status.st_mtime, at, behind))
+        self.context.emit(Data(self.source, block.offset, block.data, status.st_mtime, at, behind))
 
     def _note_change(self, status: os.stat_result, now: float, at: float) -> None:
         recheck = _RECHECK

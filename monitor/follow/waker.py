@@ -45,11 +45,11 @@ class Waker(events.FileSystemEventHandler):
                 self._paths.update(os.fsdecode(path) for path in (event.src_path, event.dest_path) if path)
             self._condition.notify()
 
-    def wait(self, seconds: float, quiet_seconds: float = 0.0, settle_seconds: float = 0.0) -> None:
+    def wait(self, seconds: float, idle_seconds: float = 0.0, settle_seconds: float = 0.0) -> None:
         """Until a call, or an event: one ends the wait after `quiet_seconds`, and `settle_seconds` later."""
         with self._condition:
-            self._condition.wait_for(lambda: self._called, min(quiet_seconds, seconds))
-            self._condition.wait_for(lambda: self._called or self._paths, max(0.0, seconds - quiet_seconds))
+            self._condition.wait_for(lambda: self._called, min(idle_seconds, seconds))
+            self._condition.wait_for(lambda: self._called or self._paths, max(0.0, seconds - idle_seconds))
             if self._paths:
                 self._condition.wait_for(lambda: self._called, settle_seconds)
 

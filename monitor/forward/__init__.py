@@ -34,7 +34,7 @@ from megatron_monitor.follow.messages import (
     Restarted,
     Scanned,
 )
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import QUEUE_SIZE, STOP_SECONDS
 from megatron_monitor.identity import named
 from megatron_monitor.store import Store
@@ -131,7 +131,7 @@ class Forwarder:
 
     def __init__(
         self,
-        watches: Sequence[Watch],
+        watches: Sequence[WatchedPath],
         target: Target,
         labels: Mapping[str, str],
         directory: Path,
@@ -191,7 +191,7 @@ class Forwarder:
                 self._take(message)
         for tail in self._tails.values() if last else ():
             tail.end(self._clock.wall())
-        blocked = any(mount.unheard_seconds for mount in self._follower.status())
+        blocked = any(mount.unobserved_seconds for mount in self._follower.status())
         self._push_lines()
         for name in self._forgotten:
             for kept in (self._tails, self._progress.positions, self._progress.last):

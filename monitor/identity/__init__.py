@@ -9,7 +9,7 @@ Slurm says of a job, and the steps that the streams tell. Laws:
 - The job that had the name first keeps it; one beside it is `name:id`.
 - All streams of one job are one run, under whatever names, but for a second training in it.
 - A stream that repeats another's steps is a copy, and no training.
-- A job's id is believed where the operator's pattern finds it, where the set-up prints it before the launch's first
+- A job's id is believed where the operator's pattern finds it, where the set-up prints it before the attempt's first
   iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
 """
 
@@ -34,7 +34,7 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.run.job import Candidate
-from megatron_monitor.run.launches import JOB_VARIABLE
+from megatron_monitor.run.restarts import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
 _EARLY: Final = 64  # first steps of a stream that are remembered
@@ -50,7 +50,7 @@ Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
 """`ranks`: one training, of which each tells the same steps with values of its own."""
 
 
-class Named(NamedTuple):
+class RunName(NamedTuple):
     """The run of a path, why it is that one, and the pattern that found it."""
 
     name: str
@@ -58,19 +58,19 @@ class Named(NamedTuple):
     pattern: str
 
 
-class Key(NamedTuple):
+class JobKey(NamedTuple):
     """What tells jobs apart: a job's id, or the owner of a pod; and where it was found."""
 
     id: str
     why: str
-    believed: bool = False
+    trusted: bool = False
     """It may be acted on: the operator's pattern or the set-up tells it."""
 
 
-NO_KEY: Final = Key("", "")
+NO_KEY: Final = JobKey("", "")
 
 
-class Member(Struct, omit_defaults=True, gc=False):
+class StreamIdentity(Struct, omit_defaults=True, gc=False):
     """One stream, and what is known of it so far."""
 
     base: str
@@ -82,7 +82,7 @@ class Member(Struct, omit_defaults=True, gc=False):
     """What the run's name has beside the path's."""
     key: str = ""
     key_why: str = ""
-    believed: bool = False
+    trusted: bool = False
     printed: str = ""
     """The job's id that it has printed behind its steps: text, if no attempt begins behind it."""
     before: str = ""
@@ -110,10 +110,10 @@ class Member(Struct, omit_defaults=True, gc=False):
     copy_of: str = ""
     """The stream whose lines it repeats."""
 
-    def take_key(self, key: Key) -> None:
+    def take_key(self, key: JobKey) -> None:
         """It is of that job."""
-        self.before = self.key if self.believed and differs(self.key, key.id) else self.before
-        self.key, self.key_why, self.believed = key
+        self.before = self.key if self.trusted and differs(self.key, key.id) else self.before
+        self.key, self.key_why, self.trusted = key
 
     def note_stamp(self, stamp: float | None) -> None:
         """A line of it was written then."""
@@ -125,13 +125,13 @@ class Member(Struct, omit_defaults=True, gc=False):
         """It tells of a step, in this line."""
         self.steps += 1
         self.rank = event.rank if self.rank is None else self.rank
-        if len(self.early) < _EARLY and (told := report_of(event)) is not None:
-            self.early.setdefault(*told)
+        if len(self.early) < _EARLY and (report := report_of(event)) is not None:
+            self.early.setdefault(*report)
             if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
                 self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
 
     @property
-    def told_nothing(self) -> bool:
+    def reported_nothing(self) -> bool:
         """Whether it is of no training and no job, as far as it was read."""
         return not (self.key or self.steps or self.arguments is not None)
 
@@ -141,34 +141,34 @@ class Member(Struct, omit_defaults=True, gc=False):
         return self.steps < _EARLY
 
 
-def named(path: str, watches: Sequence[Watch] = ()) -> Named:
+def named(path: str, watches: Sequence[Watch] = ()) -> RunName:
     """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
     name, why = naming.name_by(path, led, watches)
-    return Named(name, why, masked_path(led.pattern))
+    return RunName(name, why, masked_path(led.pattern))
 
 
-def key_of(path: str, job_from: str | None) -> Key:
+def key_of(path: str, job_from: str | None) -> JobKey:
     """What a path alone tells of its job. `job_from`: the operator's pattern, which then is the only one asked."""
     if job_from is not None:
         found = ids.by_pattern(path, job_from)
-        return Key(found, "slurm.job_from finds it in the path", believed=True) if found else NO_KEY
+        return JobKey(found, "slurm.job_from finds it in the path", trusted=True) if found else NO_KEY
     if found := ids.own_form(path):
-        return Key(found, "its file is called as Slurm calls a job's output")
+        return JobKey(found, "its file is called as Slurm calls a job's output")
     owner = owner_at(path)  # pods of one Indexed Job or JobSet are of several owners here: their names cannot tell
-    return Key(owner.name, "the pod's name, less what its operator adds") if owner and owner.name else NO_KEY
+    return JobKey(owner.name, "the pod's name, less what its operator adds") if owner and owner.name else NO_KEY
 
 
-def printed_key(value: str) -> Key:
+def printed_key(value: str) -> JobKey:
     """What `SLURM_JOB_ID=value` in the set-up tells; nothing where that is no id."""
     found = ids.valid(value)
-    return Key(found, f"{JOB_VARIABLE} before the first iteration", believed=True) if found else NO_KEY
+    return JobKey(found, f"{JOB_VARIABLE} before the first iteration", trusted=True) if found else NO_KEY
 
 
-def candidate(member: Member, path: str, job_from: str | None) -> Candidate | None:
+def candidate(member: StreamIdentity, path: str, job_from: str | None) -> Candidate | None:
     """The id that Slurm is to be asked about, and whether it is believed whatever Slurm calls the job's output."""
-    if member.believed:
+    if member.trusted:
         return Candidate(member.key, proven=True)
     if job_from is not None:
         return None
@@ -195,14 +195,14 @@ def differs(one: str, other: str) -> bool:
     return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
 
 
-def relation(one: Member, other: Member, seen: Seen, *, mates: bool = False) -> Verdict:
+def relation(one: StreamIdentity, other: StreamIdentity, seen: Seen, *, replicas: bool = False) -> Verdict:
     """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of one
-    launch, or of two pods that one owner has made.
+    attempt, or of two pods that one owner has made.
     """
     equal, unequal = _compared(one, other, seen)
     if unequal >= _SURE and unequal > equal:
         ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each prints a loss of its own
-        return "ranks" if ranks or (mates and not are_set_up_apart(one, other)) else "another"
+        return "ranks" if ranks or (replicas and not are_set_up_apart(one, other)) else "another"
     if equal and (not unequal or equal > unequal):
         return "same"
     if one.steps and other.steps:
@@ -210,19 +210,19 @@ def relation(one: Member, other: Member, seen: Seen, *, mates: bool = False) -> 
     return "another" if are_set_up_apart(one, other) else "same"
 
 
-def _are_halves(one: Member, other: Member) -> bool:
+def _are_halves(one: StreamIdentity, other: StreamIdentity) -> bool:
     """HF Trainer writes its dicts to one file of a job and its bar to the other."""
     kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
     return all(len(kind) == 1 for kind in kinds) and set().union(*kinds) == {TrainerLogged.kind, TrainerProgressed.kind}
 
 
-def tells_the_same(one: Member, other: Member, seen: Seen) -> bool:
+def reports_the_same(one: StreamIdentity, other: StreamIdentity, seen: Seen) -> bool:
     """Whether steps that both told show that two streams are of one training."""
     equal, unequal = _compared(one, other, seen)
     return equal > unequal
 
 
-def _compared(one: Member, other: Member, seen: Seen) -> tuple[int, int]:
+def _compared(one: StreamIdentity, other: StreamIdentity, seen: Seen) -> tuple[int, int]:
     """How many steps both told with the same values, and with others."""
     equal = unequal = 0
     for number, values in one.early.items():
@@ -230,17 +230,17 @@ def _compared(one: Member, other: Member, seen: Seen) -> tuple[int, int]:
         if number in other.early:
             known = [other.early[number]]
         if known:
-            alike = any(_same(values, told) for told in known)
+            alike = any(_same(values, report) for report in known)
             equal, unequal = equal + alike, unequal + (not alike)
     return equal, unequal
 
 
-def are_set_up_apart(one: Member, other: Member) -> bool:
+def are_set_up_apart(one: StreamIdentity, other: StreamIdentity) -> bool:
     """Whether both have told their arguments, and not the same."""
     return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
 
 
-def owner_by_host(member: Member, path: str, event: HostSeen) -> str:
+def owner_by_host(member: StreamIdentity, path: str, event: HostSeen) -> str:
     """The run of an unsure pod, if what it has printed by now tells it (monitor/owners.py)."""
     pod, (host, domain) = unsure_pod(path), member.hosts
     member.hosts = event.host if event.own else host, event.domain or domain
@@ -248,11 +248,11 @@ def owner_by_host(member: Member, path: str, event: HostSeen) -> str:
     return f"{member.base.rpartition('/')[0]}/{found}".lstrip("/") if found else ""
 
 
-def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
-    """Whether two streams are of two processes of one launch, or of two pods that one owner has made, as labels or
+def are_replicas(path: str, one: StreamIdentity, other_path: str, other: StreamIdentity) -> bool:
+    """Whether two streams are of two processes of one attempt, or of two pods that one owner has made, as labels or
     their names tell for sure.
     """
-    if naming.are_of_one_launch(path, other_path):
+    if naming.are_of_one_attempt(path, other_path):
         return True
     if one.base != other.base or any(
         unsure_pod(at) and not who.owner for at, who in ((path, one), (other_path, other))
@@ -262,7 +262,7 @@ def are_mates(path: str, one: Member, other_path: str, other: Member) -> bool:
     return None not in pods and pods[0] != pods[1]
 
 
-def is_copy(one: Member, other: Member) -> bool:
+def is_copy(one: StreamIdentity, other: StreamIdentity) -> bool:
     """Whether the first steps of `one` stand in `other`, letter by letter."""
     return bool(one.lines) and set(one.lines) <= set(other.lines)
 
@@ -277,19 +277,19 @@ def _same(one: Values, other: Values) -> bool:
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
-def overlap(one: Member, other: Member) -> bool | None:
+def overlap(one: StreamIdentity, other: StreamIdentity) -> bool | None:
     """Whether their lines were written at the same time, by their stamps; None where they print none."""
     if one.first_stamp is None or other.first_stamp is None:
         return None
     return begins_before_end(one, other) and begins_before_end(other, one)
 
 
-def begins_before_end(one: Member, other: Member) -> bool:
+def begins_before_end(one: StreamIdentity, other: StreamIdentity) -> bool:
     """Whether `one` began before the last known line of `other`, by their stamps."""
     return one.first_stamp is not None and other.last_stamp is not None and one.first_stamp <= other.last_stamp
 
 
-def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
+def label_of(member: StreamIdentity, path: str, other: StreamIdentity, other_path: str) -> str:
     """What tells a run from the one that has its name, in which `other` is: the job's id or the owner; within one job
     what its file's name has, or its directory's; of a pair of files in one directory that it is the second.
     """
@@ -310,13 +310,13 @@ def digest(values: Mapping[str, str]) -> int:
     return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
-def page(members: Mapping[str, Member], shared: Sequence[str]) -> dict[str, Any]:
+def page(members: Mapping[str, StreamIdentity], shared: Sequence[str]) -> dict[str, Any]:
     """A run's identity for the page and the API. `members`: by stream."""
-    known = next((one for one in members.values() if one.believed), None)
+    known = next((one for one in members.values() if one.trusted), None)
     known = known or next((one for one in members.values() if one.key), None)
     lost = {name: f"; {one.missing} iterations never came" if one.missing else "" for name, one in members.items()}
     return {
-        "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.believed},
+        "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.trusted},
         "streams": [{"stream": name, "why": one.why + lost[name]} for name, one in sorted(members.items())],
         "shares_job_with": list(shared),
     }

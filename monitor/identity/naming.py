@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from megatron_monitor.config import Watch
-from megatron_monitor.follow.patterns import Pattern
+from megatron_monitor.follow.patterns import PathPattern
 from megatron_monitor.owners import owner_at
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.pushed import run_at
@@ -42,12 +42,12 @@ _OF_A_PROCESS = re.compile(
 )
 # main_log.1  main_log-20261121.gz: only believed where the file without it was named
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
-_TELLS = re.compile(r"std|err|\.e", re.IGNORECASE)
+_STREAM_NAME = re.compile(r"std|err|\.e", re.IGNORECASE)
 """A name without it is of neither stream, and of no pair."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
-class Led(NamedTuple):
+class PatternMatch(NamedTuple):
     """What found a path."""
 
     watch: Watch | None
@@ -57,7 +57,7 @@ class Led(NamedTuple):
     """The part of the path below the pattern's fixed part; empty for the very file; None: it is not below."""
 
 
-def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
+def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str, str]:
     """The name of the run whose log is at `path`, one without `.` and `..`, by what found it; and why it is that one.
 
     `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
@@ -83,17 +83,17 @@ def name_by(path: str, led: Led, watches: Sequence[Watch]) -> tuple[str, str]:
     return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name]))), "path"
 
 
-def watch_of(path: str, watches: Sequence[Watch]) -> Led:
+def watch_of(path: str, watches: Sequence[Watch]) -> PatternMatch:
     """The watch that found `path`, one without `.` and `..`, and its pattern: of those that fit the first that says how
     its runs are called, else the one that names the path, else the first; the path itself where none does.
     """
     patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
-    fit = [Led(watch, known, below) for watch, known in patterns if (below := _below(path, known)) is not None]
+    fit = [PatternMatch(watch, known, below) for watch, known in patterns if (below := _below(path, known)) is not None]
     calls = (
         led for led in fit if led.watch is not None and (led.watch.name or led.watch.name_from or led.watch.labels)
     )
     named = (led for led in fit if led.pattern == path)
-    return next(calls, None) or next(named, None) or next(iter(fit), Led(None, path, _below(path, path)))
+    return next(calls, None) or next(named, None) or next(iter(fit), PatternMatch(None, path, _below(path, path)))
 
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
@@ -110,8 +110,8 @@ def is_of_a_process(path: str) -> bool:
     return _OF_A_PROCESS.search(path) is not None
 
 
-def are_of_one_launch(path: str, other: str) -> bool:
-    """Whether two files are of processes of one launch, by what their launcher calls them."""
+def are_of_one_attempt(path: str, other: str) -> bool:
+    """Whether two files are of processes of one attempt, by what their launcher calls them."""
     one, two = _OF_A_PROCESS.search(path), _OF_A_PROCESS.search(other)
     return one is not None and two is not None and one["attempt"] == two["attempt"] and _of_job(path) == _of_job(other)
 
@@ -141,7 +141,7 @@ def searched(pattern: str, path: str) -> str | None:
     return match["run"] if match else None
 
 
-def _default(path: str, led: Led, patterns: tuple[tuple[str, ...], ...]) -> str:
+def _default(path: str, led: PatternMatch, patterns: tuple[tuple[str, ...], ...]) -> str:
     pattern, below, job = led.pattern, led.below, _of_job(path)
     if below is None:  # not below the pattern, such as a link's target
         return _stem(posixpath.basename(job))
@@ -152,15 +152,15 @@ def _default(path: str, led: Led, patterns: tuple[tuple[str, ...], ...]) -> str:
 @functools.lru_cache(maxsize=256)
 def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
     """What stands before the names of what this pattern finds, or of the very file, which has this stem."""
-    rivals = {known for paths in patterns for known in _normal(paths)}
+    known_names = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
     if stem:
-        files = [_of_job(rival) for rival in rivals if _split(rival)[1] is None]
+        files = [_of_job(rival) for rival in known_names if _split(rival)[1] is None]
         same = {posixpath.dirname(file) for file in files if _stem(posixpath.basename(file)) == stem}
         return _distinguishing(posixpath.dirname(_of_job(pattern)), same)
     if rest is not None:
-        return _distinguishing(fixed, {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest})
-    named = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
+        return _distinguishing(fixed, {_split(rival)[0] for rival in known_names if _split(rival)[1] == rest})
+    named = {rival for rival in known_names if _split(rival)[1] is None and not _SUFFIX.search(rival)}
     return _distinguishing(pattern, named)  # in a directory that was named
 
 
@@ -192,7 +192,7 @@ def _stem(name: str) -> str:
     folder, slash, base = name.rpartition("/")
     for _ in range(min(2, base.count("."))):  # train.log.err
         base = _SUFFIX.sub("", base) or base
-    if _TELLS.search(base):
+    if _STREAM_NAME.search(base):
         base = _STREAM.sub("", base)
         for pattern, other in _PAIRED:
             base = pattern.sub(other, base)
@@ -215,9 +215,9 @@ def _distinguishing(directory: str, directories: set[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _tree(pattern: str) -> Pattern:
+def _tree(pattern: str) -> PathPattern:
     """Everything that the pattern finds, and what lies below a directory that it finds."""
-    return Pattern(tuple(part for part in pattern.split("/") if part)).tree()
+    return PathPattern(tuple(part for part in pattern.split("/") if part)).tree()
 
 
 def _clean(name: str) -> str:

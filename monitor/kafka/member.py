@@ -33,7 +33,7 @@ _BATCH = 2000  # records taken at once
 _PEERS = 60.0  # seconds between two looks at who has the other partitions: each reads all that they know
 _BALANCED = 5.0  # seconds from a change of ours until the others have theirs
 _AGAIN = 5.0  # seconds until a partition that could not be opened, or was lost though it is ours, is opened again
-_TOLD = 60.0  # seconds for which the page shows an error of the brokers
+_MESSAGE_SECONDS = 60.0  # seconds for which the page shows an error of the brokers
 _GROUP = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "earliest",
@@ -73,7 +73,7 @@ class Member(Service):
         self._address = ""  # of this member's page
         self._shards: dict[int, Shard] = {}
         self._reopen: dict[int, float] = {}
-        self._told: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
+        self._reported: dict[str, float] = {}  # sentence -> until when it is shown, monotonic seconds
         self._gone = MonitorCounts()  # counted by shards that are not ours any more
         self._counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._partitions = 0
@@ -175,7 +175,7 @@ class Member(Service):
 
     def _begin(self, partition: int, shard: Shard) -> None:
         if trouble := shard.look():
-            self._tell(trouble)
+            self._warn(trouble)
             self._again(partition, save=False, seconds=_AGAIN)
         elif shard.open:
             place = TopicPartition(self._topic, partition, shard.next)
@@ -195,7 +195,7 @@ class Member(Service):
         if offset > shard.next:
             known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, shard.partition), cached=True)
             if known and (low := known[0]) > shard.next:
-                self._tell(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
+                self._warn(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
                 self._counts["kafka_records_total", "lost"] += low - shard.next
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
         try:
@@ -208,24 +208,24 @@ class Member(Service):
     def _ended(self, shard: Shard, message: Message) -> None:
         """All that lies in the partition was handed on."""
         if (end := message.offset() or 0) < shard.next:  # what it knows of the old one is gone on with
-            self._tell(f"partition {shard.partition} ends before what was read: the topic was made anew")
+            self._warn(f"partition {shard.partition} ends before what was read: the topic was made anew")
             self._again(shard.partition, save=True)
         else:
             shard.next = end
-            shard.heard_at = self._clock.monotonic()
+            shard.contact_at = self._clock.monotonic()
 
     def _statistics(self, text: str) -> None:
         """Once a second, from memory: when the leader of each partition was last heard, and where its log ends."""
-        told: dict[str, Any] = json.loads(text)
-        leaders = {one["nodeid"]: one for one in told["brokers"].values()}
-        for name, one in told["topics"].get(self._topic, {}).get("partitions", {}).items():
+        statistics: dict[str, Any] = json.loads(text)
+        leaders = {one["nodeid"]: one for one in statistics["brokers"].values()}
+        for name, one in statistics["topics"].get(self._topic, {}).get("partitions", {}).items():
             shard, leader = self._shards.get(int(name)), leaders.get(one["leader"])
             if shard is None:
                 continue
             end = max(one["hi_offset"], 0)
             self._counts["kafka_lag", name] = max(0, end - shard.next) if shard.open else end
             if leader is not None and leader["state"] == "UP" and shard.open and shard.next >= end:
-                shard.heard_at = max(shard.heard_at, self._clock.monotonic() - leader["rxidle"] / 1e6)
+                shard.contact_at = max(shard.contact_at, self._clock.monotonic() - leader["rxidle"] / 1e6)
 
     def _error(self, error: KafkaError) -> None:
         settings = self._config.kafka
@@ -233,13 +233,13 @@ class Member(Service):
         self._counts["kafka_errors_total", error.name()] += 1.0
         if error.code() == KafkaError._TRANSPORT:
             return  # one of several; it is said when none is left
-        self._tell(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
+        self._warn(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
 
-    def _tell(self, sentence: str) -> None:
+    def _warn(self, sentence: str) -> None:
         """In the log, and for a minute on the page."""
-        if sentence not in self._told:
+        if sentence not in self._reported:
             _log.warning("kafka: %s", sentence)
-        self._told[sentence] = self._clock.monotonic() + _TOLD
+        self._reported[sentence] = self._clock.monotonic() + _MESSAGE_SECONDS
 
     def _look_around(self) -> tuple[int, dict[int, str]] | None:
         """In a thread: how many partitions there are, and who has written the state of each."""
@@ -276,7 +276,7 @@ class Member(Service):
     def notice(self) -> str:  # type: ignore[override]
         """What people should know; empty where all is well."""
         now = self._clock.monotonic()
-        self._told = {sentence: until for sentence, until in self._told.items() if until > now}
+        self._reported = {sentence: until for sentence, until in self._reported.items() if until > now}
         refused = [why for shard in self._shards.values() for why in shard.refused.values()]
         unnamed = next((shard.unnamed for shard in self._shards.values() if shard.unnamed), "")
         names = Counter(name for shard in self.shards for name in shard.core.runs)
@@ -291,7 +291,7 @@ class Member(Service):
             )
         if unnamed:
             refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/receiver.md)")
-        return ". ".join(f"Kafka: {one}" for one in (*refused, *self._told))
+        return ". ".join(f"Kafka: {one}" for one in (*refused, *self._reported))
 
     @property
     def members(self) -> dict[str, list[int]]:

@@ -22,8 +22,8 @@ def push_of(value: bytes, headers: Mapping[str, str], at: int) -> Push:
     """`at`: when the record was written, Unix nanoseconds; lines that say nothing else, or more than five
     minutes later, are dated so.
     """
-    told, push = _read(value), Push()
-    for one in told.streams:
+    record, push = _read(value), Push()
+    for one in record.streams:
         push.stream({**headers, **one.labels}).entries += one.entries
     for stream in push.streams:
         stream.date(at)

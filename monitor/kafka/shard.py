@@ -17,9 +17,9 @@ from confluent_kafka import KafkaException
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.saved import Place, Saved, of_parts
-from megatron_monitor.desk import Desk, Links
-from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, Unheard, Unreadable
+from megatron_monitor.core.saved import PartitionOffset, Saved, of_parts
+from megatron_monitor.dispatch import Dispatcher, Links
+from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, UnobservedTime, Unreadable
 from megatron_monitor.kafka.records import push_of
 from megatron_monitor.kafka.state import StateError, StateRecord
 from megatron_monitor.live import Instants
@@ -60,14 +60,14 @@ class Shard:
         self.partition, self.record = partition, record
         self._mount = f"kafka:{config.kafka.topic}/{partition}"
         self.core = Core(self._config)
-        self.desk = Desk(self.core, config, clock, wake, links)
+        self.dispatcher = Dispatcher(self.core, config, clock, wake, links)
         self._instants = Instants(self.core, clock)
         self._agents = Agents()
-        self._opening: Asking[int, bytes | str] = Asking(
+        self._positions: Asking[int, bytes | str] = Asking(
             f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
         )
-        self._opening.ask(partition)
-        self._place = Place()
+        self._positions.ask(partition)
+        self._place = PartitionOffset()
         self._until = 0  # records before it are in what was restored, but for those of the streams in `_again`
         self._again: dict[str, int] = {}
         self._fed: dict[str, int] = {}  # bytes of each stream that the core was given
@@ -78,12 +78,12 @@ class Shard:
         self._swept_at = clock.wall()
         self._named = 0
         self._address = lru_cache(_ADDRESSES)(self._addressed)
-        self._unheard = 0.0  # seconds, when it was looked last
+        self._unobserved = 0.0  # seconds, when it was looked last
         self.open = False
         """Is it known where to read on?"""
         self.next = 0
         """The record to read next."""
-        self.heard_at = clock.monotonic()
+        self.contact_at = clock.monotonic()
         """When all had been read that lay there, monotonic seconds."""
         self.caught_up = False
         """It was read to its end once."""
@@ -101,12 +101,12 @@ class Shard:
         try:
             return self.record.open()
         except (KafkaException, StateError, OSError) as error:
-            told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            return f"partition {self.partition} cannot be taken: {told}"
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            return f"partition {self.partition} cannot be taken: {reason}"
 
     def look(self) -> str:
         """Has it been opened by now? Then `next` is the record to read. Why it cannot be, if so."""
-        for found in self._opening.answers():
+        for found in self._positions.answers():
             if isinstance(found, str):
                 return found
             saved, problems = None, list[str]()
@@ -124,19 +124,19 @@ class Shard:
             for problem in problems:
                 _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, problem)
                 self.core.counts.add("state_rebuilds_total")
-            self._begin(saved or Saved(heard_at=self.now(), place=Place(live=self.record.end)))
+            self._begin(saved or Saved(contact_at=self.now(), place=PartitionOffset(live=self.record.end)))
         return ""
 
     def _begin(self, saved: Saved) -> None:
         """Go on where it was written."""
         saved.counts = {}  # those of a process: each begins at 0
         self._instants = Instants(self.core, self._clock, saved)
-        self._place = self.core.place = place = saved.place or Place()
+        self._place = self.core.place = place = saved.place or PartitionOffset()
         if place.offset > self.record.end:
             _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
             place.offset, place.live, place.first = 0, 0, {}
         self._agents.restore(place.agents)
-        now, wall = min(saved.heard_at, self.now()), self._clock.wall()
+        now, wall = min(saved.contact_at, self.now()), self._clock.wall()
         for name, position in self.core.restore(saved).items():
             written = place.written.get(name, wall)
             self.core.handle(
@@ -148,25 +148,25 @@ class Shard:
         self.next = min([place.offset, *self._again.values()])
         self.core.changed = True
         self.core.outbox.patience = float("inf")
-        self.desk.saving.keep(Saver(self.record, self._wake))
-        self.desk.deliveries.may_send = self._is_ours
-        self.desk.start(self._config)
-        self._began_at = self.heard_at = self._clock.monotonic()
+        self.dispatcher.saving.keep(Saver(self.record, self._wake))
+        self.dispatcher.deliveries.may_send = self._is_ours
+        self.dispatcher.start(self._config)
+        self._began_at = self.contact_at = self._clock.monotonic()
         self.open = True
 
     def close(self, *, save: bool) -> MonitorCounts:
         """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
-        self._opening.stop()
-        self.desk.stop()
+        self._positions.stop()
+        self.dispatcher.stop()
         self.record.lost = self.record.lost or not save
         if self.open:
             save = save and self.next >= self._until
-            self.desk.deliveries.finish(self.core.outbox, self._at, _CLOSE if save else 0.0, hand=False)
+            self.dispatcher.deliveries.finish(self.core.outbox, self._at, _CLOSE if save else 0.0, hand=False)
             if save:
                 self._feed()
                 self._prune()
-                self.desk.saving.save_last(self._at)
-            self.desk.saving.release()
+                self.dispatcher.saving.save_last(self._at)
+            self.dispatcher.saving.release()
         return self.core.counted()
 
     def _is_ours(self) -> bool:
@@ -205,10 +205,10 @@ class Shard:
         self._place.offset = max(self._place.offset, self.next)
 
     def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, came: float) -> None:
-        outcome, told = "unnamed", key.decode("utf-8", "replace")
-        told = told if told.isprintable() else ""  # a digest names no run
+        outcome, reason = "unnamed", key.decode("utf-8", "replace")
+        reason = reason if reason.isprintable() else ""  # a digest names no run
         for stream in push_of(value, headers, at).streams:
-            written, agent, beats = self._address(tuple(stream.labels.items()), told)
+            written, agent, beats = self._address(tuple(stream.labels.items()), reason)
             if written is not None and self._is_keyed_by(written.run, key, offset):
                 outcome = "taken"
                 self._line_up(offset, written, stream.entries, round(self._agents.shift(agent) * 1e9))
@@ -270,7 +270,7 @@ class Shard:
     def turn(self) -> None:
         """Hand on what came, judge, save, send."""
         clock = self._clock.monotonic()
-        is_read = self.heard_at > self._began_at and clock - self.heard_at < _LAPSE and self.next >= self._until
+        is_read = self.contact_at > self._began_at and clock - self.contact_at < _LAPSE and self.next >= self._until
         if is_read and not self.caught_up:
             self._pass(self.now())
             self.caught_up = True
@@ -283,9 +283,9 @@ class Shard:
         if self.next >= self._until:  # what is read again is in no state yet
             self._again.clear()
             self._prune()
-            self.desk.saving.turn(self._at)
+            self.dispatcher.saving.turn(self._at)
             if self.caught_up or clock - self._began_at >= _SETTLE:
-                self.desk.send(self._at)
+                self.dispatcher.send(self._at)
         if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
             self._sweep(self._at)
 
@@ -294,7 +294,7 @@ class Shard:
         while (gap := until - self._at) >= _STEP:
             self._go_on()
             if gap > _GAP:
-                self.core.handle(Unheard(self._mount, gap, until + self.core.wall_offset), until)
+                self.core.handle(UnobservedTime(self._mount, gap, until + self.core.wall_offset), until)
             self._at = until if gap > _GAP else self._at + _STEP
 
     def _go_on(self) -> None:
@@ -303,7 +303,7 @@ class Shard:
         self._listen()
         if self.caught_up or self.next >= max(self._until, self._place.live):
             self._catch_up()
-        self.desk.judge(self._at, act=self.caught_up)
+        self.dispatcher.judge(self._at, act=self.caught_up)
 
     def _feed(self) -> None:
         wall = self._at + self.core.wall_offset
@@ -319,10 +319,10 @@ class Shard:
 
     def _listen(self) -> None:
         now, wall = self._at, self._at + self.core.wall_offset
-        silent_for = max(0.0, self._clock.monotonic() - self.heard_at) if self.caught_up else 0.0
-        if silent_for <= _LAPSE < self._unheard:
-            self.core.handle(Unheard(self._mount, self._unheard, wall), now)
-        self._unheard, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
+        silent_for = max(0.0, self._clock.monotonic() - self.contact_at) if self.caught_up else 0.0
+        if silent_for <= _LAPSE < self._unobserved:
+            self.core.handle(UnobservedTime(self._mount, self._unobserved, wall), now)
+        self._unobserved, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
         states = self._agents.report(wall).states(wall)
         self.core.listen({self._mount: read_until} if read_until < now else {}, now, states)
         self.core.read_until = read_until

@@ -27,7 +27,7 @@ _TOPIC = {
 }
 
 
-class Found(NamedTuple):
+class RecoveredState(NamedTuple):
     """The newest record of a partition."""
 
     value: bytes
@@ -84,7 +84,7 @@ class Reader:
             }
         )
 
-    def newest(self, partition: int) -> Found | None:
+    def newest(self, partition: int) -> RecoveredState | None:
         """None: there is none yet. KafkaException."""
         low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_TIMEOUT)
         for behind in (4, 64, high - low):  # a transaction takes two offsets, also one that came to nothing
@@ -92,7 +92,7 @@ class Reader:
                 return found
         return None
 
-    def _last(self, partition: int, begin: int) -> Found | None:
+    def _last(self, partition: int, begin: int) -> RecoveredState | None:
         """The last record from offset `begin` on."""
         self._consumer.assign([TopicPartition(self._topic, partition, begin)])
         found = None
@@ -101,7 +101,9 @@ class Reader:
                 error = message.error()
                 if error is None:
                     headers: Any = message.headers() or ()
-                    found = Found(message.value() or b"", dict(headers).get("address", b"").decode("utf-8", "replace"))
+                    found = RecoveredState(
+                        message.value() or b"", dict(headers).get("address", b"").decode("utf-8", "replace")
+                    )
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:

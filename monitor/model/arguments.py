@@ -1,4 +1,4 @@
-"""The arguments of a launch that say what is trained, and what differs between two launches or runs. Pure."""
+"""The arguments of an attempt that say what is trained, and what differs between two attempts or runs. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _PLACES = (
 )  # fmt: skip
 """Words in the names of arguments that say where, not what: those differ between any two runs."""
 _UNSET = frozenset({"None", "none", "False", "", "[]", "{}"})
-_MOST = 400  # arguments of a launch that are kept; dumps have 100 to 400 that are set
+_MOST = 400  # arguments of an attempt that are kept; dumps have 100 to 400 that are set
 _LONGEST = 100  # characters of a value
 
 Changes = list[tuple[str, str, str]]
@@ -89,7 +89,7 @@ def _unusual(values: dict[str, str]) -> list[str]:
 
 
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:
-    """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
+    """The traits that a dump tells; every field is given, so that a new attempt replaces the last one's."""
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     return {
         **switches,

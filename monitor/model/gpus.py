@@ -21,7 +21,7 @@ class Gpu(NamedTuple):
     NVIDIA gives 125 for both sizes of the V100; BigScience's notes of 2021 measure the 16 GB nodes against 120.
     """
 
-    words: str
+    terms: str
     fp16: float
     bf16: float | None
     memory: int | None
@@ -43,11 +43,11 @@ _OTHER_MEMORY = frozenset({"GH200", "GB200"})  # `NVIDIA GH200 480GB` names the 
 
 @lru_cache(64)
 def _find(name: str) -> tuple[Gpu | None, frozenset[str]]:
-    words = frozenset(_WORD.findall(name.upper()))
-    if "MIG" in words:
-        return None, words
-    fitting = (gpu for gpu in _table() if words.issuperset(gpu.words.split()) and gpu.without not in words)
-    return next(fitting, None), words
+    terms = frozenset(_WORD.findall(name.upper()))
+    if "MIG" in terms:
+        return None, terms
+    fitting = (gpu for gpu in _table() if terms.issuperset(gpu.terms.split()) and gpu.without not in terms)
+    return next(fitting, None), terms
 
 
 def peak_tflops(name: str, dtype: str | None = None) -> float | None:
@@ -55,7 +55,7 @@ def peak_tflops(name: str, dtype: str | None = None) -> float | None:
 
     An MI250 or MI250X is two devices to ROCm, each with a rank of its own: divide by `ranks_per_module`.
     """
-    gpu, _words = _find(name)
+    gpu, _terms = _find(name)
     if gpu is None or dtype not in (None, "fp16", "bf16"):
         return None
     return gpu.bf16 if dtype == "bf16" else gpu.fp16
@@ -63,7 +63,7 @@ def peak_tflops(name: str, dtype: str | None = None) -> float | None:
 
 def ranks_per_module(name: str) -> int:
     """Devices that one such module shows itself as: 2 for the two dies of an MI250 or MI250X, else 1."""
-    gpu, _words = _find(name)
+    gpu, _terms = _find(name)
     return gpu.dies if gpu is not None else 1
 
 
@@ -75,9 +75,9 @@ def peak_of_rank(name: str | None, dtype: str | None) -> float | None:
 
 def memory_bytes(name: str) -> int | None:
     """Memory of the module, from `80GB` in the name or from the only size that the model is sold with; None if open."""
-    gpu, words = _find(name)
-    if gpu is None or words & _OTHER_MEMORY:
+    gpu, terms = _find(name)
+    if gpu is None or terms & _OTHER_MEMORY:
         return None
-    told = next((match for word in words if (match := _GIGABYTES.fullmatch(word))), None)
-    size = int(told[1]) if told else gpu.memory
+    printed = next((match for word in terms if (match := _GIGABYTES.fullmatch(word))), None)
+    size = int(printed[1]) if printed else gpu.memory
     return size * GIB if size else None

@@ -86,7 +86,7 @@ class Topology(Struct):
     """The arguments say where to save."""
     schedule: str | None = None
     """The arguments by which a person begins a new phase, as text: equal text, equal plan."""
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """Fields that the log told; the others were worked out from them."""
 
     def labels(self) -> dict[str, str]:
@@ -129,47 +129,47 @@ _LARGEST_NOMINAL = 1e5  # billions
 def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
     read = _READ.get(type(event), lambda _: {})
-    known = topology.told if isinstance(event, events.SizesTold) and event.default else ()
+    known = topology.reported if isinstance(event, events.SizesReported) and event.default else ()
     if topology.own_batch and isinstance(event, events.ModelSettingLogged) and event.name in _BATCH:
         return None
-    told = {name: value for name, value in read(event).items() if value is not None and name not in known}
-    if all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
+    reported = {name: value for name, value in read(event).items() if value is not None and name not in known}
+    if all(getattr(topology, name) == value and name in topology.reported for name, value in reported.items()):
         return None
-    others = topology.told - _BATCH if told.get("own_batch") and not topology.own_batch else topology.told
+    others = topology.reported - _BATCH if reported.get("own_batch") and not topology.own_batch else topology.reported
     kept = {name: getattr(topology, name) for name in others}
-    return _derive(replace(Topology(), **{**kept, **told}, told=others | set(told)))
+    return _derive(replace(Topology(), **{**kept, **reported}, reported=others | set(reported)))
 
 
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
-    told |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
-    told["own_batch"] = True if "global_batch_size" in told else None
+    reported |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
+    reported["own_batch"] = True if "global_batch_size" in reported else None
     if _flag(values, "group_query_attention") is False:
-        told.pop("query_groups", None)
-    told["dtype"] = _dtype(values)
-    told["activation_checkpointing"] = _checkpointing(values)
-    told["glu"] = _glu(values)
-    told["output_gate"] = _flag(values, "attention_output_gate")
-    if {*told.values()} - {None}:
-        told.update(arguments.from_arguments(values))
-    told["learning_rate"] = _decimal(values.get("lr"))
+        reported.pop("query_groups", None)
+    reported["dtype"] = _dtype(values)
+    reported["activation_checkpointing"] = _checkpointing(values)
+    reported["glu"] = _glu(values)
+    reported["output_gate"] = _flag(values, "attention_output_gate")
+    if {*reported.values()} - {None}:
+        reported.update(arguments.from_arguments(values))
+    reported["learning_rate"] = _decimal(values.get("lr"))
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
-        told["rampup"] = tuple(ramp)
+        reported["rampup"] = tuple(ramp)
     match _parsed(values.get("zero_optimization")):
         case {"stage": int(stage)}:
-            told.setdefault("zero_stage", stage)
+            reported.setdefault("zero_stage", stage)
     if GPT_NEOX.argument in values:
-        told["dialect"] = GPT_NEOX.name
+        reported["dialect"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one
         if _whole(values.get("pipe_parallel_size")) == 0:
-            told["pipeline_parallel_size"] = 1
-    multiple = (_whole(values.get("make_vocab_size_divisible_by")) or 0) * told.get("tensor_parallel_size", 1)
-    if multiple and "vocab_size" in told:
-        told.setdefault("padded_vocab_size", whole(-(-told["vocab_size"] // multiple) * multiple))
-    return told
+            reported["pipeline_parallel_size"] = 1
+    multiple = (_whole(values.get("make_vocab_size_divisible_by")) or 0) * reported.get("tensor_parallel_size", 1)
+    if multiple and "vocab_size" in reported:
+        reported.setdefault("padded_vocab_size", whole(-(-reported["vocab_size"] // multiple) * multiple))
+    return reported
 
 
 def _first(values: dict[str, str], spellings: tuple[str, ...]) -> int:
@@ -212,15 +212,15 @@ def _from_trainer(event: events.TrainerSetting) -> dict[str, Any]:
     return {field: whole(event.value)} | ({} if field == "train_iterations" else {"trainer": True})
 
 
-def _from_sizes(event: events.SizesTold) -> dict[str, Any]:
-    told: dict[str, Any] = dict(event.values)
-    if "recomputes" in told:
-        told["activation_checkpointing"] = "full" if told.pop("recomputes") else "none"
-    if "glu" in told:
-        told["glu"] = bool(told["glu"])
-    if "micro_batch_size" in told:
-        told["trainer"] = True
-    return told
+def _from_sizes(event: events.SizesReported) -> dict[str, Any]:
+    reported: dict[str, Any] = dict(event.values)
+    if "recomputes" in reported:
+        reported["activation_checkpointing"] = "full" if reported.pop("recomputes") else "none"
+    if "glu" in reported:
+        reported["glu"] = bool(reported["glu"])
+    if "micro_batch_size" in reported:
+        reported["trainer"] = True
+    return reported
 
 
 _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
@@ -234,7 +234,7 @@ _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
         "global_batch_size": event.end,
     },
     events.TrainerSetting: _from_trainer,
-    events.SizesTold: _from_sizes,
+    events.SizesReported: _from_sizes,
     events.EnvironmentVariableSeen: _from_variable,
 }
 
@@ -273,8 +273,8 @@ def _derive(new: Topology) -> Topology:
 
 def _derive_batch(new: Topology) -> None:
     """Without model parallelism each rank is a replica."""
-    alone = {new.tensor_parallel_size, new.pipeline_parallel_size} <= {None, 1}
-    ranks = new.data_parallel_size or (new.world_size if alone else None)
+    single = {new.tensor_parallel_size, new.pipeline_parallel_size} <= {None, 1}
+    ranks = new.data_parallel_size or (new.world_size if single else None)
     step = (new.micro_batch_size or 0) * (new.gradient_accumulation_steps or 0) * (ranks or 0)
     new.global_batch_size = whole(step) if step else None
 

@@ -128,18 +128,18 @@ def missing(
     if found:
         if len(found) > max(1, len(waiting) // 2):
             return None  # the few that wait are the odd ones: they may have gone astray
-        return _told(groups, behind, found, "behind", waiting, world_size)
+        return _reported(groups, behind, found, "behind", waiting, world_size)
     stuck_in = {name: _stuck_ranks(group) for name, group in groups.items()} if members else {}
     found = set[int]().union(*stuck_in.values())
     if found and len(found) <= max(1, len(waiting - found) // 2):
-        return _told(groups, stuck_in, found, "stuck", waiting, world_size)
+        return _reported(groups, stuck_in, found, "stuck", waiting, world_size)
     found = set[int]().union(*silent.values())
     most = min(_MOST_SILENT, max(1, len(waiting) // _SILENT_SHARE))
     if not found or len(waiting) < _LEAST_WAITING or len(found) > most:
         return None
     if max(found) - min(found) >= _MOST_SILENT:
         return None  # more than one node's ranks: rather killed than late
-    return _told(groups, silent, found, "silent", waiting, world_size)
+    return _reported(groups, silent, found, "silent", waiting, world_size)
 
 
 def _late(
@@ -188,7 +188,7 @@ def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) ->
     return [start + step * place for place in range(size)]
 
 
-def _told(
+def _reported(
     groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Proof,
     waiting: set[int], world_size: int | None,
 ) -> Missing:  # fmt: skip

@@ -71,9 +71,9 @@ def read_dump(data: bytes, rank: int) -> Dump:
     dump = Dump(rank)
     left = _ALL_RANKS
     for config in _mappings(value.get("pg_config")):
-        name, told = _text(config.get("name")), config.get("ranks")
-        left -= len(told) + 1 if isinstance(told, str | list | tuple) else 1
-        ranks = _ranks(told) if left > 0 else ()
+        name, members = _text(config.get("name")), config.get("ranks")
+        left -= len(members) + 1 if isinstance(members, str | list | tuple) else 1
+        ranks = _ranks(members) if left > 0 else ()
         if name and ranks:
             dump.groups[name] = ranks
     reports = _from_entries(dump, value["entries"])
@@ -163,7 +163,7 @@ def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
     """`pg_status` is by the process's own number of a group: entries tell both, else the order in which groups are
     made, where that agrees with the entries.
     """
-    told = {
+    members = {
         _text(entry.get("pg_id")): _text(entry["process_group"][0])
         for entry in value["entries"]
         if isinstance(entry, dict) and isinstance(entry.get("process_group"), list | tuple) and entry["process_group"]
@@ -171,9 +171,9 @@ def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
     names = [_text(config.get("name")) for config in _mappings(value.get("pg_config"))]
     if all(name.isdecimal() for name in names):
         ordered = {str(place): name for place, name in enumerate(sorted(names, key=int))}
-        if all(ordered.get(key) == name for key, name in told.items()):
+        if all(ordered.get(key) == name for key, name in members.items()):
             return ordered
-    return told
+    return members
 
 
 def _larger(known: int | None, new: Any) -> int | None:

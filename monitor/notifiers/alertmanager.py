@@ -17,7 +17,7 @@ from megatron_monitor import scalars
 from megatron_monitor.alerts import Alert
 from megatron_monitor.detectors.base import RANK
 from megatron_monitor.incidents import Transition
-from megatron_monitor.notifiers import words
+from megatron_monitor.notifiers import texts
 from megatron_monitor.notifiers.message import plain
 from megatron_monitor.notifiers.webhook import Posting
 
@@ -54,8 +54,8 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
             "severity": message.severity, "event": message.event,
         }  # fmt: skip
         annotations = {
-            "summary": words.title(message),
-            "description": words.body(message, message.evidence),
+            "summary": texts.title(message),
+            "description": texts.body(message, message.evidence),
             "headline": headline,
             "runbook_url": message.links.get("runbook", ""),
             "page_url": message.links.get("page", ""),
@@ -97,7 +97,7 @@ def _headline(alerts: Sequence[Alert]) -> str:
     worst = max(standing, key=lambda one: (RANK[one.message.severity], -one.starts_at)).message
     runs = sorted({one.message.run for one in standing})
     if len(runs) == 1:
-        return words.title(worst)
+        return texts.title(worst)
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
     return f"[{worst.severity}] {len(runs)} runs: {worst.incident} ({', '.join(runs[:_NAMED])}{more})"
 

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from megatron_monitor.incidents import Transition
-from megatron_monitor.notifiers import words
+from megatron_monitor.notifiers import texts
 from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_file, payload
 from megatron_monitor.scalars import FilePath
 
@@ -32,7 +32,7 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
             if address and not address.startswith("#") and not service.add(address):
                 raise DeliveryError("Apprise does not know the form of an address", permanent=True)
         kind = "success" if message.status == "resolved" else _KINDS[message.severity]
-        text = words.body(message, payload(message)["evidence"])
-        if not service.notify(title=words.title(message), body=text, notify_type=kind):
+        text = texts.body(message, payload(message)["evidence"])
+        if not service.notify(title=texts.title(message), body=text, notify_type=kind):
             raise DeliveryError("not every address accepted the message", permanent=False)
         return "every address accepted the message"

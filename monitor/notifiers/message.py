@@ -16,7 +16,7 @@ from msgspec import Struct
 from megatron_monitor.detectors import IncidentKind
 from megatron_monitor.detectors.base import RANK, Severity
 from megatron_monitor.incidents import Transition
-from megatron_monitor.notifiers import words
+from megatron_monitor.notifiers import texts
 from megatron_monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
@@ -52,7 +52,7 @@ class Notifier(Struct, frozen=True, kw_only=True):
 
     def wants(self, message: Transition) -> bool:
         """Whether the message goes to this notifier; a quiet one goes to nobody."""
-        if message.quiet or RANK[message.severity] < RANK[self.minimum_severity]:
+        if message.display_only or RANK[message.severity] < RANK[self.minimum_severity]:
             return False
         if self.incidents and message.incident not in self.incidents:
             return False
@@ -81,7 +81,7 @@ def message_id(message: Transition) -> str:
 def payload(message: Transition) -> dict[str, Any]:
     """The object of `replay --json`, version, id, and what a person asks first, as every JSON reader takes it."""
     known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
-    found: dict[str, Any] = plain(known | {"title": words.title(message)} | words.facts(message))
+    found: dict[str, Any] = plain(known | {"title": texts.title(message)} | texts.facts(message))
     return found
 
 

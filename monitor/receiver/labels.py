@@ -28,7 +28,7 @@ _NAMESPACES = ("namespace", "k8s_namespace_name", "pod_namespace", "service_name
 _CLUSTERS = ("cluster", "k8s_cluster_name")
 _CONTAINERS = ("container", "k8s_container_name", "container_name")
 _NODES = ("node_name", "k8s_node_name", "node", "host_name", "hostname", "host")
-_BESIDE = ("filename", "log_file_path", "stream", "log_iostream", "rank")  # more that keeps two writers apart
+_WRITER_LABELS = ("filename", "log_file_path", "stream", "log_iostream", "rank")  # more that keeps two writers apart
 
 
 class Written(NamedTuple):
@@ -127,8 +127,8 @@ def written(labels: Mapping[str, str], run: str, tenant: str, agent: str) -> Wri
     """
     run = shortened(masked_path(run))
     pod, container, node = (_first(labels, names) for names in (_PODS, _CONTAINERS, _NODES))
-    told = "\0".join([pod, container, node, *(labels.get(name, "") for name in _BESIDE)])
-    digest = hashlib.blake2s(f"{tenant}\0{told}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+    identity = "\0".join([pod, container, node, *(labels.get(name, "") for name in _WRITER_LABELS)])
+    digest = hashlib.blake2s(f"{tenant}\0{identity}".encode("utf-8", "replace"), digest_size=8).hexdigest()
     head = ""
     if _NAME.fullmatch(pod):
         head = f"[pod/{pod}/{container[:63] if _NAME.fullmatch(container) else 'container'}] "

@@ -109,8 +109,8 @@ def loki_protobuf(body: bytes) -> Push:
     for one in decoded(body, _LOKI).get("streams", ()):
         stream = push.stream(_loki_labels(one.get("labels", b"").decode("utf-8", "replace")))
         for entry in one.get("entries", ()):
-            told = entry.get("timestamp", {})
-            at = told.get("seconds", 0) * 10**9 + told.get("nanos", 0)
+            timestamp = entry.get("timestamp", {})
+            at = timestamp.get("seconds", 0) * 10**9 + timestamp.get("nanos", 0)
             stream.entries.append((at, entry.get("line", b"")))
     return push
 
@@ -151,8 +151,8 @@ def _otlp(request: Mapping[str, Any]) -> Push:
                 labels = about | _attributes(record)
                 if (tag := labels.pop("logtag", "")) in ("P", "F"):  # the runtime cut the line: as Fluent Bit says it
                     output = labels.get("log.iostream") or labels.get("stream", "stdout")
-                    cut = {"log": text.decode("utf-8", "replace"), "stream": output, "logtag": tag}
-                    text = msgspec.json.encode(cut)
+                    partial = {"log": text.decode("utf-8", "replace"), "stream": output, "logtag": tag}
+                    text = msgspec.json.encode(partial)
                 push.stream(labels).entries.append((at, text))
     return push
 

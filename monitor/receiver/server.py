@@ -289,8 +289,8 @@ def _otlp_reply(kind: str, refused: int) -> Reply:
     """ExportLogsServiceResponse; empty if all is good, as always in protobuf, of which no record is refused alone."""
     if kind != "application/json":
         return Reply(200, "application/x-protobuf", b"")
-    told = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": "no dated text"}} if refused else {}
-    return Reply(200, "application/json", msgspec.json.encode(told))
+    reply = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": "no dated text"}} if refused else {}
+    return Reply(200, "application/json", msgspec.json.encode(reply))
 
 
 def serve(config: Config, configure: Callable[[], Config], parent: int | None) -> None:

@@ -67,7 +67,7 @@ class Spool:
             self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.glob(PATTERN):
-                _cut(path)
+                _truncate(path)
             self._clean(now)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another receiver") from error
@@ -302,7 +302,7 @@ def _ending(path: str | Path) -> Sequence[bytes]:
         return ()
 
 
-def _cut(path: Path) -> None:
+def _truncate(path: Path) -> None:
     """Nobody was told that a line without an end is safe."""
     with path.open("rb+") as stream:
         size = stream.seek(0, os.SEEK_END)

@@ -21,7 +21,7 @@ from megatron_monitor.advice.record import NOT_DONE, Execution, Record, Step
 from megatron_monitor.remediator.plan import RefusedError, drained, too_many_drained, trials_of
 from megatron_monitor.remediator.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobQuestion
 from megatron_monitor.slurm.client import TIMEOUT, VARIABLES, look_up
 from megatron_monitor.system.clock import Clock
@@ -58,7 +58,7 @@ class Slurm:
         """The user that sbatch submits as."""
         self._clock = clock
 
-    def job(self, number: str) -> Job:
+    def job(self, number: str) -> SlurmJob:
         """What Slurm says of the job now. Raises LaterError."""
         answer = look_up(self._clock, JobQuestion("", number))
         if answer.job is None:
@@ -67,7 +67,7 @@ class Slurm:
 
     # --- before -----------------------------------------------------------------------------------------------------
 
-    def check(self, execution: Execution, job: Job, record: Record) -> None:
+    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
         """Ask for all that could refuse its steps; those that are refused become `skipped`, and a resubmission that is
         not needed `done`. Nothing is changed in Slurm. Raises LaterError.
         """
@@ -82,7 +82,7 @@ class Slurm:
             for step in ending:
                 step.status, step.outcome = "skipped", f"{NOT_DONE}{why}"
 
-    def _check_restart(self, execution: Execution, action: str, job: Job) -> None:
+    def _check_restart(self, execution: Execution, action: str, job: SlurmJob) -> None:
         self._unchanged(execution, job)
         follower = ""
         # Behind its end has begun whatever waited for it; one that runs and is requeued stays where it is.
@@ -106,15 +106,17 @@ class Slurm:
             if message := self._call(test).message:
                 raise RefusedError(f"{' '.join(test[:2])}: {message}")
 
-    def _lost(self, execution: Execution, job: Job, tests: Sequence[Sequence[str]]) -> str:
+    def _lost(self, execution: Execution, job: SlurmJob, tests: Sequence[Sequence[str]]) -> str:
         """An option of the job that a new one of its own script would not have, where the accounting knows of one."""
-        words = {word for test in tests for word in test}
-        if job.command.split(" ")[0] not in words:
+        options = {word for test in tests for word in test}
+        if job.command.split(" ")[0] not in options:
             return ""  # a script of the site's own is a submission of its own
         found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", execution.job))
-        return lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], words) if found.code == 0 else ""
+        return (
+            lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], options) if found.code == 0 else ""
+        )
 
-    def _undrainable(self, execution: Execution, step: Step, job: Job, record: Record) -> str:
+    def _undrainable(self, execution: Execution, step: Step, job: SlurmJob, record: Record) -> str:
         """Why the step's nodes are not drained. What a log prints is not enough: Slurm must find them ill, too."""
         found = self._call(("scontrol", "show", "node", "-o"))
         if found.message:
@@ -156,7 +158,7 @@ class Slurm:
                 return False, f"{command[0]} {command[1]}: {finished.message}"
         return True, "done"
 
-    def _unchanged(self, execution: Execution, job: Job) -> None:
+    def _unchanged(self, execution: Execution, job: SlurmJob) -> None:
         """Raises RefusedError unless the job is what it was when the plan was made."""
         number = execution.job
         if (job.id, job.array_id or job.id) != (execution.job_id, number):
@@ -197,7 +199,7 @@ class Slurm:
             return False, f"sbatch: {finished.message or 'no job number was printed'}{held}"
         return self._release(execution, job, submitted[1].decode())
 
-    def _release(self, execution: Execution, job: Job, number: str) -> tuple[bool, str]:
+    def _release(self, execution: Execution, job: SlurmJob, number: str) -> tuple[bool, str]:
         """The new job may begin, or is withdrawn."""
         try:
             others = self._others(execution, job, "resubmit", number)
@@ -211,7 +213,7 @@ class Slurm:
         return True, f"job {first[0]} came first" if first else f"submitted job {number}"
 
     def _others(
-        self, execution: Execution, job: Job, action: str, but: str = "", ended: float | None = None
+        self, execution: Execution, job: SlurmJob, action: str, but: str = "", ended: float | None = None
     ) -> list[Successor]:
         """Jobs that continue where this one ends, besides `but`; `ended`: when it ended by itself. Raises LaterError
         and RefusedError.
@@ -267,7 +269,7 @@ class Slurm:
             execution.stuck = f"job {execution.new_job} is {job.state} for {job.reason}" if never else ""
 
 
-def _doubt(path: str, job: Job) -> str:
+def _doubt(path: str, job: SlurmJob) -> str:
     """Why the file does not prove which job it is of; empty: it does. Whoever may choose what a path leads to, by a
     link or as the owner of its directory, could else have another's job ended.
     """

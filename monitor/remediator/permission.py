@@ -10,9 +10,9 @@ from typing import Final
 from megatron_monitor.advice import Advice, OpenIncident, Stream
 from megatron_monitor.identity.job_ids import by_pattern
 from megatron_monitor.run.job import OVER
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
-_NOBODY: Final = 65534  # what a file server makes of owners that it does not know
+_UNKNOWN_OWNER: Final = 65534  # what a file server makes of owners that it does not know
 _TOGETHER: Final = 300.0  # seconds: files that were last written within so much are written at the same time
 
 
@@ -24,8 +24,8 @@ def observed(advice: Advice, incident: OpenIncident) -> str:
         return "the run's Slurm job is not known"
     if incident.attempt != advice.attempt:
         return "another attempt has begun since"
-    if advice.beside:
-        return f"job {advice.beside} writes into this run, too"
+    if advice.second_job:
+        return f"job {advice.second_job} writes into this run, too"
     if advice.undecided:
         return "it is not known yet which run other lines of the job are of"
     for other in advice.neighbours:
@@ -34,7 +34,7 @@ def observed(advice: Advice, incident: OpenIncident) -> str:
     return ""
 
 
-def proofs(job: Job, streams: Collection[Stream], job_from: str | None) -> list[str]:
+def proofs(job: SlurmJob, streams: Collection[Stream], job_from: str | None) -> list[str]:
     """The files that prove that the run is this job: its output by Slurm's word, or a path in which the operator's
     pattern `job_from` finds its id. Of the files with steps, or of all where none has, those count that were written
     last. A printed id proves nothing: another job's log may print it. Nor does a pushed stream: senders choose a path.
@@ -51,7 +51,7 @@ def proofs(job: Job, streams: Collection[Stream], job_from: str | None) -> list[
     )
 
 
-def of_job(advice: Advice, incident: OpenIncident, job: Job, proof: Collection[str], own_job: str) -> str:
+def of_job(advice: Advice, incident: OpenIncident, job: SlurmJob, proof: Collection[str], own_job: str) -> str:
     """Why the job is left alone by what Slurm says of it; empty: it may be touched. `own_job`: the remediator's own."""
     number, output = job.array_id or job.id, job.output or "not told"
     owners = {None if one.pushed else one.owner for one in advice.streams}
@@ -63,7 +63,7 @@ def of_job(advice: Advice, incident: OpenIncident, job: Job, proof: Collection[s
         (own_job == job.id, f"the remediator itself runs in job {number}"),
         (not proof, f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the log's "
                     "path"),
-        (job.uid in (None, _NOBODY) or owners != {job.uid},
+        (job.uid in (None, _UNKNOWN_OWNER) or owners != {job.uid},
          f"the log's owner ({said}) is not known to be that of job {number} (uid {job.uid})"),
         (job.state != "RUNNING" and job.state not in OVER, f"job {number} is {job.state}"),
         (job.started_at is None, f"Slurm does not tell when job {number} began"),

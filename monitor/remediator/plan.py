@@ -13,7 +13,7 @@ from megatron_monitor.config.remediations import Action, ActionType, Remediation
 from megatron_monitor.nodes.hostlist import HostlistError, compress, expand
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.nodes import expand_some
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
@@ -50,16 +50,16 @@ def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, 
 
 
 def plan(
-    remediation: Remediation, advice: Advice, incident: OpenIncident, job: Job, record: Record, now: float
+    remediation: Remediation, advice: Advice, incident: OpenIncident, job: SlurmJob, record: Record, now: float
 ) -> Execution:
     """The execution with its steps. Raises RefusedError."""
-    number, earlier = job.array_id or job.id, _counting(remediation, advice, record)
+    number, previous = job.array_id or job.id, _counting(remediation, advice, record)
     if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
         raise RefusedError(f"the comment of job {number} does not ask for it: sbatch --comment={OPT_IN}")
-    for one in earlier:
+    for one in previous:
         if one.acts and (one.job, one.job_restarts) == (number, job.restarts):  # one successor for each start of a job
             raise RefusedError(f"remediation {one.remediation} has dealt with job {one.job}")
-    restarts = sum(one.restarts and one.checkpoint == advice.checkpoint for one in earlier)
+    restarts = sum(one.restarts and one.checkpoint == advice.checkpoint for one in previous)
     actions, gave_up = actions_of(remediation, restarts)
     return Execution(
         number=record.last + 1,
@@ -83,7 +83,7 @@ def plan(
     )
 
 
-def trials_of(execution: Execution, job: Job) -> list[list[str]]:
+def trials_of(execution: Execution, job: SlurmJob) -> list[list[str]]:
     """Commands that change nothing and fail where the restart would fail."""
     tests = []
     for step in execution.steps:
@@ -126,14 +126,14 @@ def _counting(remediation: Remediation, advice: Advice, record: Record) -> list[
     return [one for one in record.executions if one.run == advice.run and (remediation.dry_run or not one.dry_run)]
 
 
-def _step(action: Action, job: Job, incident: OpenIncident, others: Sequence[ActionType]) -> Step:
+def _step(action: Action, job: SlurmJob, incident: OpenIncident, others: Sequence[ActionType]) -> Step:
     """The action's commands. Raises RefusedError where it cannot be done."""
     if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
         raise RefusedError(f"job {_id(job)} is running: without cancel, resubmit would wait for its end")
     return _STEPS[action.type](action, job, incident)
 
 
-def _dump_stacks(action: Action, job: Job, _incident: OpenIncident) -> Step:
+def _dump_stacks(action: Action, job: SlurmJob, _incident: OpenIncident) -> Step:
     if job.state in OVER:
         return Step("dump_stacks", status="skipped", outcome="the job has ended")
     try:
@@ -146,13 +146,13 @@ def _dump_stacks(action: Action, job: Job, _incident: OpenIncident) -> Step:
     return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
 
 
-def _cancel(_action: Action, job: Job, _incident: OpenIncident) -> Step:
+def _cancel(_action: Action, job: SlurmJob, _incident: OpenIncident) -> Step:
     if job.state in OVER:
         return Step("cancel", status="skipped", outcome="the job has ended")
     return Step("cancel", [["scancel", _id(job)]])
 
 
-def _requeue(_action: Action, job: Job, incident: OpenIncident) -> Step:
+def _requeue(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     if not (job.batch and job.requeue):
         raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or with --no-requeue")
     if not (nodes := _left_out(job, incident)):
@@ -162,7 +162,7 @@ def _requeue(_action: Action, job: Job, incident: OpenIncident) -> Step:
     return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
 
 
-def _resubmit(action: Action, job: Job, incident: OpenIncident) -> Step:
+def _resubmit(action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     """The job's own script is submitted with what Slurm tells of the job's options. Of an array its task alone."""
     left_out = _left_out(job, incident) or job.excluded
     options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
@@ -173,7 +173,7 @@ def _resubmit(action: Action, job: Job, incident: OpenIncident) -> Step:
     return Step("resubmit", [command])
 
 
-def _drain(_action: Action, job: Job, incident: OpenIncident) -> Step:
+def _drain(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     names = named_nodes(incident.nodes, set(expand_some(job.nodes)))
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
@@ -181,12 +181,12 @@ def _drain(_action: Action, job: Job, incident: OpenIncident) -> Step:
     return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
-_STEPS: Final[Mapping[ActionType, Callable[[Action, Job, OpenIncident], Step]]] = {
+_STEPS: Final[Mapping[ActionType, Callable[[Action, SlurmJob, OpenIncident], Step]]] = {
     "dump_stacks": _dump_stacks, "cancel": _cancel, "requeue": _requeue, "resubmit": _resubmit, "drain": _drain
 }  # fmt: skip
 
 
-def _left_out(job: Job, incident: OpenIncident) -> str:
+def _left_out(job: SlurmJob, incident: OpenIncident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
@@ -196,5 +196,5 @@ def _left_out(job: Job, incident: OpenIncident) -> str:
     return compress([*before, *names]) if names else ""
 
 
-def _id(job: Job) -> str:
+def _id(job: SlurmJob) -> str:
     return job.array_id or job.id

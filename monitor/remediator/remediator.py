@@ -26,7 +26,7 @@ from megatron_monitor.identity.job_ids import valid
 from megatron_monitor.remediator.commands import LaterError
 from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.system.clock import Clock
 
@@ -52,8 +52,8 @@ class StartError(Exception):
 class Slurm(Protocol):
     """What is done with Slurm (commands.py)."""
 
-    def job(self, number: str) -> Job: ...  # noqa: D102
-    def check(self, execution: Execution, job: Job, record: Record) -> None: ...  # noqa: D102
+    def job(self, number: str) -> SlurmJob: ...  # noqa: D102
+    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None: ...  # noqa: D102
     def carry_out(self, execution: Execution, index: int) -> tuple[bool, str]: ...  # noqa: D102
     def look(self, execution: Execution) -> None: ...  # noqa: D102
 

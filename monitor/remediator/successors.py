@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 QUEUE_FORMAT: Final = "%A\t%F\t%K\t%r\t%E\t%S\t%j\t%Z\t%o"
 """Of squeue: job, the array's job, index in it, reason, dependency, start, name, directory, command."""
@@ -32,7 +32,7 @@ class Successor:
 
 
 def successors(
-    queue: str, job: Job, commands: AbstractSet[str], but: str = "", ended: float | None = None
+    queue: str, job: SlurmJob, commands: AbstractSet[str], but: str = "", ended: float | None = None
 ) -> list[Successor]:
     """`queue`: what squeue prints in QUEUE_FORMAT; `commands` that would be the same training; `but` this job. `ended`:
     when it did by itself, where what began behind it in its directory is taken for its next link.
@@ -62,7 +62,7 @@ def successors(
     return found
 
 
-def _waits_for(job: Job, dependency: str, name: str) -> set[str]:
+def _waits_for(job: SlurmJob, dependency: str, name: str) -> set[str]:
     """The kinds of its dependencies on the job."""
     base, _, task = job.array_id.partition("_")
     own = {job.id, job.array_id, *({base, f"{base}_*", f"{base}_{task}"} if base else ())} - {""}
@@ -79,13 +79,13 @@ def lost_option(submitted: str, command: AbstractSet[str]) -> str:
     empty: all are, or nothing is known of it.
     """
     try:
-        words = shlex.split(submitted)[1:]
+        arguments = shlex.split(submitted)[1:]
     except ValueError:
         return submitted
     kept = {word.partition("=")[0] for word in command} | {"--parsable", "--dependency", "--hold"}
-    for place, word in enumerate(words):
+    for place, word in enumerate(arguments):
         if not word.startswith("-"):
-            if place and words[place - 1].startswith("-") and "=" not in words[place - 1]:
+            if place and arguments[place - 1].startswith("-") and "=" not in arguments[place - 1]:
                 continue  # the value of the option before it
             break  # the script
         name = word.partition("=")[0] if word.startswith("--") else f"--{_SHORT.get(word[1:2], word[1:2])}"

@@ -11,7 +11,7 @@ from megatron_monitor.parsers.events import LogEvent, TrainerSummary
 from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import Silence
 
-_WORDS = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
+_NAMES = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
 # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
 _SILENT = 3.0
@@ -39,15 +39,15 @@ class Tally:
 
 def outcome(state: RunState, run_state: str, tally: Tally) -> str:
     """One or a few words; `ok` for a run that ended by itself, `running` for one that may go on."""
-    launch = state.launch
-    if launch.watchdog_ranks:
+    attempt = state.attempt
+    if attempt.watchdog_ranks:
         return "hang"
     silence = silent_before_end(state, tally)
     if run_state in ("crashed", "stopped"):
-        failure = launch.failure.failure if launch.failure else "unknown"
+        failure = attempt.failure.failure if attempt.failure else "unknown"
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
-        return failure.replace("_", " ") if failure in _AS_CALLED else _WORDS.get(failure, "crash")
+        return failure.replace("_", " ") if failure in _AS_CALLED else _NAMES.get(failure, "crash")
     if run_state == "lost":
         return "incomplete" if state.iterations_total else "never started"
     return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
@@ -55,16 +55,16 @@ def outcome(state: RunState, run_state: str, tally: Tally) -> str:
 
 def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
     """The note on the end; None where nothing went wrong."""
-    launch = state.launch
-    last, total = launch.latest.iteration, launch.train_iterations
+    attempt = state.attempt
+    last, total = attempt.latest.iteration, attempt.train_iterations
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
-    failure = launch.failure
+    failure = attempt.failure
     if outcome_word in ("ok", "running"):
         return "no iteration was logged" if outcome_word == "ok" and last is None else None
     if outcome_word == "hang":
         return f"hang {where}{_hang(state, tally)}"
     if outcome_word == "incomplete":
-        inside = f" while {launch.phase}" if launch.phase in ("evaluating", "saving", "loading") else ""
+        inside = f" while {attempt.phase}" if attempt.phase in ("evaluating", "saving", "loading") else ""
         return f"the log ends {where}{inside} and does not say why"
     if outcome_word == "never started":
         return "no iteration was finished"
@@ -74,16 +74,16 @@ def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
 
 
 def _hang(state: RunState, tally: Tally) -> str:
-    launch, failure, silence = state.launch, state.launch.failure, silent_before_end(state, tally)
-    if launch.watchdog_ranks:
-        return f": {failure.message if failure else 'NCCL watchdog'}, {len(launch.watchdog_ranks)} ranks"
+    attempt, failure, silence = state.attempt, state.attempt.failure, silent_before_end(state, tally)
+    if attempt.watchdog_ranks:
+        return f": {failure.message if failure else 'NCCL watchdog'}, {len(attempt.watchdog_ranks)} ranks"
     ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
-    return f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}"
+    return f": {silence:.0f} s of silence{ended}" if silence else f" while {attempt.phase}"
 
 
 def silent_before_end(state: RunState, tally: Tally) -> float | None:
     """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
-    if state.launch.failure is None:
+    if state.attempt.failure is None:
         return None
     for source in tally.silences.values():
         source.close()
@@ -96,9 +96,9 @@ def silent_before_end(state: RunState, tally: Tally) -> float | None:
 
 def _expected(state: RunState) -> float | None:
     """Seconds to the next line; None while it evaluates for nobody knows how long."""
-    launch = state.launch
-    pace = launch.pace.predicted() or launch.latest.seconds_per_iteration or 0.0
-    expected = pace * (launch.log_interval or 1)
+    attempt = state.attempt
+    pace = attempt.pace.predicted() or attempt.latest.seconds_per_iteration or 0.0
+    expected = pace * (attempt.log_interval or 1)
     if "evaluating" not in (phase for _, phase in state.phase_history[-2:]):
         return expected
-    return expected + pace * launch.topology.eval_iters if launch.topology.eval_iters else None
+    return expected + pace * attempt.topology.eval_iters if attempt.topology.eval_iters else None

@@ -14,17 +14,17 @@ def explains(
     """The formula behind a printed figure: of these figures, the seconds as they may have been before rounding;
     else the one that explained the run's first line.
     """
-    launch = state.launch
+    attempt = state.attempt
     if printed is None:
         return None
-    if launch.tflops_formula == flops.EFFECTIVE:
+    if attempt.tflops_formula == flops.EFFECTIVE:
         return flops.EFFECTIVE  # the line names it
     found = (
-        flops.explain_printed(printed, launch.topology, seconds + share * rounding, batch, sequence)
+        flops.explain_printed(printed, attempt.topology, seconds + share * rounding, batch, sequence)
         for share in _WITHIN
         if seconds + share * rounding > 0
     )
-    return next((name for name in found if name), None) or launch.tflops_formula
+    return next((name for name in found if name), None) or attempt.tflops_formula
 
 
 def misprint(
@@ -35,7 +35,7 @@ def misprint(
     are unusual, or what an iteration computes varies (packed sequences). `rounding`: half a unit of the last digit that
     the log prints of the seconds.
     """
-    topology = state.launch.topology
+    topology = state.attempt.topology
     if not (printed and seconds and batch and sequence) or topology.unusual or (steady and _varies(steady)):
         return ""
     near = flops.nearest(printed, topology, seconds, batch, sequence)
@@ -50,5 +50,9 @@ def misprint(
 def _varies(steady: AtSize) -> bool:
     """Whether the FLOPs of an iteration differ, by what its lines print."""
     seconds, tflops = steady.seconds.values, steady.tflops.values
-    work = [took * rate for took, rate in zip(seconds, tflops, strict=False)] if len(seconds) == len(tflops) else []
+    work = (
+        [duration * rate for duration, rate in zip(seconds, tflops, strict=False)]
+        if len(seconds) == len(tflops)
+        else []
+    )
     return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.slowdown.words import level, standing
+from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.model import flops
 from megatron_monitor.model.sizes import parameters
 from megatron_monitor.model.topology import Topology
@@ -98,13 +98,13 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     word = outcome(state, run_state, tally)
     note = remark(state, word, tally)
     state = state.reported()
-    launch = state.launch
-    topology = launch.topology
+    attempt = state.attempt
+    topology = attempt.topology
     row = Row(run=state.name, outcome=word)
-    row.environment, row.software, row.sources = dict(launch.environment), dict(launch.software), list(state.sources)
+    row.environment, row.software, row.sources = dict(attempt.environment), dict(attempt.software), list(state.sources)
     _configuration(row, state)
-    row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
-    row.train_iterations, row.restarts = launch.train_iterations, state.restarts
+    row.iterations, row.last_iteration = state.iterations_total, attempt.latest.iteration
+    row.train_iterations, row.restarts = attempt.train_iterations, state.restarts
     row.effective_training_time_ratio = derived.effective_ratio(state)
     notes = [note] if note else []
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
@@ -134,14 +134,14 @@ def _breakdown(row: Row, state: RunState) -> None:
 
 
 def _configuration(row: Row, state: RunState) -> None:
-    launch = state.launch
-    topology = launch.topology
+    attempt = state.attempt
+    topology = attempt.topology
     for name in Row.__dataclass_fields__.keys() & set(Topology.__struct_fields__):
         setattr(row, name, getattr(topology, name))  # as told; what others tell better follows
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
-    row.gpu, row.dialect = topology.gpu_name, launch.dialect
+    row.gpu, row.dialect = topology.gpu_name, attempt.dialect
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)
     per_node = topology.processes_per_node
@@ -151,17 +151,17 @@ def _configuration(row: Row, state: RunState) -> None:
 
 def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> list[str]:
     """Fill the seconds in; gives what should be noted of how they were measured."""
-    launch = state.launch
+    attempt = state.attempt
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
         seconds = steady.seconds
         row.seconds_per_iteration = seconds.median
         row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
         row.steady_iterations = seconds.seen
-        planned = launch.topology.global_batch_size
-        if planned and row.global_batch_size and row.global_batch_size != planned and launch.topology.rampup:
+        planned = attempt.topology.global_batch_size
+        if planned and row.global_batch_size and row.global_batch_size != planned and attempt.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
-    row.seconds_per_iteration, many = launch.pure_seconds, state.iterations_total
+    row.seconds_per_iteration, many = attempt.pure_seconds, state.iterations_total
     if row.seconds_per_iteration is not None and steady is not None and steady.seconds.seen:
         return [f"no steady time in {many} iterations: the second one's is shown"]
     if row.seconds_per_iteration is not None:
@@ -176,9 +176,9 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> str:
     """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
-    launch, seconds = state.launch, row.seconds_per_iteration
+    attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
-    printed, rounding = derived.printed_tflops(state) if launch.whole_lines else None, 0.0
+    printed, rounding = derived.printed_tflops(state) if attempt.whole_lines else None, 0.0
     if steady is not None:  # the last line's figure stands for those that are in no steady iteration
         printed = steady.tflops.median if steady.tflops.seen else printed
         rounding = _rounding(steady.seconds.values)
@@ -186,8 +186,8 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     if seconds:
         _compute(row, state, seconds, formula, options, printed=printed is not None)
     if row.samples_per_second is None:
-        rate = launch.engine.rates.median if launch.driver == "engine" else None
-        row.samples_per_second = rate or launch.latest.samples_per_second
+        rate = attempt.engine.rates.median if attempt.step_source == "engine" else None
+        row.samples_per_second = rate or attempt.latest.samples_per_second
     row.tflops, row.tflops_source = printed, "log"
     if printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
@@ -198,15 +198,15 @@ def _compute(
     row: Row, state: RunState, seconds: float, formula: str | None, options: Options, *, printed: bool
 ) -> None:
     """What sizes and seconds give. `formula`: the one that gives what is `printed`."""
-    launch, batch, sequence = state.launch, row.global_batch_size, row.sequence_length
+    attempt, batch, sequence = state.attempt, row.global_batch_size, row.sequence_length
     first = state.log_clock_first
-    computed = flops.computed_tflops(launch.topology, seconds, batch, sequence, launch.dialect, formula, first)
+    computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.dialect, formula, first)
     if computed is not None:
         row.tflops_computed = computed[1]
         row.tflops_formula = formula if printed else computed[0]
     row.samples_per_second = batch / seconds if batch else None
     peak = derived.peak_tflops(state, options.peak_tflops)
-    row.mfu, row.hfu = flops.utilisation(launch.topology, seconds, batch, sequence, peak)
+    row.mfu, row.hfu = flops.utilisation(attempt.topology, seconds, batch, sequence, peak)
     row.days = formulas.days(options.iterations, options.tokens, seconds, batch, sequence)
 
 
@@ -219,8 +219,8 @@ def _rounding(values: list[float]) -> float:
 
 def _memory(row: Row, state: RunState) -> None:
     """The largest; and where ranks of every kind print it, the first and last pipeline stage against the others."""
-    memory = state.launch.memory
+    memory = state.attempt.memory
     row.memory_bytes = memory.max_reserved or memory.max_allocated
-    ends, others = state.launch.topology.of_stages(memory.by_rank)
+    ends, others = state.attempt.topology.of_stages(memory.by_rank)
     if ends and others and abs(max(ends) - max(others)) > _ENDS_APART * max(others):
         row.memory_ends_bytes, row.memory_others_bytes = max(ends), max(others)

@@ -22,7 +22,7 @@ class Coverage(Struct):
     """Seconds that were not observed, in all;"""
     missed_before: float = 0.0
     """of these, before the last progress."""
-    doubtful: float | None = None
+    unconfirmed: float | None = None
     """Seconds in which the monitor was away: they count once all files of the run are read again without progress.
     None: they do not, for progress came, or lines may be missing."""
     absent: float = 0.0
@@ -41,13 +41,13 @@ class Coverage(Struct):
     def note_progress(self, at: float, seen: float | None = None) -> None:
         """Progress was made at an instant; `seen`: when it was read, where it came too late to be observed then."""
         self.missed_before = at - self.observed(at if seen is None else seen)
-        self.doubtful, self.absent = None, 0.0
+        self.unconfirmed, self.absent = None, 0.0
 
     def stop(self, since: float, *, partial: bool = False) -> bool:
         """Nobody observes since then. Was that not known?"""
         before, self.partial = (self.until, self.partial), partial
         if self.until is None:
-            self.until, self.doubtful = since, None
+            self.until, self.unconfirmed = since, None
         return before != (self.until, partial)
 
     def go_on(self, now: float) -> bool:
@@ -57,12 +57,12 @@ class Coverage(Struct):
         gap = now - self.until
         if gap > _PROVEN:
             self.missed += gap
-            if self.doubtful is not None:
-                self.doubtful += gap
+            if self.unconfirmed is not None:
+                self.unconfirmed += gap
         self.until, self.partial = None, False
         return True
 
     def prove(self) -> None:
         """All that was written in the last stop is read, and was no progress."""
-        if self.doubtful is not None:
-            self.missed, self.doubtful, self.absent = self.missed - self.doubtful, None, 0.0
+        if self.unconfirmed is not None:
+            self.missed, self.unconfirmed, self.absent = self.missed - self.unconfirmed, None, 0.0

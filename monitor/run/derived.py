@@ -14,31 +14,31 @@ from megatron_monitor.run.state import RunState
 
 def batch_size(state: RunState) -> int | None:
     """Samples per iteration now."""
-    launch = state.launch
-    return launch.latest.global_batch_size or launch.topology.global_batch_size
+    attempt = state.attempt
+    return attempt.latest.global_batch_size or attempt.topology.global_batch_size
 
 
 def sequence_length(state: RunState) -> int | None:
     """Tokens per sample now (curriculum learning changes it)."""
-    launch = state.launch
-    return launch.latest.sequence_length or launch.topology.sequence_length
+    attempt = state.attempt
+    return attempt.latest.sequence_length or attempt.topology.sequence_length
 
 
 def samples_per_second(state: RunState) -> float | None:
     """Batch size over pure time; the printed figure where no batch size is known (gpt-neox, DeepSpeed alone)."""
-    batch, seconds = batch_size(state), state.launch.pure_seconds
+    batch, seconds = batch_size(state), state.attempt.pure_seconds
     if batch and seconds:
         return batch / seconds
-    return state.launch.latest.samples_per_second
+    return state.attempt.latest.samples_per_second
 
 
 def tokens_per_second(state: RunState) -> float | None:
     """Over all GPUs; the printed figure where batch size or length is unknown."""
-    launch = state.launch
+    attempt = state.attempt
     samples, length = samples_per_second(state), sequence_length(state)
     if samples is not None and length:
         return samples * length
-    latest, world = launch.latest, launch.topology.world_size
+    latest, world = attempt.latest, attempt.topology.world_size
     if latest.tokens_per_second is None and latest.tokens_per_second_per_gpu is not None and world:
         return latest.tokens_per_second_per_gpu * world
     return latest.tokens_per_second
@@ -46,41 +46,41 @@ def tokens_per_second(state: RunState) -> float | None:
 
 def computed_tflops(state: RunState) -> tuple[str, float] | None:
     """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
-    launch = state.launch
-    seconds = state.launch.pure_seconds
+    attempt = state.attempt
+    seconds = state.attempt.pure_seconds
     if not seconds:
         return None
     return flops.computed_tflops(
-        launch.topology,
+        attempt.topology,
         seconds,
         batch_size(state),
         sequence_length(state),
-        launch.dialect,
-        launch.tflops_formula,
+        attempt.dialect,
+        attempt.tflops_formula,
         state.log_clock_first,
     )
 
 
 def printed_tflops(state: RunState) -> float | None:
     """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
-    launch = state.launch
-    return launch.latest.tflops if launch.latest.tflops is not None else launch.effective_tflops
+    attempt = state.attempt
+    return attempt.latest.tflops if attempt.latest.tflops is not None else attempt.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
     """Peak of one GPU: as configured, else by the name that the log tells, else unknown."""
-    launch = state.launch
+    attempt = state.attempt
     if configured is not None:
         return configured
-    return gpus.peak_of_rank(launch.topology.gpu_name, launch.topology.dtype)
+    return gpus.peak_of_rank(attempt.topology.gpu_name, attempt.topology.dtype)
 
 
 def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
     """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
-    launch = state.launch
-    mfu, hfu = launch.latest.mfu, launch.latest.hfu
-    peak, seconds = peak_tflops(state, configured_peak), state.launch.pure_seconds
-    model, hardware = flops.utilisation(launch.topology, seconds, batch_size(state), sequence_length(state), peak)
+    attempt = state.attempt
+    mfu, hfu = attempt.latest.mfu, attempt.latest.hfu
+    peak, seconds = peak_tflops(state, configured_peak), state.attempt.pure_seconds
+    model, hardware = flops.utilisation(attempt.topology, seconds, batch_size(state), sequence_length(state), peak)
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 
 
@@ -98,7 +98,7 @@ def effective_ratio(state: RunState, now: float | None = None) -> float | None:
         spans.append(state.log_clock_last - state.log_clock_first)
     if now is not None and state.live and state.first_at is not None:
         spans.append(state.updated_at - state.first_at)
-        if not (state.lost or state.launch.phase == "finished"):
+        if not (state.lost or state.attempt.phase == "finished"):
             copied = state.read_at - state.updated_at > _COPIED
             last = state.read_at if copied else state.updated_at
             until = now if state.coverage.until is None else min(now, state.coverage.until)
@@ -111,11 +111,11 @@ def effective_ratio(state: RunState, now: float | None = None) -> float | None:
 
 def eta(state: RunState) -> float | None:
     """Unix seconds when the run ends at its real efficiency, restarts and interruptions counted; None if unknown."""
-    launch = state.launch
-    last, total, baseline = launch.latest.iteration, launch.train_iterations, launch.pace.baseline
+    attempt = state.attempt
+    last, total, baseline = attempt.latest.iteration, attempt.train_iterations, attempt.pace.baseline
     if last is None or total is None or baseline is None or state.progress_at is None:
         return None
-    if launch.phase in ENDED or not state.live:
+    if attempt.phase in ENDED or not state.live:
         return None
     remaining = max(0, total - last) * baseline / (effective_ratio(state, state.updated_at) or 1.0)
     return state.unix(state.progress_at + remaining)
@@ -123,35 +123,35 @@ def eta(state: RunState) -> float | None:
 
 def at_risk_seconds(state: RunState) -> float | None:
     """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
-    launch = state.launch
-    if launch.phase == "finished" or (launch.phase == "exiting" and not state.live):
+    attempt = state.attempt
+    if attempt.phase == "finished" or (attempt.phase == "exiting" and not state.live):
         return 0.0
-    return launch.seconds_since_checkpoint if launch.iterations or state.iterations_total else None
+    return attempt.seconds_since_checkpoint if attempt.iterations or state.iterations_total else None
 
 
 def run_state(state: RunState, history: bool) -> str:
     """One of phases.RUN_STATES. `history`: the log was dead when first seen, nobody knows what became of the run."""
-    launch = state.launch
-    if launch.phase == "crashed" and launch.failure is not None and launch.failure.failure == "stopped":
+    attempt = state.attempt
+    if attempt.phase == "crashed" and attempt.failure is not None and attempt.failure.failure == "stopped":
         return "stopped"
-    if launch.phase in ENDED:
-        return STATE_OF_PHASE[launch.phase]
-    if launch.phase == "exiting" and (history or not state.live):
+    if attempt.phase in ENDED:
+        return STATE_OF_PHASE[attempt.phase]
+    if attempt.phase == "exiting" and (history or not state.live):
         return "finished"
     if state.lost or history:
         return "lost"
-    return "hung" if launch.hung else STATE_OF_PHASE[launch.phase]
+    return "hung" if attempt.hung else STATE_OF_PHASE[attempt.phase]
 
 
 def mean_time_between_failures_seconds(state: RunState) -> float | None:
     """Productive time over unplanned ends, the present one counted if it was one; None before the first."""
-    launch = state.launch
-    planned = launch.failure is not None and launch.failure.failure in PLANNED
-    failures = state.unplanned_ends + (launch.phase == "crashed" and not planned)
+    attempt = state.attempt
+    planned = attempt.failure is not None and attempt.failure.failure in PLANNED
+    failures = state.unplanned_ends + (attempt.phase == "crashed" and not planned)
     return state.productive_seconds / failures if failures and state.productive_seconds > 0 else None
 
 
 def advised_save_interval(state: RunState) -> float | None:
     """Seconds between saves that lose least: sqrt(2 x save time x MTBF), the first-order optimum of Young and Daly."""
-    between, save = mean_time_between_failures_seconds(state), state.past.checkpoints.save_seconds
+    between, save = mean_time_between_failures_seconds(state), state.learned.checkpoints.save_seconds
     return math.sqrt(2 * save * between) if between is not None and save else None

@@ -1,4 +1,4 @@
-"""Whether a run's flight recorder dumps are worth a look, and what they tell of its launch. Pure."""
+"""Whether a run's flight recorder dumps are worth a look, and what they tell of its attempt. Pure."""
 
 from collections.abc import Iterable
 
@@ -12,8 +12,8 @@ _AGAIN = 30.0  # seconds between two looks: ranks write their dumps within half 
 _LOOKS = 20  # ten minutes: a dump that is not there by then is not coming
 
 
-class DumpsAsked(Struct, frozen=True):
-    """A look at the dumps of a run's launch."""
+class DumpRequest(Struct, frozen=True):
+    """A look at the dumps of a run's attempt."""
 
     run: str
     attempt: int
@@ -22,18 +22,18 @@ class DumpsAsked(Struct, frozen=True):
     """Unix seconds: what was written before is of something else."""
 
 
-class DumpsRead(Struct, frozen=True):
+class DumpReply(Struct, frozen=True):
     """What was found: nothing, if there was nothing."""
 
-    asked: DumpsAsked
+    asked: DumpRequest
     dumps: int = 0
     missing: Missing | None = None
     stacks: dict[int, list[str]] = field(default_factory=dict)
     """Of the missing ranks, where they were recorded."""
 
 
-class Looked(Struct):
-    """What was asked of a launch's dumps."""
+class DumpChecks(Struct):
+    """What was asked of an attempt's dumps."""
 
     attempt: int = -1
     at: float = float("-inf")
@@ -42,17 +42,17 @@ class Looked(Struct):
     """In the last look."""
 
 
-def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) -> DumpsAsked | None:
+def ask(state: RunState, looked: DumpChecks, patterns: Iterable[str], now: float) -> DumpRequest | None:
     """A look that is due: while the run hangs, or has died of a collective that timed out. One that goes on forgets
     what the dumps told: it was of that hang.
     """
-    launch = state.launch
-    timed_out = launch.phase == "crashed" and bool(launch.watchdog_ranks)
-    troubled = launch.hung or timed_out
-    if looked.attempt != launch.number or not (troubled or launch.phase in ENDED):
-        looked.attempt, looked.at, looked.times, looked.dumps = launch.number, float("-inf"), 0, 0
+    attempt = state.attempt
+    timed_out = attempt.phase == "crashed" and bool(attempt.watchdog_ranks)
+    troubled = attempt.hung or timed_out
+    if looked.attempt != attempt.number or not (troubled or attempt.phase in ENDED):
+        looked.attempt, looked.at, looked.times, looked.dumps = attempt.number, float("-inf"), 0, 0
         if not troubled:
-            launch.dumped, launch.dumped_stacks = None, {}
+            attempt.dumped, attempt.dumped_stacks = None, {}
     if not troubled or looked.times >= _LOOKS or now - looked.at < _AGAIN:
         return None
     since = state.unix(state.progress_at if state.progress_at is not None else state.first_at)
@@ -60,7 +60,7 @@ def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) ->
     if since is None or not named:
         return None
     looked.at, looked.times = now, looked.times + 1
-    return DumpsAsked(state.name, launch.number, named, since)
+    return DumpRequest(state.name, attempt.number, named, since)
 
 
 def _named(patterns: Iterable[str], run: str) -> tuple[str, ...]:
@@ -69,18 +69,18 @@ def _named(patterns: Iterable[str], run: str) -> tuple[str, ...]:
     return tuple(pattern.replace("{run}", run) for pattern in patterns if plain or "{run}" not in pattern)
 
 
-def take(state: RunState, looked: Looked, read: DumpsRead) -> bool:
+def take(state: RunState, looked: DumpChecks, read: DumpReply) -> bool:
     """Take what was read; whether it differs from what was known. Ranks without a dump are named only if nobody has
     written one since the last look: the last ones may still be writing.
     """
-    launch = state.launch
-    if read.asked.attempt != launch.number or not read.dumps:
+    attempt = state.attempt
+    if read.asked.attempt != attempt.number or not read.dumps:
         return False
     settled, looked.dumps = read.dumps == looked.dumps, read.dumps
     found = read.missing
     if found is not None and found.proof == "silent" and not settled:
         found = None
-    if found == launch.dumped:
+    if found == attempt.dumped:
         return False
-    launch.dumped, launch.dumped_stacks = found, dict(read.stacks) if found is not None else {}
+    attempt.dumped, attempt.dumped_stacks = found, dict(read.stacks) if found is not None else {}
     return True

@@ -1,4 +1,4 @@
-"""How a launch ended, by its evidence. Pure: what is kept are facts, in whatever order they came; the verdict is
+"""How an attempt ended, by its evidence. Pure: what is kept are facts, in whatever order they came; the verdict is
 computed.
 
 A ladder, the first that holds:
@@ -31,11 +31,11 @@ MOMENT = 5.0  # seconds in which the lines of ranks, launchers and daemons about
 _EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
 
 
-class Kind(Struct, frozen=True):
+class FailureKind(Struct, frozen=True):
     """A class of failures."""
 
     strength: float
-    """How much it says of why a launch ended."""
+    """How much it says of why an attempt ended."""
     planned: bool = False
     """No failure: the scheduler's ordinary business, and what a person ended."""
     survivable: bool = False
@@ -46,24 +46,24 @@ class Kind(Struct, frozen=True):
     """It says that something ended, hardly why."""
 
 
-KINDS: dict[str, Kind] = {
-    "ecc": Kind(5.0, of_node=True),
-    "nan_loss": Kind(5.0, survivable=True),
-    "disk_full": Kind(5.0, survivable=True),
-    "host_oom": Kind(5.0, of_node=True),
-    "cuda_oom": Kind(5.0, survivable=True),
-    "node_failure": Kind(5.0, of_node=True),
-    "cuda_error": Kind(4.5, of_node=True),
-    "bus_error": Kind(4.5, of_node=True),
-    "time_limit": Kind(4.0, planned=True),
-    "preempted": Kind(4.0, planned=True),
-    "requeued": Kind(4.0, planned=True),
-    "python_exception": Kind(4.0),
-    "nccl": Kind(4.0, of_node=True),
-    "segfault": Kind(4.0, of_node=True),
-    "killed": Kind(4.0, bare=True),
-    "stopped": Kind(4.0, planned=True, bare=True),
-    "unknown": Kind(3.0, bare=True),
+KINDS: dict[str, FailureKind] = {
+    "ecc": FailureKind(5.0, of_node=True),
+    "nan_loss": FailureKind(5.0, survivable=True),
+    "disk_full": FailureKind(5.0, survivable=True),
+    "host_oom": FailureKind(5.0, of_node=True),
+    "cuda_oom": FailureKind(5.0, survivable=True),
+    "node_failure": FailureKind(5.0, of_node=True),
+    "cuda_error": FailureKind(4.5, of_node=True),
+    "bus_error": FailureKind(4.5, of_node=True),
+    "time_limit": FailureKind(4.0, planned=True),
+    "preempted": FailureKind(4.0, planned=True),
+    "requeued": FailureKind(4.0, planned=True),
+    "python_exception": FailureKind(4.0),
+    "nccl": FailureKind(4.0, of_node=True),
+    "segfault": FailureKind(4.0, of_node=True),
+    "killed": FailureKind(4.0, bare=True),
+    "stopped": FailureKind(4.0, planned=True, bare=True),
+    "unknown": FailureKind(3.0, bare=True),
 }
 """What broke a rank, a node or a disk says more than what the others died of. The order counts."""
 _FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
@@ -73,7 +73,7 @@ NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
 
 
 class Evidence(Struct, frozen=True):
-    """One fact about a launch's end. Of equal ones the earliest is kept, with their number."""
+    """One fact about an attempt's end. Of equal ones the earliest is kept, with their number."""
 
     sort: Sort
     at: float
@@ -101,12 +101,12 @@ class Evidence(Struct, frozen=True):
     """Another program of the job told it, or nobody knows which."""
     optional: bool = False
     """It is of an import, before the first iteration: a training may do without it."""
-    launch: bool = False
-    """The whole launch has ended."""
+    attempt: bool = False
+    """The whole attempt has ended."""
     output_follows: bool = False
     """What its program wrote before comes behind it."""
     after: int = 0
-    """Iterations of the launch when it was told."""
+    """Iterations of the attempt when it was told."""
     count: int = 1
     passed_at: float | None = None
     """When a step was reported behind it that may have been on its way."""
@@ -132,7 +132,7 @@ class Ending(Struct, frozen=True):
     """When the loop said that it is done."""
     job_failed_at: float | None = None
     """When, after that, its job ended badly: the training's work is whole."""
-    cut_at: float | None = None
+    killed_at: float | None = None
     """When its processes, which should have ended since, were ended by force."""
     ended: int = 0
     """Processes that were seen to end."""
@@ -145,10 +145,10 @@ class Ending(Struct, frozen=True):
 RUNNING = Ending()
 
 
-class _Weighed(NamedTuple):
+class _RankedEvidence(NamedTuple):
     """The evidence in its order, and what the rungs of the ladder ask of it."""
 
-    told: list[Evidence]
+    in_order: list[Evidence]
     rows: list[Evidence]
     """Those that still speak of an end."""
     fatal: list[Evidence]
@@ -168,42 +168,44 @@ def ending(evidence: Sequence[Evidence], *, all_done: bool = False, processes: i
     if not evidence:
         return RUNNING
     weighed = _weighed(evidence, all_done, processes)
-    for rung in (_cut_at_exit, _over, _job_failed_behind, _died, _all_well, _leaving):
+    for rung in (_killed_at_exit, _over, _job_failed_behind, _died, _all_well, _leaving):
         verdict = rung(weighed)
         if verdict is not None:
             return verdict
-    return replace(weighed.found, hint=_cause(weighed.told))
+    return replace(weighed.found, hint=_cause(weighed.in_order))
 
 
-def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None) -> _Weighed:
-    told = sorted(evidence, key=lambda row: row.at)
-    rows = [row for row in told if _holds(row)]
+def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None) -> _RankedEvidence:
+    in_order = sorted(evidence, key=lambda row: row.at)
+    rows = [row for row in in_order if _holds(row)]
     done, over, silence = _first(rows, "done", "finished"), _first(rows, "finished"), _first(rows, "silence")
     leaving = all_done or done is not None or any(_ended_well(row) for row in rows)
     fatal = _fatal(rows, leaving=leaving)
     if silence is not None and over is None and not any(row.at <= silence.at for row in fatal):
         over = silence
     found = Ending(
-        cause=_cause(told if fatal else rows),
+        cause=_cause(in_order if fatal else rows),
         done_at=done.at if done is not None else None,
         ended=sum(row.count for row in rows if row.sort == "exit"),
         gone=any(_is_gone(row) for row in rows),
     )
-    return _Weighed(told, rows, fatal, done, over, silence, processes, found)
+    return _RankedEvidence(in_order, rows, fatal, done, over, silence, processes, found)
 
 
-def _cut_at_exit(it: _Weighed) -> Ending | None:
+def _killed_at_exit(it: _RankedEvidence) -> Ending | None:
     """The training had said that it was done, and its processes were still there as their time was over."""
     if (done := it.done) is None:
         return None
     cancelled = (row for row in it.rows if row.failure == "time_limit" and row.notice == "step_cancelled")
-    cut = next((row for row in cancelled if row.at - done.at >= _EXIT_SECONDS), None)
-    if cut is None:
+    cancellation = next((row for row in cancelled if row.at - done.at >= _EXIT_SECONDS), None)
+    if cancellation is None:
         return None
-    return replace(it.found, cause=cut, cut_at=cut.at, state="exiting" if it.silence is None else "finished")
+    return replace(
+        it.found, cause=cancellation, killed_at=cancellation.at, state="exiting" if it.silence is None else "finished"
+    )
 
 
-def _over(it: _Weighed) -> Ending | None:
+def _over(it: _RankedEvidence) -> Ending | None:
     over, own = it.over, [row for row in it.fatal if _is_own(row) and _is_proof(row)]
     if over is None or any(row.at < over.at - MOMENT for row in own):
         return None
@@ -213,39 +215,39 @@ def _over(it: _Weighed) -> Ending | None:
     return replace(it.found, state="finished", job_failed_at=failed)
 
 
-def _failed_behind(it: _Weighed, over: float, own: Sequence[Evidence]) -> float | None:
+def _failed_behind(it: _RankedEvidence, over: float, own: Sequence[Evidence]) -> float | None:
     """When something failed behind the program's end, by its own cause or another script's: it cost no iteration."""
     causes = [*own, *(row for row in it.rows if row.sort == "traceback" and row.fatal)]
     return min((row.at for row in causes if row.at >= over), default=None)
 
 
-def _job_failed_behind(it: _Weighed) -> Ending | None:
+def _job_failed_behind(it: _RankedEvidence) -> Ending | None:
     failed = _job_failed(it, it.fatal)
     return None if failed is None else replace(it.found, state="finished", job_failed_at=failed)
 
 
-def _job_failed(it: _Weighed, fatal: Sequence[Evidence]) -> float | None:
+def _job_failed(it: _RankedEvidence, fatal: Sequence[Evidence]) -> float | None:
     """When the job of a training that is done ended badly, for no cause of the training's own."""
     if it.done is None or any(row.sort != "exit" for row in fatal):
         return None
     return next((row.at for row in fatal), None)
 
 
-def _died(it: _Weighed) -> Ending | None:
+def _died(it: _RankedEvidence) -> Ending | None:
     if not it.fatal:
         return None
     own = any(_is_own(row) and not KINDS[row.failure].planned for row in it.fatal)
     return _crashed(it.rows, it.fatal, it.found) if own or _first(it.rows, "orderly") is None else None
 
 
-def _all_well(it: _Weighed) -> Ending | None:
+def _all_well(it: _RankedEvidence) -> Ending | None:
     ends = [row for row in it.rows if row.sort == "exit"]
-    whole = it.processes is None or it.found.ended >= it.processes or any(row.launch for row in ends)
+    whole = it.processes is None or it.found.ended >= it.processes or any(row.attempt for row in ends)
     well = _first(it.rows, "orderly") is not None or (bool(ends) and whole)
     return replace(it.found, state="finished") if well else None
 
 
-def _leaving(it: _Weighed) -> Ending | None:
+def _leaving(it: _RankedEvidence) -> Ending | None:
     leaving = it.done is not None or any(_ended_well(row) or row.sort == "left" for row in it.rows)
     return replace(it.found, state="exiting") if leaving else None
 
@@ -266,7 +268,7 @@ def _is_gone(row: Evidence) -> bool:
 
 
 def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
-    """What the launch may have died of. One that was ended died of what was told, be it no end by itself; where it is
+    """What the attempt may have died of. One that was ended died of what was told, be it no end by itself; where it is
     on its way out a helper's exception is none, nor is the loss of a peer that has left already.
     """
     ended = any(row.sort in ("terminated", "left") for row in rows)
@@ -286,7 +288,7 @@ def _holds(row: Evidence) -> bool:
 
 
 _OWN = 2.5  # from here on it is a cause
-_SAYS: tuple[tuple[Callable[[Evidence, Kind], bool], float], ...] = (
+_SAYS: tuple[tuple[Callable[[Evidence, FailureKind], bool], float], ...] = (
     (lambda row, _: row.sort == "exit", 0.0),  # a process has ended
     (lambda row, kind: row.consequence and kind.bare, 1.0),  # ... because another had
     (lambda row, _: row.consequence, 2.0),  # it lost another one
@@ -298,11 +300,11 @@ _SAYS: tuple[tuple[Callable[[Evidence, Kind], bool], float], ...] = (
     (lambda row, _: row.failure == "unknown" and row.by is not None and row.exit_code is not None, 1.0),
     (lambda row, _: row.failure == "unknown" and row.by is not None, 2.0),
 )
-"""What a row says of why a launch ended, the first line that holds; else what its kind says (`KINDS`)."""
+"""What a row says of why an attempt ended, the first line that holds; else what its kind says (`KINDS`)."""
 
 
 def strength(row: Evidence) -> float:
-    """How much it says of why a launch ended."""
+    """How much it says of why an attempt ended."""
     kind = KINDS[row.failure] if row.sort != "exit" else KINDS["unknown"]
     return next((says for holds, says in _SAYS if holds(row, kind)), kind.strength)
 

@@ -1,7 +1,9 @@
-"""What the log tells of a launch's end: an event becomes a row of evidence, kept in the launch until a step passes it.
+"""What the log tells of an attempt's end: an event becomes a row of evidence, kept in the attempt until a step passes
+it.
 
 A step that comes within one usual interval may have been on its way when something failed: another rank's line, a
-buffer. It does not prove that the launch lives, the next one does. Nothing here decides how a launch ended: ending.py.
+buffer. It does not prove that the attempt lives, the next one does. Nothing here decides how an attempt ended:
+ending.py.
 """
 
 import math
@@ -23,16 +25,16 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.run.attempts import LAUNCHER, is_written_before
 from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
-from megatron_monitor.run.launches import count_failure, enter
 from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_tasks
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.records import Told
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.records import EventContext
+from megatron_monitor.run.restarts import count_failure, enter
+from megatron_monitor.run.state import Attempt, RunState
 
 _ACROSS = 3.0  # seconds that another host's lines are seen late (acregmin of an NFS client): less than a crash waits
-_KEPT = 64  # rows of a launch; as many of ranks whose watchdogs gave up
-_WORDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
-_WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _WORDS))
+_KEPT = 64  # rows of an attempt; as many of ranks whose watchdogs gave up
+_SKIPPED_FIELDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
+_WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _SKIPPED_FIELDS))
 """What a row says, whatever its words."""
 
 
@@ -68,7 +70,7 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
     if event.role == "bystander":
         return
     if event.role == "launcher":
-        ended = Evidence("exit", at, "unknown", "a process ended badly", text, launch=True, **origin)
+        ended = Evidence("exit", at, "unknown", "a process ended badly", text, attempt=True, **origin)
         if event.signal is None:
             yield ended
             return
@@ -87,9 +89,9 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
 def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
     """A launcher saw a process end."""
     code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
-    message = f"{'the launch' if event.launch else 'a process'} ended {code}"
+    message = f"{'the attempt' if event.attempt else 'a process'} ended {code}"
     yield Evidence(
-        "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, launch=event.launch,
+        "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, attempt=event.attempt,
         output_follows=event.output_follows, after=after,
     )  # fmt: skip
 
@@ -119,58 +121,60 @@ EVENTS = frozenset(_OF)
 """What is evidence of an end."""
 
 
-def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
+def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
     """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
-    launch = state.launch
+    attempt = state.attempt
     if isinstance(event, WatchdogTimedOut):
         note_collective(state, event)
     elif isinstance(event, ProcessExited):
         note_tasks(state, event)
-    before, failed = launch.phase, launch.ending.job_failed_at
-    rows = list(_OF[type(event)](event, told.at, told.entry.text, launch.iterations))
-    if (not state.proven or launch.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
+    before, failed = attempt.phase, attempt.ending.job_failed_at
+    rows = list(_OF[type(event)](event, context.at, context.entry.text, attempt.iterations))
+    if (not state.proven or attempt.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
-    weigh(state, told.at, anew=True in [keep(launch, replace(row, stream=told.source)) for row in rows])
+    weigh(state, context.at, anew=True in [keep(attempt, replace(row, stream=context.source)) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):
-        launch.opening.clear()
-        return launch.phase == "finished"
+        attempt.setup_events.clear()
+        return attempt.phase == "finished"
     if isinstance(event, ProcessExited):
-        well = event.exit_code == 0 and before not in ENDED and launch.phase != "crashed"
-        return well or launch.ending.job_failed_at != failed
+        well = event.exit_code == 0 and before not in ENDED and attempt.phase != "crashed"
+        return well or attempt.ending.job_failed_at != failed
     return False
 
 
 def fold_done(state: RunState, at: float, stream: str = "") -> None:
     """The training loop says that it is done."""
-    keep(state.launch, Evidence("done", at, after=state.launch.iterations, stream=stream))
+    keep(state.attempt, Evidence("done", at, after=state.attempt.iterations, stream=stream))
     weigh(state, at)
 
 
-def fold_left(state: RunState, told: Told) -> None:
+def fold_left(state: RunState, context: EventContext) -> None:
     """The attempt's process has left, for another one of its stream begins."""
-    keep(state.launch, Evidence("left", told.at, launch=True, after=state.launch.iterations, stream=told.source))
-    weigh(state, told.at)
-    state.proven, state.live = True, state.live or told.live
+    keep(
+        state.attempt, Evidence("left", context.at, attempt=True, after=state.attempt.iterations, stream=context.source)
+    )
+    weigh(state, context.at)
+    state.proven, state.live = True, state.live or context.live
 
 
-def goes_on(state: RunState, told: Told) -> bool:
-    """Whether a line of the set-up says that the launch lives, whatever failed: other ranks' lines of the same moment
+def goes_on(state: RunState, context: EventContext) -> bool:
+    """Whether a line of the set-up says that the attempt lives, whatever failed: other ranks' lines of the same moment
     do not, nor does one that may have been written before.
     """
-    found = state.launch.ending
+    found = state.attempt.ending
     if found.since is None:
         return True
-    if (found.certain and told.at - found.since <= MOMENT) or is_written_before(state.launch, told):
+    if (found.certain and context.at - found.since <= MOMENT) or is_written_before(state.attempt, context):
         return False
-    state.launch.forget()
+    state.attempt.forget()
     return True
 
 
-def keep(launch: Launch, row: Evidence) -> bool:
+def keep(attempt: Attempt, row: Evidence) -> bool:
     """One row more. Of equal ones the earliest stands for all; of too many the one that says least goes. Whether the
     ending may be another one now: of what is no end it does not matter how often it was told.
     """
-    rows, what = launch.evidence, _WHAT(row)
+    rows, what = attempt.evidence, _WHAT(row)
     for place, known in enumerate(rows):
         if _WHAT(known) == what:
             first = known if known.at <= row.at else row
@@ -185,70 +189,70 @@ def keep(launch: Launch, row: Evidence) -> bool:
 
 def weigh(state: RunState, at: float, *, anew: bool = True) -> None:
     """Work out the ending anew, where the evidence has changed, and what follows of it."""
-    launch = state.launch
-    before = launch.ending.state
+    attempt = state.attempt
+    before = attempt.ending.state
     if anew:
-        launch.ending = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
-    found = launch.ending
+        attempt.ending = ending(attempt.evidence, all_done=attempt.training_done, processes=_processes(attempt))
+    found = attempt.ending
     if found.state == "crashed":
-        launch.opening.clear()  # what is said of a set-up from here on is the next launch's
-        freeze_node_list(launch)
+        attempt.setup_events.clear()  # what is said of a set-up from here on is the next attempt's
+        freeze_node_list(attempt)
     if found.state in ENDED or (found.state == "exiting" and before != "exiting"):
         enter(state, found.state, at)
 
 
-def _processes(launch: Launch) -> int | None:
+def _processes(attempt: Attempt) -> int | None:
     """Processes whose ends the log will tell: those of the launchers that write to it, else all."""
-    each = launch.topology.processes_per_node
-    launchers = sum(kind.startswith(LAUNCHER) for kind in launch.boundaries)
-    return launchers * each if launchers and each else launch.topology.world_size or each
+    each = attempt.topology.processes_per_node
+    launchers = sum(kind.startswith(LAUNCHER) for kind in attempt.boundaries)
+    return launchers * each if launchers and each else attempt.topology.world_size or each
 
 
-def believe(state: RunState, at: float) -> None:
+def confirm(state: RunState, at: float) -> None:
     """The loop would have gone on by now: what failed was not caught."""
-    if state.launch.phase != "crashed":
+    if state.attempt.phase != "crashed":
         return
-    if not state.launch.ending.certain:
-        keep(state.launch, Evidence("silence", at))
+    if not state.attempt.ending.certain:
+        keep(state.attempt, Evidence("silence", at))
         weigh(state, at)
     count_failure(state)
 
 
 def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     """A run whose iterations are done and whose log is silent has finished, if no process was seen to hang on."""
-    launch = state.launch
-    if launch.phase != "exiting" or state.progress_at is None:
+    attempt = state.attempt
+    if attempt.phase != "exiting" or state.progress_at is None:
         return False
-    if launch.ending.ended and launch.ending.cut_at is None:
+    if attempt.ending.ended and attempt.ending.killed_at is None:
         return False
     if now - state.progress_at - state.coverage.unobserved(now) < exiting_seconds:
         return False
-    keep(launch, Evidence("silence", now))
+    keep(attempt, Evidence("silence", now))
     weigh(state, now)
     enter(state, "finished", now)
     return True
 
 
-def pass_by(launch: Launch, at: float, stream: str = "", *, step: bool) -> None:
+def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> None:
     """The loop has moved, as `stream` tells: what was told before did not end it, unless the line may have been on its
     way since then. `step`: of these one may have been, where it comes within the usual interval, and all that stand in
     another file, which is read behind it; what else moves may be behind the end.
     """
-    if any(row.output_follows for row in launch.evidence):
+    if any(row.output_follows for row in attempt.evidence):
         return
-    if not launch.evidence:
-        launch.collectives.clear()
+    if not attempt.evidence:
+        attempt.collectives.clear()
         return
-    usual = launch.pace.predicted()
-    expected = math.inf if usual is None else usual * (launch.log_interval or 1)
-    launch.evidence = [
+    usual = attempt.pace.predicted()
+    expected = math.inf if usual is None else usual * (attempt.log_interval or 1)
+    attempt.evidence = [
         replace(row, passed_at=at)
-        for row in launch.evidence
+        for row in attempt.evidence
         if _stands(row, at - row.at, expected, elsewhere=row.stream != stream, step=step)
     ]
-    if not launch.evidence:
-        launch.collectives.clear()
-    launch.ending = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
+    if not attempt.evidence:
+        attempt.collectives.clear()
+    attempt.ending = ending(attempt.evidence, all_done=attempt.training_done, processes=_processes(attempt))
 
 
 def _stands(row: Evidence, ago: float, expected: float, *, elsewhere: bool, step: bool) -> bool:

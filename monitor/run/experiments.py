@@ -1,9 +1,9 @@
 """Several experiments in one file: where one ends and the next begins. A sweep's script writes them all into its log.
 
 The next arguments dump tells: another `experiment_run_id`; without one another model; another batch, layout or place to
-save to, where the launch before had finished and nothing is loaded of it. What else follows is a restart of the same
+save to, where the attempt before had finished and nothing is loaded of it. What else follows is a restart of the same
 experiment.
-The lines that a launch writes before its arguments are held until these tell whose they are.
+The lines that an attempt writes before its arguments are held until these tell whose they are.
 Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
 """
 
@@ -15,18 +15,18 @@ from megatron_monitor.model.topology import sizes_of
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.attempts import state_of
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 HELD_SECONDS = 120.0
 """Live: from the launcher's first word to the arguments took 30 to 50 s on two nodes; lines that waited longer belong
 to the run before, as a restart."""
 _MOST_HELD = 4096
 _IDS_KEPT = 1024
-OPENING: frozenset[type[Event]] = frozenset(
+SETUP_EVENTS: frozenset[type[Event]] = frozenset(
     {events.TopologyLogged, events.EnvironmentVariableSeen, events.SoftwareSeen, events.ModelSettingLogged}
 )
-"""What a launch may say before its arguments, beside its milestones."""
-BOUNDS = {kind.kind for kind in OPENING} | {events.MilestoneReached.kind, events.ArgumentsDumped.kind}
+"""What an attempt may say before its arguments, beside its milestones."""
+BOUNDS = {kind.kind for kind in SETUP_EVENTS} | {events.MilestoneReached.kind, events.ArgumentsDumped.kind}
 """Kinds of events that `Experiments.take` must see; the others only while something is held."""
 _ID = "experiment_run_id"
 _MODEL = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "experts")
@@ -49,16 +49,16 @@ def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
 
 
 def _is_another(state: RunState, plan: dict[str, str]) -> bool:
-    """Whether arguments that say `plan` are another experiment's than the run's last launch."""
+    """Whether arguments that say `plan` are another experiment's than the run's last attempt."""
     known = state.plan
-    if not known or not begun(state.launch):
+    if not known or not begun(state.attempt):
         return False
     if _ID in known and _ID in plan:
         return known[_ID] != plan[_ID]
     if _differ(known, plan, _MODEL):
         return True
     load = plan.get("load")  # these arguments may load what the run has saved
-    continued = load is not None and state.past.checkpoints.saves > 0 and load == known.get("save", load)
+    continued = load is not None and state.learned.checkpoints.saves > 0 and load == known.get("save", load)
     if not _over(state) or continued:
         return False
     return _differ(known, plan, _LAYOUT) or (state.iterations_total > 0 and _differ(known, plan, ("save",)))
@@ -68,31 +68,31 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
     return any(known[name] != plan[name] for name in names if name in known and name in plan)
 
 
-def begun(launch: Launch) -> bool:
-    """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
-    return state_of(launch) != "set-up" or (launch.number > 0 and "arguments" not in launch.boundaries)
+def begun(attempt: Attempt) -> bool:
+    """Whether the present attempt is past its set-up: its own arguments may be printed more than once before."""
+    return state_of(attempt) != "set-up" or (attempt.number > 0 and "arguments" not in attempt.boundaries)
 
 
 def _over(state: RunState) -> bool:
-    """Whether the last launch came to its end, or never to an iteration: then no work goes on in another layout."""
-    launch = state.launch
-    if state.iterations_total == 0 or launch.phase in ("finished", "exiting") or launch.training_done:
+    """Whether the last attempt came to its end, or never to an iteration: then no work goes on in another layout."""
+    attempt = state.attempt
+    if state.iterations_total == 0 or attempt.phase in ("finished", "exiting") or attempt.training_done:
         return True
-    return launch.iterations == 0 and state.after_finish
+    return attempt.iterations == 0 and state.after_finish
 
 
-class Known(Struct):
+class ExperimentState(Struct):
     """Which experiment the lines of a source belong to, as a restart needs it."""
 
     number: int = 1
     label: str = ""
-    told: bool = False
+    reported: bool = False
     """It holds arguments: its own lines say which experiment they are of."""
     ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Experiment id -> its number and label: a sweep may come back to one."""
 
 
-class Experiments(Known):
+class Experiments(ExperimentState):
     """The same, and the lines that may belong to the next."""
 
     held: list[tuple[LogEvent, Any]] = field(default_factory=list)
@@ -102,25 +102,25 @@ class Experiments(Known):
         the experiment that `number` and `label` say afterwards; `state` is that of the run they say before.
         """
         event = entry.event
-        if state is not None and _opens(event) and (self.held or begun(state.launch)):
+        if state is not None and _opens(event) and (self.held or begun(state.attempt)):
             self.held.append((entry, tag))
             return [] if len(self.held) < _MOST_HELD else self.release()
         if isinstance(event, events.ArgumentsDumped):
-            self._tell(plan_of(event), state)
+            self._write(plan_of(event), state)
         elif self.held and _is_the_last_ones(event):
             return [(entry, tag)]
         return [*self.release(), (entry, tag)]
 
-    def known(self) -> Known | None:
+    def known(self) -> ExperimentState | None:
         """Without what is held; None where it holds no arguments."""
-        return Known(self.number, self.label, self.told, dict(self.ids)) if self.told else None
+        return ExperimentState(self.number, self.label, self.reported, dict(self.ids)) if self.reported else None
 
     def release(self) -> list[tuple[LogEvent, Any]]:
         """What was held."""
         held, self.held = self.held, []
         return held
 
-    def _tell(self, plan: dict[str, str], state: RunState | None) -> None:
+    def _write(self, plan: dict[str, str], state: RunState | None) -> None:
         own = plan.get(_ID)
         if state is not None and _is_another(state, plan):
             if own in self.ids:
@@ -128,18 +128,20 @@ class Experiments(Known):
             else:
                 self.number = 1 + max([self.number, *(number for number, _ in self.ids.values())])
                 self.label = own or str(self.number)
-        self.told = True
+        self.reported = True
         if own is not None and len(self.ids) < _IDS_KEPT:
             self.ids.setdefault(own, (self.number, self.label))
 
 
 def _opens(event: Event) -> bool:
-    """Whether a launch writes this before its arguments."""
-    return type(event) in OPENING or (isinstance(event, events.MilestoneReached) and event.milestone != "training_done")
+    """Whether an attempt writes this before its arguments."""
+    return type(event) in SETUP_EVENTS or (
+        isinstance(event, events.MilestoneReached) and event.milestone != "training_done"
+    )
 
 
 def _is_the_last_ones(event: Event) -> bool:
-    """What the launch before may still write while the next one begins."""
+    """What the attempt before may still write while the next one begins."""
     if isinstance(event, events.FailureSeen):
         return not event.fatal
     return isinstance(event, events.MemoryReported) or (

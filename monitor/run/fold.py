@@ -8,29 +8,29 @@ from collections.abc import Callable
 from typing import Any
 
 from megatron_monitor.breakdown.account import used as timers_used
-from megatron_monitor.charts.steady import Sample
+from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.model.flops import EFFECTIVE
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event, LogEvent
-from megatron_monitor.parsers.timers import BESIDE, PART_OF, timer
+from megatron_monitor.parsers.timers import BETWEEN_STEPS, PART_OF, timer
 from megatron_monitor.run import saves, setup
-from megatron_monitor.run.abreast import note_step
 from megatron_monitor.run.attempts import mark_of, take_end, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
 from megatron_monitor.run.job import silent_since, suspended
-from megatron_monitor.run.launches import enter
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.nodes import note_collective, note_node, note_rank
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from megatron_monitor.run.recording import AMENDING, record
-from megatron_monitor.run.records import Memory, Told, nothing, plus
+from megatron_monitor.run.records import EventContext, MemoryPeaks, nothing, plus
+from megatron_monitor.run.replicas import note_step
+from megatron_monitor.run.restarts import enter
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.engine import fold_engine_step
 from megatron_monitor.run.steps.loop import fold_iteration
 from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
 
-_MORE = BESIDE | PART_OF.keys()
+_MORE = BETWEEN_STEPS | PART_OF.keys()
 """Timers that tell more than the time of an iteration's parts."""
 _OF_SET_UP: frozenset[type[Event]] = frozenset(
     {events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting}
@@ -48,15 +48,15 @@ def fold(
     state: RunState, entry: LogEvent, source: str, at: float, live: bool, settle: Callable[[], None] = nothing
 ) -> None:
     """Take one event in. `source` is the file it came from; see the module for `at` and `live`. `settle` is called
-    before a step begins another launch, or another source counts the steps from now on.
+    before a step begins another attempt, or another source counts the steps from now on.
     """
     event = entry.event
     kind = type(event)
     clock = _note_line(state, event, at)
-    launch, counted = state.launch, state.iterations_total
-    before, silent_work = launch.phase, launch.silent_work
-    moved = _handled(state, event, Told(source, at, live, clock, entry, settle))
-    now, phase = state.launch, state.launch.phase
+    attempt, counted = state.attempt, state.iterations_total
+    before, silent_work = attempt.phase, attempt.silent_work
+    moved = _handled(state, event, EventContext(source, at, live, clock, entry, settle))
+    now, phase = state.attempt, state.attempt.phase
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     if kind in _NUMBERED:
@@ -67,56 +67,56 @@ def fold(
     if stepped and kind is not events.IterationLogged:  # the loop's own lines are remembered
         state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        if live and now is launch:  # what a new launch ended did not end in progress
+        if live and now is attempt:  # what a new attempt ended did not end in progress
             _note_silence(state, before, silent_work or before, event, at)
         _note_progress(state, kind, clock, at, live=live)
-    if now.parts.told:
+    if now.parts.reported:
         _follow_parts(state, before, event)
 
 
 def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
-    silence = state.launch.parts.follow(before, state.launch.phase, event)
+    silence = state.attempt.parts.follow(before, state.attempt.phase, event)
     if silence > 0:
-        state.past.silences.learn(before, silence)
+        state.learned.silences.learn(before, silence)
 
 
-def _handled(state: RunState, event: Event, told: Told) -> Moved:
+def _handled(state: RunState, event: Event, context: EventContext) -> Moved:
     """What the event's handler makes of it; the phase that it leads to is entered."""
     kind = type(event)
-    if kind in _OF_AN_END and _is_of_the_last_launch(state, told.clock):
+    if kind in _OF_AN_END and _is_of_the_last_attempt(state, context.clock):
         return False
-    if kind in _OF_SET_UP and (mark := mark_of(event, told.source)) is not None:
-        take_mark(state, mark, told)
+    if kind in _OF_SET_UP and (mark := mark_of(event, context.source)) is not None:
+        take_mark(state, mark, context)
     if kind in _CAUSES:
-        take_end(state, event, told)
+        take_end(state, event, context)
     handler = _HANDLERS.get(kind)
-    moved = handler is None or handler(state, event, told)
+    moved = handler is None or handler(state, event, context)
     if not isinstance(moved, bool):
-        enter(state, moved, told.at)
+        enter(state, moved, context.at)
     return moved
 
 
 def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
     """A line proves progress, by its stamp or near one that was stamped."""
-    launch = state.launch
+    attempt = state.attempt
     state.live = state.live or live
     if state.progress_at is None or at > state.progress_at:
         state.progress_at = at
         state.coverage.note_progress(at)
-    launch.hung, state.coverage.doubtful = False, None
+    attempt.hung, state.coverage.unconfirmed = False, None
     if clock is not None:
-        launch.progress_clock = clock
+        attempt.progress_clock = clock
     elif kind in STEP:
-        stamped = launch.stamped_at
-        near = stamped is not None and state.iterations_total - stamped <= (launch.log_interval or 1)
-        launch.progress_clock = state.log_clock_last if near else None
+        stamped = attempt.stamped_at
+        near = stamped is not None and state.iterations_total - stamped <= (attempt.log_interval or 1)
+        attempt.progress_clock = state.log_clock_last if near else None
 
 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
     """What every line tells: that there is a training, when it was written, whose node. Its stamp as a moment."""
     if event.proves_training:
-        if state.launch.foreign:
-            state.launch.forget()
+        if state.attempt.foreign:
+            state.attempt.forget()
             enter(state, "starting", at)
         state.proven = True
     if at > state.updated_at:
@@ -131,19 +131,19 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:
-    """Whoever says that a launch died speaks of a training; whoever says so now, of one that lived. While that is in
+    """Whoever says that an attempt died speaks of a training; whoever says so now, of one that lived. While that is in
     doubt it may have been another program of its job.
     """
-    launch = state.launch
+    attempt = state.attempt
     if (state.proven and not (live and new)) or (state.document and not state.proven):
         return
-    if not launch.doubtful or (launch.failure is not None and launch.failure.optional):
+    if not attempt.unconfirmed or (attempt.failure is not None and attempt.failure.optional):
         state.proven, state.live = True, state.live or live
 
 
-def _is_of_the_last_launch(state: RunState, clock: float | None) -> bool:
-    """Whether something failed shortly before this launch began: what a launcher held back of the one before."""
-    began, attempt = state.launch.launched_clock, state.launch
+def _is_of_the_last_attempt(state: RunState, clock: float | None) -> bool:
+    """Whether something failed shortly before this attempt began: what a launcher held back of the one before."""
+    began, attempt = state.attempt.launcher_clock, state.attempt
     if clock is None or began is None:
         return False
     return attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
@@ -183,14 +183,14 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
         return "evaluating"
     if kind in STEP:
         return before if before not in ("evaluating", "saving") else None
-    return None if kind is events.StepGuessed else before  # a guess is of a loop, not of the set-up before it
+    return None if kind is events.StepInferred else before  # a guess is of a loop, not of the set-up before it
 
 
 def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
-    """The launch has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
+    """The attempt has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
     that was called a hang only shows that it may come again.
     """
-    since, silences, hung = silent_since(state, at), state.past.silences, state.launch.hung
+    since, silences, hung = silent_since(state, at), state.learned.silences, state.attempt.hung
     if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
         return
     seconds = max(0.0, at - since)
@@ -202,14 +202,14 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
 
 def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
     """An example of a good silence, of the work that may have gone on in it without a word, or of its phase."""
-    launch, phase = state.launch, _gap_phase(before, event)
-    if before in PARTS and launch.parts.told:
-        launch.parts.silence = max(launch.parts.silence, seconds)
+    attempt, phase = state.attempt, _gap_phase(before, event)
+    if before in PARTS and attempt.parts.reported:
+        attempt.parts.silence = max(attempt.parts.silence, seconds)
     elif phase is not None and phase not in ENDED:
-        state.past.silences.learn(kind if phase == before else phase, seconds)
-        expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
-        if expected > 0 and kind == phase == launch.phase == "training":
-            launch.gap_ratios.add(seconds / expected)
+        state.learned.silences.learn(kind if phase == before else phase, seconds)
+        expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
+        if expected > 0 and kind == phase == attempt.phase == "training":
+            attempt.gap_ratios.add(seconds / expected)
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:
@@ -219,15 +219,15 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
     if state.log_clock_first is None:
         state.log_clock_first = moment
     state.log_clock_last = max(moment, state.log_clock_last or moment)
-    state.launch.stamped_at = state.iterations_total
+    state.attempt.stamped_at = state.iterations_total
     return moment
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _on_memory(state: RunState, event: events.MemoryReported, _told: Told) -> bool:
-    memory = state.launch.memory
+def _on_memory(state: RunState, event: events.MemoryReported, _context: EventContext) -> bool:
+    memory = state.attempt.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used_ratio = event.host_used_ratio
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
@@ -235,7 +235,7 @@ def _on_memory(state: RunState, event: events.MemoryReported, _told: Told) -> bo
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
-        state.launch.memory = memory = Memory(host_used_ratio=memory.host_used_ratio, report=report)
+        state.attempt.memory = memory = MemoryPeaks(host_used_ratio=memory.host_used_ratio, report=report)
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)
@@ -250,20 +250,20 @@ def _larger(known: int | None, new: int | None) -> int | None:
     return new if known is None else known if new is None else max(known, new)
 
 
-def _on_timers(state: RunState, event: events.TimersReported, told: Told) -> bool:
-    state.launch.account.take(event, state.launch.whole_lines)
+def _on_timers(state: RunState, event: events.TimersReported, context: EventContext) -> bool:
+    state.attempt.account.take(event, state.attempt.whole_lines)
     if not PART_OF.keys().isdisjoint(event.timers):
-        state.launch.parts.note_printed(event)
-    if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
+        state.attempt.parts.note_printed(event)
+    if event.speaker == "megatron" and not BETWEEN_STEPS.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
-            if name in BESIDE and state.launch.iterations:
+            if name in BETWEEN_STEPS and state.attempt.iterations:
                 if not event.of_next:
-                    state.launch.watch.inside = True
-                    state.launch.watch.timed += longest
+                    state.attempt.watch.inside = True
+                    state.attempt.watch.timed += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
-                    if not told.live:
-                        state.past.silences.learn("saving", longest)
+                    if not context.live:
+                        state.learned.silences.learn("saving", longest)
     return False
 
 
@@ -276,83 +276,85 @@ def fold_timers(state: RunState, event: events.TimersReported, at: float) -> boo
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.launch.account.take(event, state.launch.whole_lines)
+    state.attempt.account.take(event, state.attempt.whole_lines)
     return True
 
 
-def _on_overflow(state: RunState, event: events.OverflowSkipped, _told: Told) -> bool:
-    news = state.launch.overflows.take_line(event, state.launch.latest.iteration or 0, state.launch.log_interval or 1)
+def _on_overflow(state: RunState, event: events.OverflowSkipped, _context: EventContext) -> bool:
+    news = state.attempt.overflows.take_line(
+        event, state.attempt.latest.iteration or 0, state.attempt.log_interval or 1
+    )
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:
-        state.launch.latest.loss_scale = scale
+        state.attempt.latest.loss_scale = scale
     return news
 
 
-def _on_scale_exhausted(state: RunState, _event: events.LossScaleExhausted, told: Told) -> bool:
+def _on_scale_exhausted(state: RunState, _event: events.LossScaleExhausted, context: EventContext) -> bool:
     failure = events.FailureSeen(failure="python_exception", message="the loss scale is at its minimum")
-    return fold_evidence(state, failure, told)
+    return fold_evidence(state, failure, context)
 
 
-def _on_throughput(state: RunState, event: events.ThroughputReported, _told: Told) -> bool:
-    latest, topology = state.launch.latest, state.launch.topology
+def _on_throughput(state: RunState, event: events.ThroughputReported, _context: EventContext) -> bool:
+    latest, topology = state.attempt.latest, state.attempt.topology
     if event.tflops is not None:
         latest.tflops = event.tflops
     if event.parameters_billions is not None:  # Megatron-DeepSpeed's flops_calculator: a line behind each iteration's
-        state.launch.effective_tflops = event.tflops
-        state.launch.tflops_formula = EFFECTIVE
+        state.attempt.effective_tflops = event.tflops
+        state.attempt.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
-        if not state.launch.engine.rates_of_loop:
-            state.launch.engine.rates_of_loop, state.launch.engine.rates = True, Sample()
+        if not state.attempt.engine.rates_of_loop:
+            state.attempt.engine.rates_of_loop, state.attempt.engine.rates = True, SampledValues()
         latest.samples_per_second = event.samples_per_second
-        state.launch.engine.rates.add(event.samples_per_second)
+        state.attempt.engine.rates.add(event.samples_per_second)
     return False
 
 
-def _on_part(state: RunState, event: events.PartBegan, told: Told) -> Moved:
+def _on_part(state: RunState, event: events.PartBegan, context: EventContext) -> Moved:
     """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
-    if state.launch.phase in ENDED or state.launch.phase == "exiting":
+    if state.attempt.phase in ENDED or state.attempt.phase == "exiting":
         return False
-    if event.implied and not state.launch.parts.told:
+    if event.implied and not state.attempt.parts.reported:
         return False
-    launch = state.launch
-    launch.parts.tell(event.part)
-    late = told.live and launch.parts.is_late(event.part, launch.phase, launch.phase_since, told.at)
+    attempt = state.attempt
+    attempt.parts.report(event.part)
+    late = context.live and attempt.parts.is_late(event.part, attempt.phase, attempt.phase_since, context.at)
     return late or event.part
 
 
-def _on_guess(state: RunState, event: events.StepGuessed, _told: Told) -> bool:
+def _on_guess(state: RunState, event: events.StepInferred, _context: EventContext) -> bool:
     """A step of a loop that nobody reads, while no other was: its set-up goes on, if its loss is another than the line
     before it had, and the line is no repetition. A status line repeats the last loss, whatever else it counts; ranks
     that do so in turn repeat their lines. Risk left: more than 64 of them, or some that count seconds beside it.
     """
-    launch, told = state.launch, (str(event.counts), str(event.losses))
-    if launch.driver is not None or state.progress_at is None or told in launch.guessed:
+    attempt, context = state.attempt, (str(event.counts), str(event.losses))
+    if attempt.step_source is not None or state.progress_at is None or context in attempt.inferred:
         return False  # where nothing began before it, nothing is awaited: such a log may end without a word
-    moved = bool(launch.guessed) and told[1] != launch.guessed[-1][1]
-    launch.guessed = [*launch.guessed[-_GUESSES + 1 :], told]
+    moved = bool(attempt.inferred) and context[1] != attempt.inferred[-1][1]
+    attempt.inferred = [*attempt.inferred[-_GUESSES + 1 :], context]
     return moved
 
 
-def _on_document(state: RunState, _event: events.DocumentSeen, _told: Told) -> bool:
+def _on_document(state: RunState, _event: events.DocumentSeen, _context: EventContext) -> bool:
     state.document = True
     return False
 
 
-def _on_summary(state: RunState, event: events.TrainerSummary, told: Told) -> bool:
+def _on_summary(state: RunState, event: events.TrainerSummary, context: EventContext) -> bool:
     saves.end_save(state)
-    return fold_evidence(state, event, told)
+    return fold_evidence(state, event, context)
 
 
-def _on_collective_status(state: RunState, event: events.CollectiveStatus, _told: Told) -> bool:
+def _on_collective_status(state: RunState, event: events.CollectiveStatus, _context: EventContext) -> bool:
     note_collective(state, event)
     return False
 
 
-_Handler = Callable[[RunState, Any, Told], Moved]
+_Handler = Callable[[RunState, Any, EventContext], Moved]
 _HANDLERS: dict[type[Event], _Handler] = {
     events.IterationLogged: fold_iteration,
     events.EngineStepLogged: fold_engine_step,
@@ -363,7 +365,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.ArgumentsDumped: setup.on_arguments,
     events.TopologyLogged: setup.on_setting,
     events.ModelSettingLogged: setup.on_setting,
-    events.SizesTold: setup.on_setting,
+    events.SizesReported: setup.on_setting,
     events.BatchSizeRampupPlanned: setup.on_setting,
     events.ParametersCounted: setup.on_setting,
     events.EnvironmentVariableSeen: setup.on_environment,
@@ -385,7 +387,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.CollectiveStatus: _on_collective_status,
     events.DocumentSeen: _on_document,
     events.PartBegan: _on_part,
-    events.StepGuessed: _on_guess,
+    events.StepInferred: _on_guess,
     **dict.fromkeys(EVENTS, fold_evidence),
     events.TrainerSummary: _on_summary,
 }

@@ -12,7 +12,7 @@ from msgspec import Struct
 from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
 from megatron_monitor.run.ending import BARE
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
 
 _BEGIN_SLACK: Final = 60.0
@@ -48,13 +48,13 @@ class Candidate(Struct, frozen=True):
     proven: bool
 
 
-def refusal(state: RunState, job: Job, candidate: Candidate, owners: frozenset[int]) -> str | None:
+def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozenset[int]) -> str | None:
     """Why this cannot be the run's job; None where it may be believed. `owners`: user ids of the run's files."""
-    known, told, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
+    known, answer, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
     if candidate.id not in (job.id, job.array_id):
         return f"Slurm answered with job {job.id}"
-    if told and job.uid is not None and job.uid not in told:
-        return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(told)}'s"
+    if answer and job.uid is not None and job.uid not in answer:
+        return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(answer)}'s"
     if job.state in OVER and (job.ended_at is None or last > job.ended_at + _END_SLACK):
         return "the job had ended before the log's last line"
     if known is not None and known.id == job.id:
@@ -62,7 +62,7 @@ def refusal(state: RunState, job: Job, candidate: Candidate, owners: frozenset[i
     return _unproven(state, job, candidate, last)
 
 
-def _unproven(state: RunState, job: Job, candidate: Candidate, last: float) -> str | None:
+def _unproven(state: RunState, job: SlurmJob, candidate: Candidate, last: float) -> str | None:
     """Why a job that nobody knew yet, and that may be the run's, is not believed."""
     if not (candidate.proven or _mentioned(state, job)):
         return f"its output is {job.output or 'not told'}, and no line before the first iteration names it"
@@ -71,7 +71,7 @@ def _unproven(state: RunState, job: Job, candidate: Candidate, last: float) -> s
     return "the job began after the log's last line" if job.started_at > last + _BEGIN_SLACK else None
 
 
-def _continues(known: Job, job: Job) -> bool:
+def _continues(known: SlurmJob, job: SlurmJob) -> bool:
     """The same job, perhaps requeued, which gives it another time of submission."""
     if (known.uid, known.name, known.directory) != (job.uid, job.name, job.directory):
         return False
@@ -80,7 +80,7 @@ def _continues(known: Job, job: Job) -> bool:
     return job.restarts > known.restarts or (job.restarts == known.restarts and job.submitted_at == known.submitted_at)
 
 
-def _mentioned(state: RunState, job: Job) -> bool:
+def _mentioned(state: RunState, job: SlurmJob) -> bool:
     """Whether a file of the run is the job's output. The accounting tells none: then it has the name of one."""
     paths = {job.output, job.errors} - {""}
     if paths:
@@ -90,23 +90,23 @@ def _mentioned(state: RunState, job: Job) -> bool:
 
 
 def proofs(state: RunState) -> list[LogEvent]:
-    """The events that the log left out: how the launch ended, where Slurm knows and the log does not say."""
+    """The events that the log left out: how the attempt ended, where Slurm knows and the log does not say."""
     job = state.job
-    if job is None or state.launch.phase == "finished":
+    if job is None or state.attempt.phase == "finished":
         return []
-    crashed = state.launch.phase == "crashed"
+    crashed = state.attempt.phase == "crashed"
     events: list[Event] = []
     failure, node = _failed(job)
     if failure is not None:
-        known = state.launch.failure
+        known = state.attempt.failure
         if not crashed or (known is not None and known.failure in _UNEXPLAINED and failure not in _UNEXPLAINED):
             events = [FailureSeen(failure=failure, message=sentence(job), node=node), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
-        events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]
+        events = [ProcessExited(exit_code=job.exit_code or 0, attempt=True)]
     return [LogEvent(0, "slurm", event, sentence(job)) for event in events]
 
 
-def _failed(job: Job) -> tuple[Failure | None, str | None]:
+def _failed(job: SlurmJob) -> tuple[Failure | None, str | None]:
     """What ended it, None for nothing that is known; the node that failed, of several it is not told which."""
     if not _waits_again(job):
         return _FAILURES.get(job.state), None
@@ -114,7 +114,7 @@ def _failed(job: Job) -> tuple[Failure | None, str | None]:
     return failure, job.ended_on if failure == "node_failure" and is_node_name(job.ended_on) else None
 
 
-def sentence(job: Job) -> str:
+def sentence(job: SlurmJob) -> str:
     """What Slurm says, in a line."""
     parts = [f"Slurm: job {job.array_id or job.id} is {job.state}"]
     if job.cancelled_by:
@@ -132,7 +132,7 @@ def sentence(job: Job) -> str:
     return " ".join(parts)
 
 
-def _waits_again(job: Job) -> bool:
+def _waits_again(job: SlurmJob) -> bool:
     """Whether it was ended, and waits for its nodes again."""
     return job.state in WAITING and job.restarts > 0
 

@@ -10,7 +10,7 @@ from megatron_monitor.nodes.collectives import Missing, Report, missing
 from megatron_monitor.nodes.hostlist import HostlistError, expand, is_node_name
 from megatron_monitor.parsers.events import CollectiveStatus, ProcessExited, WatchdogTimedOut
 from megatron_monitor.run.ending import NODE_FAULTS
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
 MOST_SERIES = 512  # nodes of a run that are series: a job of 400 nodes costs a scrape as much as five more runs
@@ -28,28 +28,28 @@ def expand_some(hostlist: str) -> tuple[str, ...]:
         return ()
 
 
-def freeze_node_list(launch: Launch) -> None:
-    """What a dump says from here on of the nodes is the next launch's."""
-    if launch.node_list is None:
-        launch.node_list = launch.environment.get(NODE_LIST)
+def freeze_node_list(attempt: Attempt) -> None:
+    """What a dump says from here on of the nodes is the next attempt's."""
+    if attempt.node_list is None:
+        attempt.node_list = attempt.environment.get(NODE_LIST)
 
 
 def listed_nodes(state: RunState) -> tuple[str, ...]:
-    """Slurm's list of the present launch's nodes, in its order: as a dump shows it, else as Slurm answered since the
-    launch began; empty where neither is known.
+    """Slurm's list of the present attempt's nodes, in its order: as a dump shows it, else as Slurm answered since the
+    attempt began; empty where neither is known.
     """
-    launch = state.launch
-    frozen, job = launch.node_list, state.job
-    listed = launch.environment.get(NODE_LIST) if frozen is None else frozen
+    attempt = state.attempt
+    frozen, job = attempt.node_list, state.job
+    listed = attempt.environment.get(NODE_LIST) if frozen is None else frozen
     if not listed and job is not None:
-        began = launch.started_at if launch.started_at is not None else state.first_at
+        began = attempt.started_at if attempt.started_at is not None else state.first_at
         listed = job.nodes if began is not None and job.asked_at >= began else None
     return expand_some(listed) if listed else ()
 
 
 def nodes_of(state: RunState) -> list[str]:
-    """The nodes of the present launch, sorted; empty where the log names none."""
-    return sorted(set(state.launch.nodes) | set(listed_nodes(state)))
+    """The nodes of the present attempt, sorted; empty where the log names none."""
+    return sorted(set(state.attempt.nodes) | set(listed_nodes(state)))
 
 
 def countable_nodes(state: RunState) -> list[str]:
@@ -59,15 +59,15 @@ def countable_nodes(state: RunState) -> list[str]:
 
 
 def note_node(state: RunState, node: str) -> None:
-    """One more line of the launch carries this node's name."""
-    nodes = state.launch.nodes
+    """One more line of the attempt carries this node's name."""
+    nodes = state.attempt.nodes
     if node in nodes or len(nodes) < MOST:
         nodes[node] = nodes.get(node, 0) + 1
 
 
 def note_rank(state: RunState, rank: int, node: str) -> None:
     """A line of this rank carries its node's name."""
-    known = state.launch.rank_nodes
+    known = state.attempt.rank_nodes
     if known.get(rank) != node and node not in _LOCAL and (rank in known or len(known) < _MOST_RANKS):
         known[rank] = node
 
@@ -76,7 +76,7 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
     """Which tasks srun ran on a node."""
     if event.node is None or event.tasks is None:
         return
-    known = state.launch.task_nodes
+    known = state.attempt.task_nodes
     for task in expand_some(f"[{event.tasks}]"):
         if len(known) < _MOST_RANKS:
             known[int(task)] = event.node
@@ -84,7 +84,7 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
 
 def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
     """How far a rank had come in a process group."""
-    known = state.launch.collectives
+    known = state.attempt.collectives
     if event.rank is None or len(known) >= _MOST_RANKS:
         return
     if isinstance(event, WatchdogTimedOut):
@@ -104,31 +104,31 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
     known[key] = Report(event.rank, group, name, event.group_rank, work, operation, event.enqueued, event.completed)
 
 
-def missing_ranks(launch: Launch) -> Missing | None:
-    """The ranks that the others wait for in this launch, by the flight recorder's dumps, else by what watchdogs print;
+def missing_ranks(attempt: Attempt) -> Missing | None:
+    """The ranks that the others wait for in this attempt, by the flight recorder's dumps, else by what watchdogs print;
     None where neither tells.
     """
-    if launch.dumped is not None:
-        return launch.dumped
-    if not launch.collectives:
+    if attempt.dumped is not None:
+        return attempt.dumped
+    if not attempt.collectives:
         return None
-    return missing(list(launch.collectives.values()), launch.topology.world_size)
+    return missing(list(attempt.collectives.values()), attempt.topology.world_size)
 
 
 def node_of(state: RunState, rank: int) -> str | None:
     """The rank's node: named beside it, else by its place in Slurm's list, over which srun spreads ranks in blocks."""
-    launch = state.launch
-    named = launch.rank_nodes.get(rank)
+    attempt = state.attempt
+    named = attempt.rank_nodes.get(rank)
     if named is not None:
         return named
-    world, tasks = launch.topology.world_size, launch.task_nodes
+    world, tasks = attempt.topology.world_size, attempt.task_nodes
     if rank in tasks and len(set(tasks.values())) < len(tasks):
         return tasks[rank]  # several tasks ran on one node: they are ranks
     listed = listed_nodes(state)
     if not world or not listed or world % len(listed) or rank >= world:
         return None
     each = world // len(listed)
-    if any(listed[known // each] != node for known, node in launch.rank_nodes.items() if known < world):
+    if any(listed[known // each] != node for known, node in attempt.rank_nodes.items() if known < world):
         return None  # they are spread in another way
     return listed[rank // each]
 
@@ -141,24 +141,24 @@ def nodes_of_ranks(state: RunState, ranks: Iterable[int]) -> dict[int, str]:
 
 def blamed(state: RunState) -> list[str]:
     """The nodes that may be left out because of this one failure, most suspect first."""
-    failure = state.launch.failure
+    failure = state.attempt.failure
     if failure is None or failure.failure in NODE_FAULTS:
         return suspects(state)
-    found = missing_ranks(state.launch)
+    found = missing_ranks(state.attempt)
     return list(dict.fromkeys(nodes_of_ranks(state, found.ranks).values())) if found else []
 
 
 def suspects(state: RunState) -> list[str]:
-    """The nodes that the launch's failure names, most suspect first; empty where it names none.
+    """The nodes that the attempt's failure names, most suspect first; empty where it names none.
 
     A rank whose watchdog gave up is a victim: its node is no suspect. The node of the rank that it waited for is.
     """
-    launch = state.launch
-    failure, names = launch.failure, list[str]()
-    if failure is not None and not (failure.failure == "nccl" and launch.watchdog_ranks):
+    attempt = state.attempt
+    failure, names = attempt.failure, list[str]()
+    if failure is not None and not (failure.failure == "nccl" and attempt.watchdog_ranks):
         by_rank = node_of(state, failure.rank) if failure.node is None and failure.rank is not None else None
         names += [name for name in (failure.node or by_rank,) if name is not None]
-    found = missing_ranks(launch)
+    found = missing_ranks(attempt)
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
     return list(dict.fromkeys(names))

@@ -1,6 +1,6 @@
 """The phases of a training, as tables: which event leads where, and which event is progress in which phase.
 
-Law: a handler of the fold returns the phase that its event leads to, and `enter` (launches.py) alone assigns it.
+Law: a handler of the fold returns the phase that its event leads to, and `enter` (attempts.py) alone assigns it.
 Liveness is progress, not writing: an event that is no progress in the current phase never moves the hang clock (in the
 BLOOM hang an hourly status line kept the log growing).
 """
@@ -64,7 +64,7 @@ PHASE_AFTER: dict[str, Phase] = {
 }
 
 SETUP: frozenset[type[Event]] = frozenset({
-    events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.SizesTold,
+    events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.SizesReported,
     events.ParametersCounted, events.MilestoneReached, events.CheckpointLoadStarted, events.CheckpointLoaded,
     events.CheckpointNotFound, events.TrainerSetting, events.SoftwareSeen,
 })  # fmt: skip
@@ -78,7 +78,7 @@ SAVE: frozenset[type[Event]] = frozenset({
     events.CheckpointSaveScheduled, events.MemoryReported,
 })  # fmt: skip
 _MEMORY, _OWN, _PART = events.MemoryReported, events.CustomProgressLogged, events.PartBegan
-_TOKENS, _GUESS = events.GenerationMoved, events.StepGuessed
+_TOKENS, _GUESS = events.GenerationMoved, events.StepInferred
 _EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
 
 _STEPPING: frozenset[type[Event]] = STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN, _PART}
@@ -116,7 +116,7 @@ class Parts:
     (detectors/hang/budget.py).
     """
 
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     """The parts of which some line has told; none: the whole step is the phase `training`."""
     silence: float = 0.0
     """The longest good silence of the part that goes on, while the log is followed."""
@@ -127,10 +127,10 @@ class Parts:
     printed: dict[str, Intervals] = field(default_factory=dict)
     """Part -> its seconds in the last steps, where the log prints them."""
 
-    def tell(self, part: str) -> None:
+    def report(self, part: str) -> None:
         """A line has told of this part."""
-        if part not in self.told:
-            self.told.append(part)
+        if part not in self.reported:
+            self.reported.append(part)
 
     def is_late(self, part: str, phase: Phase, since: float, at: float) -> bool:
         """Whether a line of `part`, at `at`, is of a part that is over: the present phase began at `since`."""
@@ -155,16 +155,16 @@ class Parts:
 
     def note_printed(self, event: TimersReported) -> None:
         """The parts of one step, as its line prints them."""
-        took: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for name, (_, most) in event.timers.items():
             if name in PART_OF:
-                took[PART_OF[name]] = took.get(PART_OF[name], 0.0) + most
-        for part, seconds in took.items():
+                totals[PART_OF[name]] = totals.get(PART_OF[name], 0.0) + most
+        for part, seconds in totals.items():
             self.printed.setdefault(part, Intervals()).add(seconds)
 
-    def told_with(self, part: str) -> list[str]:
+    def reported_with(self, part: str) -> list[str]:
         """The parts that take time and of which no line tells: the silence of this part may be theirs."""
-        return [each for each in PARTS if each != part and each not in self.told and each in self.printed]
+        return [each for each in PARTS if each != part and each not in self.reported and each in self.printed]
 
     def printed_with(self, part: str) -> float | None:
         """The longest that this part took in the last steps, and those that are told with it; None where none prints
@@ -172,4 +172,4 @@ class Parts:
         """
         if part not in self.printed:
             return None
-        return sum(self.printed[each].longest or 0.0 for each in (part, *self.told_with(part)))
+        return sum(self.printed[each].longest or 0.0 for each in (part, *self.reported_with(part)))

@@ -20,7 +20,7 @@ def record(
 
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
-    history, latest = state.history, state.launch.latest
+    history, latest = state.history, state.attempt.latest
     at += state.wall_offset  # the log's own times are those of a wall clock
     if live and clock is not None:
         lag = at - clock
@@ -40,42 +40,42 @@ def record(
 
 def _enter(state: RunState, time: float | None, latest_known: float | None, *, dated: bool) -> None:
     """A phase has begun at `time`, or nobody knows when. `dated`: by the log's own clock."""
-    launch, history = state.launch, state.history
+    attempt, history = state.attempt, state.history
     if not history.phases:
         first = state.unix(state.first_at)
         seen = first - history.zone if first and time is not None else time
         history.add_phase(state.log_clock_first if dated else seen, None, "starting")
-    bounds = time is None and launch.phase in _BOUNDS
-    history.add_phase(latest_known if bounds else time, launch.latest.iteration, drawn_as(launch.phase))
+    bounds = time is None and attempt.phase in _BOUNDS
+    history.add_phase(latest_known if bounds else time, attempt.latest.iteration, drawn_as(attempt.phase))
 
 
 def _add_step(state: RunState, iteration: int, time: float | None, latest_known: float | None) -> None:
     """A row, and the parts of the iteration whose timers are whole now: mostly those of the line before."""
-    launch, history = state.launch, state.history
-    if launch.number != history.attempt:
+    attempt, history = state.attempt, state.history
+    if attempt.number != history.attempt:
         _note_restart(state, iteration, time)
-    timed = launch.account.last
+    timed = attempt.account.last
     if timed is not None:
         when = latest_known if latest_known is not None and timed.iteration != iteration else time
         history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
     if time is not None:
-        _date_training(history, time - (launch.step_seconds or 0.0))
+        _date_training(history, time - (attempt.step_seconds or 0.0))
     history.add_step(_row(state, time))
 
 
 def _amend(state: RunState, event: Event, when: float | None) -> None:
     """More of an iteration that is counted already, or what an evaluation came to."""
-    launch, history, iteration = state.launch, state.history, state.launch.latest.iteration
+    attempt, history, iteration = state.attempt, state.history, state.attempt.latest.iteration
     if isinstance(event, ValidationLogged):
-        result = launch.validations.get(event.dataset)
+        result = attempt.validations.get(event.dataset)
         if result is not None:
             where = event.iteration if event.iteration is not None else iteration
-            history.add_validation(event.dataset, (where, when, launch.number, result.loss))
+            history.add_validation(event.dataset, (where, when, attempt.number, result.loss))
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
-        history.add_validation("validation", (iteration, when, launch.number, event.eval_loss))
-    elif history.steps.open and (not launch.whole_lines or isinstance(event, ThroughputReported)):
+        history.add_validation("validation", (iteration, when, attempt.number, event.eval_loss))
+    elif history.steps.open and (not attempt.whole_lines or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
-        if last[0] == iteration and last[2] == launch.number:
+        if last[0] == iteration and last[2] == attempt.number:
             history.steps.open[-1] = _row(state, last[1])
 
 
@@ -88,28 +88,28 @@ def _date_training(history: History, began: float) -> None:
 
 
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
-    """A launch other than the last one known has counted."""
-    launch = state.launch
-    history, number = state.history, launch.number
+    """An attempt other than the last one known has counted."""
+    attempt = state.attempt
+    history, number = state.history, attempt.number
     if history.steps.open:
         history.add_restart(iteration, int(history.steps.open[-1][0] or 0), time)
-        if launch.arguments_changed:
-            history.add_changes(iteration, time, launch.arguments_changed)
+        if attempt.arguments_changed:
+            history.add_changes(iteration, time, attempt.arguments_changed)
     history.attempt = number
 
 
 def _row(state: RunState, time: float | None) -> Row:
     """In the order of history.SERIES."""
-    launch = state.launch
-    latest, memory = launch.latest, launch.memory
-    seconds, batch = launch.step_seconds, derived.batch_size(state)
+    attempt = state.attempt
+    latest, memory = attempt.latest, attempt.memory
+    seconds, batch = attempt.step_seconds, derived.batch_size(state)
     samples, tokens = state.history.consumed.take(
         latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens, batch, derived.sequence_length(state)
     )
     return (
         latest.iteration,
         time,
-        launch.number,
+        attempt.number,
         latest.lm_loss,
         latest.grad_norm,
         latest.loss_scale,
@@ -129,18 +129,18 @@ def _other_tflops(state: RunState, seconds: float | None) -> float | None:
     """As a line of its own told last, else FLOPs over time: the FLOPs are worked out once for each batch size, sequence
     length and layout.
     """
-    launch = state.launch
-    if launch.effective_tflops is not None:
-        return launch.effective_tflops
+    attempt = state.attempt
+    if attempt.effective_tflops is not None:
+        return attempt.effective_tflops
     if not seconds:
         return None
-    topology, latest = launch.topology, launch.latest
+    topology, latest = attempt.topology, attempt.latest
     key: list[int | str | None] = [
-        launch.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
-        launch.tflops_formula,
+        attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
+        attempt.tflops_formula,
     ]  # fmt: skip
-    if launch.tflops_key != key:
-        computed, pure = derived.computed_tflops(state), launch.pure_seconds
-        launch.tflops_key = key
-        launch.tflops_seconds = computed[1] * pure if computed and pure else None
-    return launch.tflops_seconds / seconds if launch.tflops_seconds is not None else None
+    if attempt.tflops_key != key:
+        computed, pure = derived.computed_tflops(state), attempt.pure_seconds
+        attempt.tflops_key = key
+        attempt.tflops_seconds = computed[1] * pure if computed and pure else None
+    return attempt.tflops_seconds / seconds if attempt.tflops_seconds is not None else None

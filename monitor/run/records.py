@@ -1,4 +1,4 @@
-"""What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
+"""What runs and attempts are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from megatron_monitor.parsers.events import LogEvent
 
 
 def nothing() -> None:
-    """Nobody waits for a launch."""
+    """Nobody waits for an attempt."""
 
 
-class Told(Struct, gc=False):
+class EventContext(Struct, gc=False):
     """What stands around an event that is folded."""
 
     source: str
@@ -25,11 +25,11 @@ class Told(Struct, gc=False):
     """The line's own stamp, on the log's own clock."""
     entry: LogEvent
     settle: Callable[[], None] = nothing
-    """To be called before a step begins another launch, or another source counts."""
+    """To be called before a step begins another attempt, or another source counts."""
 
 
 @dataclasses.dataclass(slots=True)
-class Latest:
+class LatestValues:
     """The values of the last iteration that counted, as the log says them."""
 
     iteration: int | None = None
@@ -63,7 +63,7 @@ class Experiment(Struct, frozen=True):
 
 
 class AttemptEnd(Struct):
-    """How a launch ended, kept when the next one begins."""
+    """How an attempt ended, kept when the next one begins."""
 
     number: int
     failure: str
@@ -76,19 +76,19 @@ class AttemptEnd(Struct):
     """The last whole checkpoint at its end."""
     planned: bool
     nodes: list[str] = field(default_factory=list)
-    """The nodes that failed, or that the launch ran on where no line names the one."""
+    """The nodes that failed, or that the attempt ran on where no line names the one."""
     culprit: bool = False
     """`nodes` are those that failed."""
     crashed: bool = False
-    """A line told that it died; else the next launch only began where it had been."""
+    """A line told that it died; else the next attempt only began where it had been."""
     line: str = ""
     """The line that names the failure."""
     watched: bool = False
     """It died while the log was followed."""
 
 
-class Memory(Struct):
-    """Largest figures over the ranks that print them, in bytes, of one launch."""
+class MemoryPeaks(Struct):
+    """Largest figures over the ranks that print them, in bytes, of one attempt."""
 
     allocated: int | None = None
     max_allocated: int | None = None
@@ -107,12 +107,12 @@ class Checkpoints(Struct):
     last_iteration: int | None = None
     save_seconds: float | None = None
     saves: int = 0
-    took: dict[int, float] = field(default_factory=dict)
+    durations: dict[int, float] = field(default_factory=dict)
     """Iteration -> seconds of the save after it, of the last ones."""
 
 
 class Save(Struct):
-    """The save that a launch is at, or was last."""
+    """The save that an attempt is at, or was last."""
 
     iteration: int | None = None
     started_at: float | None = None
@@ -139,7 +139,7 @@ class Buffering(Struct):
     silence_before: float = 0.0
 
 
-class Job(Struct):
+class SlurmJob(Struct):
     """What Slurm said of the run's job when it was last asked (run/job.py). Empty text is unknown; times are Unix
     seconds.
     """
@@ -193,8 +193,8 @@ class Job(Struct):
     """The nodes that it had then."""
 
 
-class Unrestarted(Struct):
-    """A remediation ended the run's job, or found it ended, and the launch that it was to bring does not come."""
+class FailedRestart(Struct):
+    """A remediation ended the run's job, or found it ended, and the attempt that it was to bring does not come."""
 
     why: str
     at: float

@@ -1,4 +1,4 @@
-"""The set-up of a launch: milestones, arguments, topology, software, environment.
+"""The set-up of an attempt: milestones, arguments, topology, software, environment.
 
 Each `on_` function is a handler of the fold.
 """
@@ -10,62 +10,62 @@ from megatron_monitor.parsers.events import Event
 from megatron_monitor.run import saves
 from megatron_monitor.run.evidence import fold_done, goes_on
 from megatron_monitor.run.experiments import plan_of
-from megatron_monitor.run.launches import note_setting, stamp_of
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
-from megatron_monitor.run.records import Told
+from megatron_monitor.run.records import EventContext
+from megatron_monitor.run.restarts import note_setting, stamp_of
 from megatron_monitor.run.state import RunState
 
 
-def on_milestone(state: RunState, event: events.MilestoneReached, told: Told) -> Moved:
+def on_milestone(state: RunState, event: events.MilestoneReached, context: EventContext) -> Moved:
     """A set-up step was announced."""
     if event.milestone == "training_done":
-        fold_done(state, told.at, told.source)
+        fold_done(state, context.at, context.source)
         saves.end_save(state, event.logged_at)
         return True
-    if event.milestone == "launched" and state.launch.launched_clock is None:
-        state.launch.launched_clock = log_clock(event.logged_at)
+    if event.milestone == "launched" and state.attempt.launcher_clock is None:
+        state.attempt.launcher_clock = log_clock(event.logged_at)
     elif event.milestone == "training_started":
-        state.launch.watch.stamps.begin(log_clock(event.logged_at))
-    if state.launch.iterations:
+        state.attempt.watch.stamps.begin(log_clock(event.logged_at))
+    if state.attempt.iterations:
         return False
-    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, told) else True
+    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, context) else True
 
 
-def on_arguments(state: RunState, event: events.ArgumentsDumped, told: Told) -> bool:
+def on_arguments(state: RunState, event: events.ArgumentsDumped, context: EventContext) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
     stamp = stamp_of(event)
-    known = bool(state.launch.arguments)
-    progressed = on_setting(state, event, told)
-    if state.launch.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
+    known = bool(state.attempt.arguments)
+    progressed = on_setting(state, event, context)
+    if state.attempt.boundaries["arguments"] == stamp:  # another dump of an attempt is a critic's or a teacher's
         state.plan = plan_of(event)
         if not known:
-            if state.arguments:  # of the last launch that told its own
-                state.launch.arguments_changed = changes(state.arguments, state.launch.arguments)
-            state.arguments = state.launch.arguments
+            if state.arguments:  # of the last attempt that told its own
+                state.attempt.arguments_changed = changes(state.arguments, state.attempt.arguments)
+            state.arguments = state.attempt.arguments
     return progressed
 
 
-def on_setting(state: RunState, event: Event, _told: Told) -> bool:
+def on_setting(state: RunState, event: Event, _context: EventContext) -> bool:
     """One more fact of the set-up."""
     note_setting(state, event)
-    return state.launch.iterations == 0
+    return state.attempt.iterations == 0
 
 
-def on_environment(state: RunState, event: Event, _told: Told) -> bool:
+def on_environment(state: RunState, event: Event, _context: EventContext) -> bool:
     """A variable, a version: told at any time."""
     note_setting(state, event)
     return False
 
 
-def on_trainer_setting(state: RunState, event: events.TrainerSetting, told: Told) -> bool:
+def on_trainer_setting(state: RunState, event: events.TrainerSetting, context: EventContext) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
-        state.launch.trainer.declared = True
+        state.attempt.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
-        state.launch.trainer.total = whole(event.value)
-        if state.launch.driver in (None, "trainer"):
-            state.launch.train_iterations = state.launch.trainer.total
+        state.attempt.trainer.total = whole(event.value)
+        if state.attempt.step_source in (None, "trainer"):
+            state.attempt.train_iterations = state.attempt.trainer.total
     elif event.name == "num epochs" and isinstance(event.value, int | float):
-        state.launch.trainer.epochs = event.value
-    return on_setting(state, event, told)
+        state.attempt.trainer.epochs = event.value
+    return on_setting(state, event, context)

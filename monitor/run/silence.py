@@ -40,7 +40,7 @@ class Intervals(Struct):
 
 
 class Silences(Struct):
-    """Of the launches of one program, by kind, in seconds."""
+    """Of the attempts of one program, by kind, in seconds."""
 
     good: dict[str, Intervals] = field(default_factory=dict)
     """Silences within their budgets."""

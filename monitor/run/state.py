@@ -1,14 +1,14 @@
-"""Who lives how long: a run, its present launch, what its launches have taught. Plain values.
+"""Who lives how long: a run, its present attempt, what its attempts have taught. Plain values.
 
-    RunState   a named training: its totals, its history, its sources; all of its launches
-    Launch     all that begins with a launch: who counts its steps, phase and pace, what it printed last, how it ends
-    Past       what launches of one program have taught: silences, pace, saves; another program's launch has none of it
-    Job        what the scheduler says of the job that the present launch runs in (records.py)
-    Stream     one source of a run (streams.py): where it stands in the present launch
+    RunState   a named training: its totals, its history, its sources; all of its attempts
+    Attempt     all that begins with an attempt: who counts its steps, phase and pace, what it printed last, how it ends
+    Past       what attempts of one program have taught: silences, pace, saves; another program's attempt has none of it
+    Job        what the scheduler says of the job that the present attempt runs in (records.py)
+    Stream     one source of a run (streams.py): where it stands in the present attempt
 
-A restart is a new `Launch` (launches.py): nothing of the one before is reset by hand, and what the new one has not said
-is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung`, and
-the core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
+A restart is a new `Attempt` (attempts.py): nothing of the one before is reset by hand, and what the new one has not
+said is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung`, and the
+core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
 
 Instants are seconds of the daemon's steady clock (system/clock.py), durations seconds; `unix` translates an instant
 for whoever reads it. `None` is unknown. Everything here can be written as JSON.
@@ -34,32 +34,32 @@ from megatron_monitor.run.records import (
     Buffering,
     Checkpoints,
     Experiment,
-    Job,
-    Latest,
-    Memory,
+    FailedRestart,
+    LatestValues,
+    MemoryPeaks,
     Save,
-    Unrestarted,
+    SlurmJob,
     Validation,
 )
 from megatron_monitor.run.silence import Intervals, Silences
-from megatron_monitor.run.steps.copies import Copies, Overflows
+from megatron_monitor.run.steps.copies import CountedSteps, Overflows
 from megatron_monitor.run.steps.pace import Histogram, Pace
 from megatron_monitor.run.steps.sources import Engine, SourceName, Trainer
-from megatron_monitor.run.steps.watch import Watch
+from megatron_monitor.run.steps.timing import StepTimer
 
 
 @dataclass(slots=True)
-class Launch:
-    """One launch of a run, from its first word to the next one's."""
+class Attempt:
+    """One attempt of a run, from its first word to the next one's."""
 
     number: int = 0
     started_at: float | None = None
-    launched_clock: float | None = None
+    launcher_clock: float | None = None
     """When its launcher says that it began, on the log's own clock."""
     boundaries: dict[str, str] = field(default_factory=dict)
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
-    opening: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What was said of the set-up since its last step: the next launch's, if one begins now."""
+    setup_events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What was said of the set-up since its last step: the next attempt's, if one begins now."""
     phase: Phase = "starting"
     phase_since: float = 0.0
     progress_clock: float | None = None
@@ -72,7 +72,7 @@ class Launch:
     arguments: dict[str, str] = field(default_factory=dict)
     """Those of its arguments that say what is trained (monitor/model/arguments.py),"""
     arguments_changed: list[tuple[str, str, str]] = field(default_factory=list)
-    """and what of them differs from the launch before that told its own."""
+    """and what of them differs from the attempt before that told its own."""
     topology: Topology = field(default_factory=Topology)
     environment: dict[str, str] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class Launch:
     loaded: int | None = None
     """The iteration of the checkpoint that it goes on from."""
 
-    guessed: list[tuple[str, str]] = field(default_factory=list)
+    inferred: list[tuple[str, str]] = field(default_factory=list)
     """The last lines that look like steps and that nobody reads: their numbers and their losses."""
-    driver: SourceName | None = None
+    step_source: SourceName | None = None
     """Who counts the iterations (sources.py),"""
     counts_steps: bool = False
     """A number of the loop's line that may count samples counts steps."""
@@ -91,9 +91,9 @@ class Launch:
     engine: Engine = field(default_factory=Engine)
     """and what is known of each that may."""
     dialect: str | None = None
-    latest: Latest = field(default_factory=Latest)
+    latest: LatestValues = field(default_factory=LatestValues)
     resumed: bool = False
-    """Its first iteration has told how much work the end of the launch before cost."""
+    """Its first iteration has told how much work the end of the attempt before cost."""
     from_zero: bool = False
     """Iterations of its program count from 0: it may have gone on with a later one."""
     first_iteration: int | None = None
@@ -121,7 +121,7 @@ class Launch:
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
     step_seconds: float | None = None
-    """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
+    """The same of this very step; None where it cannot be told: the first of an attempt, an evaluation within."""
     effective_tflops: float | None = None
     """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
     tflops_formula: str | None = None
@@ -132,7 +132,7 @@ class Launch:
     """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
     gap_ratios: Intervals = field(default_factory=Intervals)
     """Training gaps over what was predicted: data hiccups that were always there."""
-    watch: Watch = field(default_factory=Watch)
+    watch: StepTimer = field(default_factory=StepTimer)
     """The time since the last report of a step."""
     account: Account = field(default_factory=Account)
     """Timers of the last iteration line."""
@@ -153,12 +153,12 @@ class Launch:
     validations: dict[str, Validation] = field(default_factory=dict)
     save: Save = field(default_factory=Save)
     seconds_since_checkpoint: float = 0.0
-    memory: Memory = field(default_factory=Memory)
+    memory: MemoryPeaks = field(default_factory=MemoryPeaks)
 
     nodes: dict[str, int] = field(default_factory=dict)
     """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
     node_list: str | None = None
-    """Slurm's list of its nodes as it was when the launch first moved or failed: the next one's dump comes before its
+    """Slurm's list of its nodes as it was when the attempt first moved or failed: the next one's dump comes before its
     first line does."""
     rank_nodes: dict[int, str] = field(default_factory=dict)
     """Rank -> its node, where a line names both."""
@@ -198,7 +198,7 @@ class Launch:
         return self.ending.since is not None
 
     @property
-    def doubtful(self) -> bool:
+    def unconfirmed(self) -> bool:
         """It has failed, and that may have been caught: nothing has told yet that a process ended."""
         return self.ending.state == "crashed" and not self.ending.certain
 
@@ -218,7 +218,7 @@ class Launch:
     @property
     def whole_lines(self) -> bool:
         """Whether each report of a step holds all that is printed of it: the loop's own line does."""
-        return self.driver == "iteration"
+        return self.step_source == "iteration"
 
     @property
     def training_done(self) -> bool:
@@ -238,19 +238,19 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Past:
-    """What the launches of one program have taught of the next."""
+class LearnedBehavior:
+    """What the attempts of one program have taught of the next."""
 
     programs: list[str] = field(default_factory=list)
     """Whose steps counted, as `program_of` calls them: a loop may have DeepSpeed's engine beside it."""
-    driver: SourceName | None = None
+    step_source: SourceName | None = None
     """Who counted."""
-    engine_beside: bool = False
+    has_engine_steps: bool = False
     """A loop counts, and DeepSpeed's engine reports the same steps."""
     log_interval: int | None = None
-    """Iterations between two lines, of the launch before."""
+    """Iterations between two lines, of the attempt before."""
     baseline: float | None = None
-    """Normal seconds per iteration of the launches before."""
+    """Normal seconds per iteration of the attempts before."""
     from_zero: bool = False
     """Its iterations count from 0."""
     highest_iteration: int | None = None
@@ -284,31 +284,31 @@ class RunState:
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> what the system said."""
     experiment: Experiment = field(default_factory=Experiment)
-    job: Job | None = None
-    """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
+    job: SlurmJob | None = None
+    """The Slurm job of the present attempt, where Slurm was asked and its answer believed; written by the core."""
     pid_file: str = ""
     """Where the launcher leaves its process id, as configured; written by the core."""
-    beside: str = ""
+    second_job: str = ""
     """Another job that runs and writes this run, too; written by the core."""
-    unrestarted: Unrestarted | None = None
-    """Why a remediation's restart brought no launch; written by the core."""
+    unrestarted: FailedRestart | None = None
+    """Why a remediation's restart brought no attempt; written by the core."""
 
-    launch: Launch = field(default_factory=Launch)
-    computed: Launch | None = None
-    """The last launch before it that finished an iteration: what a finished log is reported by."""
-    past: Past = field(default_factory=Past)
+    attempt: Attempt = field(default_factory=Attempt)
+    computed: Attempt | None = None
+    """The last attempt before it that finished an iteration: what a finished log is reported by."""
+    learned: LearnedBehavior = field(default_factory=LearnedBehavior)
     first_iteration: int | None = None
-    """Of the run: with which its first launch began."""
+    """Of the run: with which its first attempt began."""
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
-    """How the last launches ended."""
+    """How the last attempts ended."""
     unplanned_ends: int = 0
     plan: dict[str, str] = field(default_factory=dict)
     """What the last arguments say that tells experiments apart (experiments.py)."""
     arguments: dict[str, str] = field(default_factory=dict)
-    """Of the last launch that told its own."""
+    """Of the last attempt that told its own."""
     after_finish: bool = False
-    """The last launch that computed something had done what was asked, though it may have failed on its way out."""
+    """The last attempt that computed something had done what was asked, though it may have failed on its way out."""
 
     iterations_total: int = 0
     skipped_iterations_total: int = 0
@@ -331,7 +331,7 @@ class RunState:
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
 
-    copies: Copies = field(default_factory=Copies)
+    copies: CountedSteps = field(default_factory=CountedSteps)
     buffering: Buffering = field(default_factory=Buffering)
     log_clock_first: float | None = None
     log_clock_last: float | None = None
@@ -345,17 +345,17 @@ class RunState:
     """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
 
     def reported(self) -> RunState:
-        """As a report shows a finished log: by the last launch that finished an iteration."""
-        if self.launch.iterations or self.computed is None:
+        """As a report shows a finished log: by the last attempt that finished an iteration."""
+        if self.attempt.iterations or self.computed is None:
             return self
         shown = copy.copy(self)
-        shown.launch = self.computed
+        shown.attempt = self.computed
         return shown
 
     @property
     def last_baseline(self) -> float | None:
-        """The last known normal seconds per iteration, of this launch or the one before."""
-        return self.launch.pace.baseline or self.past.baseline
+        """The last known normal seconds per iteration, of this attempt or the one before."""
+        return self.attempt.pace.baseline or self.learned.baseline
 
     def unix(self, instant: float | None) -> float | None:
         """The instant as Unix seconds: for what people and other programs read."""

@@ -47,7 +47,7 @@ class Auth:
         self._users = {user.encode(): digest.encode() for user, digest in users.items()}
         some = next(iter(self._users.values()), b"$2b$10$")
         # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
-        self._nobody = some[:7] + b"." * 53
+        self._dummy_hash = some[:7] + b"." * 53
         self._key = secrets.token_bytes(32)
         self._known: set[bytes] = set()
         self._waiting = 0
@@ -57,13 +57,13 @@ class Auth:
         """Whether `Authorization` holds a user with the right password. TooManyGuessesError."""
         scheme, _, token = (header or "").strip().partition(" ")
         try:
-            told = base64.b64decode(token.strip(), validate=True) if scheme.lower() == "basic" else b""
+            credentials = base64.b64decode(token.strip(), validate=True) if scheme.lower() == "basic" else b""
         except ValueError:  # no base64, or no ASCII
             return False
-        user, colon, password = told.partition(b":")
+        user, colon, password = credentials.partition(b":")
         if not colon:
             return False
-        digest = self._users.get(user, self._nobody)
+        digest = self._users.get(user, self._dummy_hash)
         password = password[:_LONGEST]
         parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
         mark = hmac.digest(self._key, parts, "sha256")

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.serve.exchange import Reply, Request, text_reply
 from megatron_monitor.serve.views import asked_by, static_reply, view_of
-from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Sample, Snapshot
+from megatron_monitor.snapshot import FIGURES, NOTHING, MetricSample, Snapshot, ViewRequest
 from megatron_monitor.system.clock import Clock
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
@@ -87,7 +87,7 @@ class Exposition:
         if _AGE not in shown.monitor:
             return shown
         age = shown.behind_seconds + max(0.0, self._clock.wall() - shown.at)
-        return replace(shown, monitor=shown.monitor | {_AGE: (Sample((), age),)})
+        return replace(shown, monitor=shown.monitor | {_AGE: (MetricSample((), age),)})
 
 
 _HEALTHY_WITHIN = 30.0
@@ -106,7 +106,7 @@ _SECURITY = (
 class App:
     """Answers requests. Reads one `snapshot` a request."""
 
-    def __init__(self, snapshot: Callable[[Asked], Snapshot], clock: Clock, turned: Callable[[], float]) -> None:
+    def __init__(self, snapshot: Callable[[ViewRequest], Snapshot], clock: Clock, turned: Callable[[], float]) -> None:
         """`turned` gives the monotonic second of the loop's last turn."""
         self._snapshot = snapshot
         self._clock = clock

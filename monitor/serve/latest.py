@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import reduce
 from operator import or_
 
-from megatron_monitor.snapshot import EVERYTHING, NOTHING, Asked, Snapshot
+from megatron_monitor.snapshot import EVERYTHING, NOTHING, Snapshot, ViewRequest
 
 _WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
 
 
-class Latest:
+class LatestSnapshot:
     """Called by any thread for a Snapshot; `wanted`, `asked`, `last` and `show` are the loop's."""
 
     def __init__(self, first: Snapshot, wake: Callable[[], None], wait: float = _WAIT) -> None:
@@ -30,11 +30,11 @@ class Latest:
         self._wake = wake
         self._wait = wait
         self._shown = threading.Condition()
-        self._waiting: dict[int, Asked] = {}  # number of a question -> what it is for
+        self._waiting: dict[int, ViewRequest] = {}  # number of a question -> what it is for
         self._number = 0
         self._ended = False
 
-    def __call__(self, asked: Asked) -> Snapshot:
+    def __call__(self, asked: ViewRequest) -> Snapshot:
         """One made after this question with what is `asked` for, or the last one if the loop does not turn in time."""
         with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
             if self._ended:
@@ -59,12 +59,12 @@ class Latest:
         return bool(self._waiting)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> ViewRequest:
         """What all who wait want."""
         with self._shown:
             return reduce(or_, self._waiting.values(), NOTHING)
 
-    def show(self, snapshot: Snapshot, asked: Asked = EVERYTHING) -> None:
+    def show(self, snapshot: Snapshot, asked: ViewRequest = EVERYTHING) -> None:
         """Answer all who wait for no more than was `asked` for as this was made. To be made and shown at once."""
         with self._shown:
             self.last = snapshot

@@ -28,7 +28,7 @@ _FACTS = (
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
 _BEHIND = 5.0  # seconds from which it is said that what is shown is old
-_TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
+_REPORTED = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 _OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
@@ -170,7 +170,7 @@ def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
         **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
         "order": (_SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]),
         "lasted": duration(now - incident["since"]), "said": _said(incident), "place": _place(incident, now),
-        "facts": facts(evidence, [name for name in evidence if name not in _TOLD]),
+        "facts": facts(evidence, [name for name in evidence if name not in _REPORTED]),
     }  # fmt: skip
 
 
@@ -213,15 +213,15 @@ def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, lis
         {**_live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
         for item in incidents
     ]
-    told = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
+    shown = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
     infos = [item for item in live if item["severity"] == "info"]
-    return {"worst": told[:_WORST], "more": told[_WORST:], "infos": infos}
+    return {"worst": shown[:_WORST], "more": shown[_WORST:], "infos": infos}
 
 
-def _counted(incidents: list[dict[str, Any]], words: str) -> str:
+def _counted(incidents: list[dict[str, Any]], noun: str) -> str:
     """How many, and of which kinds."""
     kinds = Counter(item["incident"] for item in incidents).most_common()
-    return f"{len(incidents)} {words}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
+    return f"{len(incidents)} {noun}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
 
 
 def _died(page: dict[str, Any]) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from megatron_monitor.serve import page
 from megatron_monitor.serve.exchange import Reply, Request
 from megatron_monitor.serve.formats import FLEET
 from megatron_monitor.serve.past import history_json
-from megatron_monitor.snapshot import CARDS, NOTHING, Asked, RunSnapshot, Snapshot, as_asked
+from megatron_monitor.snapshot import CARDS, NOTHING, RunSnapshot, Snapshot, ViewRequest, as_asked
 
 _STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"
@@ -56,13 +56,13 @@ def static_files() -> dict[str, StaticFile]:
     return found
 
 
-def asked_by(request: Request) -> Asked:
+def asked_by(request: Request) -> ViewRequest:
     """What the answer to it is made of: for the page of one run nothing of the others is made."""
     if request.path in ("/", "/api/v1/runs"):
         return CARDS
     if request.path == "/api/v1/incidents" or (request.path == _ADVICE and not _named(request)):
         return NOTHING
-    return Asked(samples=False, pages=False, whole=frozenset({_named(request)}))
+    return ViewRequest(samples=False, pages=False, whole=frozenset({_named(request)}))
 
 
 def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") -> Reply | None:

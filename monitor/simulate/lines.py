@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from megatron_monitor.model import flops
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.simulate.scenario import WORDS, Scenario
+from megatron_monitor.simulate.scenario import TEXTS, Scenario
 
 
-class Step(NamedTuple):
+class StepFigures(NamedTuple):
     """The figures of one iteration, before they are printed."""
 
     iteration: int
@@ -52,7 +52,7 @@ def topology_of(scenario: Scenario) -> Topology:
 
 def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:
     """The text of this name, as the scenario's program or everybody prints it `at` seconds after the start."""
-    return _filled(scenario.program.says.get(name) or WORDS["texts"].get(name, ""), scenario, at, **others)
+    return _filled(scenario.program.says.get(name) or TEXTS["texts"].get(name, ""), scenario, at, **others)
 
 
 def _filled(template: str, scenario: Scenario, at: float, **others: Any) -> str:
@@ -89,19 +89,19 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
         "loaded": first_iteration - 1,
         "rampup": [str(part) for part in scenario.rampup] if scenario.rampup else None,
     }
-    told = {name: text.format(scenario=scenario, **figures) for name, text in WORDS["arguments"].items()}
-    told = {name: value for name, value in told.items() if value != "0" or name not in _SIZES}
-    return "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in told.items())
+    values = {name: text.format(scenario=scenario, **figures) for name, text in TEXTS["arguments"].items()}
+    values = {name: value for name, value in values.items() if value != "0" or name not in _SIZES}
+    return "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in values.items())
 
 
 def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iterator[tuple[float, str]]:
-    """(share of the start-up time, text) from the launch at `begun` on: banners, arguments, milestones."""
+    """(share of the start-up time, text) from the attempt at `begun` on: banners, arguments, milestones."""
     if not scenario.program.dialect.megatron:
         examples = scenario.iterations * scenario.global_batch_size
         yield 0.1, say("running", scenario, begun, examples=examples)
         return
     dummies = min(200, scenario.vocab - 1)
-    told = {
+    values = {
         "memory fault": any(fault.kind in ("memory_growth", "memory_leak") for fault in scenario.faults),
         "launch blocking": scenario.launch_blocking is not None,
         "vocabulary": scenario.vocab,
@@ -116,13 +116,13 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
         "millions": (scenario.parameters or 0) / 1e6,
         "loaded": first_iteration - 1,
     }
-    for row in WORDS["set_up"]:
-        if told[row.get("when")]:
+    for row in TEXTS["set_up"]:
+        if values[row.get("when")]:
             at = begun + row["share"] * scenario.start_seconds
             yield row["share"], _filled(row["text"], scenario, at, **figures)
 
 
-def _tflops(scenario: Scenario, step: Step) -> float:
+def _tflops(scenario: Scenario, step: StepFigures) -> float:
     if scenario.printed_tflops is not None:
         return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
     topology, dialect = topology_of(scenario), scenario.program.dialect.name
@@ -130,21 +130,21 @@ def _tflops(scenario: Scenario, step: Step) -> float:
     return found[1] if found else 0.0
 
 
-def _loss(step: Step, name: str) -> str:
+def _loss(step: StepFigures, name: str) -> str:
     # `if avg > 0.0`: NaN is not, so the field vanishes
     return "" if step.loss is None or step.loss != step.loss else f"{name}: {step.loss:.6E} | "
 
 
-def _passes(scenario: Scenario, step: Step) -> str:
+def _passes(scenario: Scenario, step: StepFigures) -> str:
     passes = f"forward-compute: {step.elapsed * 300:.2f} | backward-compute: {step.elapsed * 600:.2f}"
     return "" if scenario.timers else f"time (ms) | {passes}\n"
 
 
-def _percent(scenario: Scenario, step: Step) -> int:
+def _percent(scenario: Scenario, step: StepFigures) -> int:
     return 100 * step.iteration // scenario.iterations
 
 
-def _bar(scenario: Scenario, step: Step) -> str:
+def _bar(scenario: Scenario, step: StepFigures) -> str:
     done = _percent(scenario, step) // 10
     return "#" * done + " " * (10 - done)
 
@@ -172,12 +172,12 @@ def lines_in_step(scenario: Scenario, at: float, elapsed: float, generation: flo
         at += seconds
 
 
-def _timed_parts(scenario: Scenario, step: Step) -> str:
+def _timed_parts(scenario: Scenario, step: StepFigures) -> str:
     parts = _parts(scenario, step.elapsed, step.generation)
     return " - ".join(f"timing_s/{part['timer']}:{seconds:.3f}" for part, seconds in parts)
 
 
-_OF_STEP: dict[str, Callable[[Scenario, Step], Any]] = {
+_OF_STEP: dict[str, Callable[[Scenario, StepFigures], Any]] = {
     "index": lambda _scenario, step: step.iteration - 1,
     "ms": lambda _scenario, step: step.elapsed * 1000,
     "tokens": lambda scenario, step: step.samples * scenario.sequence_length,

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pkgutil import get_data
 from typing import Any
 
-from megatron_monitor.parsers.dialects import BY_NAME, Dialect
+from megatron_monitor.parsers.dialects import BY_NAME, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class SimulatedProgram:
     """What is simulated of a dialect: one version of it."""
 
-    dialect: Dialect
+    dialect: Program
     text: str
     """For `--help`."""
     says: dict[str, str]
@@ -31,16 +31,18 @@ class Program:
 
 def _program(
     dialect: str, text: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
-) -> Program:
-    known = BY_NAME.get(dialect) or Dialect(dialect, megatron=False)
-    return Program(known, text, {**WORDS["shared"], **says}, stamped, tuple(parts))
+) -> SimulatedProgram:
+    known = BY_NAME.get(dialect) or Program(dialect, megatron=False)
+    return SimulatedProgram(known, text, {**TEXTS["shared"], **says}, stamped, tuple(parts))
 
 
-WORDS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
-PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["programs"].items()}
-DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
+TEXTS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
+PROGRAMS: dict[str, SimulatedProgram] = {name: _program(**row) for name, row in TEXTS["programs"].items()}
+DIALECTS: dict[str, SimulatedProgram] = {
+    name: program for name, program in PROGRAMS.items() if "begin" not in program.says
+}
 """Without those that are data (parsers/formats): these save without a word."""
-FAULTS: dict[str, str] = WORDS["faults"]
+FAULTS: dict[str, str] = TEXTS["faults"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Scenario:
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
-    def program(self) -> Program:
+    def program(self) -> SimulatedProgram:
         """The program that prints the log."""
         return PROGRAMS[self.dialect]
 

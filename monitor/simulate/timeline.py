@@ -13,20 +13,20 @@ from typing import IO, Any, NamedTuple
 
 from megatron_monitor.parsers.dialects import DEEPSPEED
 from megatron_monitor.simulate import lines, timers
-from megatron_monitor.simulate.lines import Step, say
-from megatron_monitor.simulate.scenario import WORDS, Fault, Scenario
+from megatron_monitor.simulate.lines import StepFigures, say
+from megatron_monitor.simulate.scenario import TEXTS, Fault, Scenario
 from megatron_monitor.system.clock import Clock
 
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
-_FIRST_FACTOR = 1.5  # the first iteration of a launch compiles and allocates
+_FIRST_FACTOR = 1.5  # the first iteration of an attempt compiles and allocates
 _STUCK = ("divergence", "slow_divergence", "loss_spike_stays")
 _SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.05, 1.03, 1.02, 1.01)
 _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
 _RESTARTS = frozenset(
     {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
 )
-_CANCELLED, _CRASHES = WORDS["cancelled"], WORDS["crashes"]
+_CANCELLED, _CRASHES = TEXTS["cancelled"], TEXTS["crashes"]
 _ENDS = frozenset(
     {"hang", "hang_rollout", "growing_hang", "kill_switch", "crash_nccl", *_CANCELLED, *_CRASHES}
     - {"checkpoint_failed"}
@@ -60,7 +60,7 @@ class _Run:
     slow: float = 1.0
     rate_factor: float = 1.0
     schedule_from: int = 0
-    since_launch: int = 0
+    since_start: int = 0
     window: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
     """Seconds by which the data loader is slow, of the same iterations."""
@@ -73,7 +73,7 @@ def timeline(scenario: Scenario) -> Iterator[Emission]:
     run.saved = run.iteration
     run.samples = run.saved_samples = run.iteration * scenario.global_batch_size
     starting = any(fault.kind == "hang_starting" for fault in scenario.faults)
-    yield from _launch(scenario, run, cut=starting)
+    yield from _attempt(scenario, run, truncated=starting)
     if starting:
         return
     pending = sorted(scenario.faults, key=lambda fault: fault.at)
@@ -90,7 +90,7 @@ def timeline(scenario: Scenario) -> Iterator[Emission]:
     yield Emission(run.at, say("end", scenario, run.at, iteration=run.iteration))
 
 
-def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emission]:
+def _attempt(scenario: Scenario, run: _Run, truncated: bool = False) -> Iterator[Emission]:
     begun = run.at
     if "begin" in scenario.program.says:
         run.at += scenario.start_seconds / 2
@@ -99,10 +99,10 @@ def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emissi
         return
     for share, text in lines.set_up(scenario, run.iteration + 1, begun):
         run.at = begun + share * scenario.start_seconds
-        if cut and share > 0.3:
+        if truncated and share > 0.3:
             return
         yield Emission(run.at, text)
-    run.since_launch = 0
+    run.since_start = 0
     run.pending_overhead = 0.0
 
 
@@ -125,7 +125,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
             factor *= 1 + 0.0001 * since
         elif fault.kind == "transient_slow" and since == 0:
             factor *= max(fault.factor, 1.3)
-    if run.since_launch == 0:
+    if run.since_start == 0:
         factor *= _FIRST_FACTOR
     return max(0.1, factor) * scenario.seconds_per_iteration * run.slow + sum(extra.values())
 
@@ -146,7 +146,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     run.at += pure
     run.iteration += 1
     run.samples += batch
-    run.since_launch += 1
+    run.since_start += 1
     overhead = run.pending_overhead if scenario.program.counts_overhead else 0.0
     run.pending_overhead = 0.0
     run.window.append(pure + overhead)
@@ -163,7 +163,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
         parts = timers.parts_of(scenario, pure, extra, run.of_timers)
         loading += parts.data[1] - loads[-1]
-    step = Step(
+    step = StepFigures(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
         loading if scenario.program.dialect is DEEPSPEED else 0.0,
@@ -178,7 +178,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
 
 def _memory(scenario: Scenario, run: _Run, faults: dict[str, Fault]) -> Iterator[Emission]:
     """Reports of memory behind an iteration's line."""
-    if run.since_launch == scenario.log_interval and scenario.program.dialect.megatron:
+    if run.since_start == scenario.log_interval and scenario.program.dialect.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
     grows, leaks = faults.get("memory_growth"), faults.get("memory_leak")
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
@@ -195,7 +195,7 @@ _EFFECTS: dict[str, _Effect] = {
     ),
     "loss_spike_stays": lambda _run, _fault, since, loss, norm: (loss * 1.8, norm * (1 + 30 * math.exp(-since / 20))),
     "resume_bump": lambda run, _fault, _since, loss, norm: (
-        (loss * 1.2, norm * 2) if run.since_launch <= 10 else (loss, norm)
+        (loss * 1.2, norm * 2) if run.since_start <= 10 else (loss, norm)
     ),
     "slow_divergence": lambda _run, _fault, since, loss, norm: (loss * (1 + 0.0005 * since), norm),
     "divergence": lambda _run, _fault, since, loss, norm: (loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)),
@@ -285,10 +285,10 @@ def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -
         yield Emission(run.at, _crash(scenario, run, "checkpoint_failed"), {"fault": "checkpoint_failed"})
         return True
     longer = sum(fault.factor - 1 for fault in active if fault.kind == "slow_save")
-    took = scenario.save_seconds + longer * scenario.save_interval * scenario.seconds_per_iteration
-    run.at += took
-    run.pending_overhead += took
-    if ended := say("saved", scenario, run.at, iteration=run.iteration, took=took * 1000):
+    duration = scenario.save_seconds + longer * scenario.save_interval * scenario.seconds_per_iteration
+    run.at += duration
+    run.pending_overhead += duration
+    if ended := say("saved", scenario, run.at, iteration=run.iteration, duration=duration * 1000):
         yield Emission(run.at, ended)
     run.saved, run.saved_samples = run.iteration, run.samples
     return False
@@ -355,7 +355,7 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
             run.rate_factor = 2.5
         if fault.kind == "lr_restart":
             run.schedule_from = run.iteration
-        yield from _launch(scenario, run)
+        yield from _attempt(scenario, run)
         if number < times - 1:
             yield from _iterate(scenario, run, [])
 

@@ -23,48 +23,50 @@ _BURSTS = 0.03  # iterations in which communication or data takes much longer
 _RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ by their silicon
 _STAGES = 0.08  # pipeline stages differ by construction
 
-Took = tuple[float, float]
+Durations = tuple[float, float]
 """Seconds, the least and the most over the ranks."""
 
 
 @dataclass(slots=True)
-class Parts:
+class IterationParts:
     """Seconds of one iteration, (least, most) over the ranks."""
 
-    forward: Took
-    backward: Took
-    data: Took
-    communication: Took
-    optimizer: Took
+    forward: Durations
+    backward: Durations
+    data: Durations
+    communication: Durations
+    optimizer: Durations
     whole: float
     slow: dict[int, float] = field(default_factory=dict)
     """Rank -> seconds that it alone computes longer."""
 
 
-def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: random.Random) -> Parts:
+def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: random.Random) -> IterationParts:
     """Where the time of an iteration went that took `elapsed` seconds, those of the faults (`extra`) included."""
     plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
-    took = {}
+    duration = {}
     for name, share in _shares(scenario.seed).items():
         noise = min(_NOISE[name], _OF_ITERATION / share)
         middle = share * plain * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
         if name in ("data", "communication") and rng.random() < _BURSTS:
             middle *= 1 + rng.expovariate(1.0)
         spread = (_STAGES if scenario.pp > 1 else _RANKS) if name in ("forward", "backward") else noise / 2
-        took[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
+        duration[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
     clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0)
     for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):
-        low, high = took[name]
-        took[name] = low + share * clocks, high + share * (clocks + rank)
+        low, high = duration[name]
+        duration[name] = low + share * clocks, high + share * (clocks + rank)
     network, data = extra.get("slow_network", 0.0), extra.get("slow_data", 0.0)
-    low, high = took["communication"]
+    low, high = duration["communication"]
     waits = rank + (data if scenario.pp > 1 else 0.0)  # ranks wait where the program has no barrier before
-    took["communication"] = low + network, high + network + (waits if scenario.pp > 1 or scenario.seed % 2 else 0.0)
-    low, high = took["data"]
-    took["data"] = low + (data if scenario.pp <= 2 else 0.0), high + data
-    low, high = took["forward"]  # the batch is taken inside the forward pass
-    took["forward"] = low + took["data"][0], high + took["data"][1]
-    return Parts(**took, whole=elapsed, slow={scenario.seed % max(1, scenario.world_size): rank} if rank else {})
+    duration["communication"] = low + network, high + network + (waits if scenario.pp > 1 or scenario.seed % 2 else 0.0)
+    low, high = duration["data"]
+    duration["data"] = low + (data if scenario.pp <= 2 else 0.0), high + data
+    low, high = duration["forward"]  # the batch is taken inside the forward pass
+    duration["forward"] = low + duration["data"][0], high + duration["data"][1]
+    return IterationParts(
+        **duration, whole=elapsed, slow={scenario.seed % max(1, scenario.world_size): rank} if rank else {}
+    )
 
 
 @cache
@@ -83,7 +85,7 @@ def longer(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
 
 
-def named(scenario: Scenario, parts: Parts) -> dict[str, Took]:
+def named(scenario: Scenario, parts: IterationParts) -> dict[str, Durations]:
     """Timers of Megatron at level 2."""
     comm, step = parts.communication, parts.optimizer
     waits = (
@@ -91,7 +93,7 @@ def named(scenario: Scenario, parts: Parts) -> dict[str, Took]:
         if scenario.pp > 1
         else {"all-grads-sync": 1.0}
     )
-    found: dict[str, Took] = {
+    found: dict[str, Durations] = {
         "forward-backward": (parts.whole - 1.1 * step[1], parts.whole - 1.05 * step[0]),
         "forward-compute": parts.forward,
         "backward-compute": parts.backward,
@@ -103,7 +105,7 @@ def named(scenario: Scenario, parts: Parts) -> dict[str, Took]:
     return found | {"optimizer": step}
 
 
-def across(timers: dict[str, Took], head: str, form: str) -> str:
+def across(timers: dict[str, Durations], head: str, form: str) -> str:
     """A block of Megatron's: a timer a line, as `form` shows the least and the most, in ms."""
     rows = (
         f"    {(name + ' ').ljust(48, '.')}: {form.format(1000 * low, 1000 * high)}\n"
@@ -112,11 +114,11 @@ def across(timers: dict[str, Took], head: str, form: str) -> str:
     return f"{head} time across ranks (ms):\n" + "".join(rows)
 
 
-Report = Callable[[Scenario, Parts, str], str]
+Report = Callable[[Scenario, IterationParts, str], str]
 """A scenario, the parts of an iteration and its line -> the line with the timers where the program prints them."""
 
 
-def _range(scenario: Scenario, parts: Parts, line: str) -> str:
+def _range(scenario: Scenario, parts: IterationParts, line: str) -> str:
     return line + across(named(scenario, parts), "(min, max)", "({:.2f}, {:.2f})")
 
 

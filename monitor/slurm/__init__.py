@@ -6,7 +6,7 @@ Here stands what crosses between the loop and that thread. `jobs` says which run
 
 from msgspec import Struct
 
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 
 class JobQuestion(Struct, frozen=True):
@@ -15,16 +15,16 @@ class JobQuestion(Struct, frozen=True):
     run: str
     job: str
     account: bool = False
-    beside: bool = False
+    second_job: bool = False
     """It may be another job that writes the same run."""
-    launch: int | None = None
-    """The run's launch when it was asked."""
+    attempt: int | None = None
+    """The run's attempt when it was asked."""
 
 
 class JobAnswered(Struct, frozen=True):
     """What Slurm said: `job`, or the `problem`; `gone`: Slurm answers and knows no such job."""
 
     question: JobQuestion
-    job: Job | None = None
+    job: SlurmJob | None = None
     problem: str = ""
     gone: bool = False

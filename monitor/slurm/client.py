@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import SACCT_FIELDS, ReplyError, jobs_accounted, jobs_shown
 from megatron_monitor.system.asking import Asking
@@ -61,23 +61,25 @@ def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> li
         command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
     finished = run(command, clock, TIMEOUT, _MOST, VARIABLES, given=given.encode())
     text = _PROMPTS.sub("", finished.output.decode("utf-8", "replace"))
-    told = jobs_accounted(text) if account else jobs_shown(text)
-    return [_answer(one, finished, told.get(one.job), single=len(jobs) == 1) for one in questions]
+    reply = jobs_accounted(text) if account else jobs_shown(text)
+    return [_answer(one, finished, reply.get(one.job), single=len(jobs) == 1) for one in questions]
 
 
-def _answer(question: JobQuestion, finished: Finished, told: Job | ReplyError | None, *, single: bool) -> JobAnswered:
+def _answer(
+    question: JobQuestion, finished: Finished, reply: SlurmJob | ReplyError | None, *, single: bool
+) -> JobAnswered:
     """What of it is about this job. Of many, scontrol fails where it does not know one."""
-    if told is None and (_GONE in finished.errors or _GONE in finished.output):
+    if reply is None and (_GONE in finished.errors or _GONE in finished.output):
         return JobAnswered(question, problem=f"Slurm knows no job {question.job}", gone=True)
-    if finished.message and (single or finished.code is None or told is None):
+    if finished.message and (single or finished.code is None or reply is None):
         return JobAnswered(question, problem=finished.message)
-    if not isinstance(told, Job):
-        what = told or f"Slurm shows no job {question.job}: {finished.output[:80]!r}"
+    if not isinstance(reply, SlurmJob):
+        what = reply or f"Slurm shows no job {question.job}: {finished.output[:80]!r}"
         return JobAnswered(question, problem=str(what))
-    by = told.cancelled_by.removeprefix("uid ")
+    by = reply.cancelled_by.removeprefix("uid ")
     with suppress(KeyError, ValueError):
-        told.cancelled_by = f"{pwd.getpwuid(int(by)).pw_name} ({told.cancelled_by})"
-    return JobAnswered(question, told)
+        reply.cancelled_by = f"{pwd.getpwuid(int(by)).pw_name} ({reply.cancelled_by})"
+    return JobAnswered(question, reply)
 
 
 class SlurmClient(Asking[list[JobQuestion], list[JobAnswered]]):

@@ -50,7 +50,7 @@ class SlurmJobs(Extension):
         if now < asked.ends_at:
             return
         asked.ends_at = float("inf")
-        if asked.ends != run.state.launch.number:
+        if asked.ends != run.state.attempt.number:
             return  # another attempt has begun since
         core = self._core
         core.of_run(run, lambda: core.judge.take(run, proofs(run.state), "slurm", now, True))

@@ -17,7 +17,7 @@ from megatron_monitor.core.sources import TOGETHER, Source
 from megatron_monitor.identity import candidate, differs
 from megatron_monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _BEHIND = 5.0  # seconds that the accounting is behind the controller: before, i
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
-class Asked(Struct):
+class JobQuery(Struct):
     """What Slurm was asked about a run."""
 
     at: float = float("-inf")
@@ -49,12 +49,12 @@ class Asked(Struct):
     """The attempt that this is the end of: a later one is not ended by it."""
 
 
-def asked_of(run: Run) -> Asked:
+def asked_of(run: Run) -> JobQuery:
     """What Slurm was asked about this run."""
     found = run.notes.get("slurm")
     if found is None:
-        found = run.notes["slurm"] = Asked()
-    assert isinstance(found, Asked)
+        found = run.notes["slurm"] = JobQuery()
+    assert isinstance(found, JobQuery)
     return found
 
 
@@ -82,47 +82,47 @@ class Jobs:
             if asked.candidate is None:
                 continue
             asked.waiting = True
-            due.append(JobQuestion(name, asked.candidate.id, asked.account, launch=run.state.launch.number))
+            due.append(JobQuestion(name, asked.candidate.id, asked.account, attempt=run.state.attempt.number))
             if asked.other is None:
-                run.state.beside = ""
+                run.state.second_job = ""
             else:
-                due.append(JobQuestion(name, asked.other.id, beside=True))
+                due.append(JobQuestion(name, asked.other.id, second_job=True))
         return due
 
     def _is_due(self, run: Run, now: float) -> bool:
         if asked_of(run).waiting or 0.0 <= now - asked_of(run).at < self._settings.interval:
             return False
-        if run.archived or not (run.state.live and run.state.proven):
+        if run.historical or not (run.state.live and run.state.proven):
             return False
         return not _is_settled(run)
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
         """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
         asked = asked_of(run)
-        if answer.question.beside:
+        if answer.question.second_job:
             return _take_other(run, answer, sources)
         if asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run writes as another job by now
         asked.waiting = False
-        if answer.question.launch not in (None, run.state.launch.number):
-            return "refused"  # a launch has begun since: the answer is about the one before
-        late, known, told = False, run.state.job, answer.job
+        if answer.question.attempt not in (None, run.state.attempt.number):
+            return "refused"  # an attempt has begun since: the answer is about the one before
+        late, known, answered = False, run.state.job, answer.job
         if answer.question.account:
             # The accounting is behind the controller, which says that the job was cancelled.
-            if known is not None and known.state == "CANCELLED" and told is not None:
-                late = not told.cancelled_by or told.uid != known.uid
+            if known is not None and known.state == "CANCELLED" and answered is not None:
+                late = not answered.cancelled_by or answered.uid != known.uid
             of = _execution(run, answer.question.job)
             asked.account = late and asked.accounted != of  # once more
             asked.accounted = of
         if late:
             return "answered"
-        if told is None:
+        if answered is None:
             return self._failed(run, answer, now)
         self._speaks()
-        job = _merged(known, told) if answer.question.account else told
+        job = _merged(known, answered) if answer.question.account else answered
         return self._take_job(run, asked.candidate, job, _owners(run, sources), now)
 
-    def _take_job(self, run: Run, of: Candidate, job: Job, owners: frozenset[int], now: float) -> str:
+    def _take_job(self, run: Run, of: Candidate, job: SlurmJob, owners: frozenset[int], now: float) -> str:
         """It is believed, or why not is said."""
         asked = asked_of(run)
         why = refusal(run.state, job, of, owners)
@@ -197,7 +197,7 @@ def _say(run: Run, problem: str) -> None:
     asked_of(run).problem = problem
 
 
-def _note_end(run: Run, job: Job, now: float) -> None:
+def _note_end(run: Run, job: SlurmJob, now: float) -> None:
     """When what Slurm knows of its end is to be folded."""
     asked = asked_of(run)
     if job.state not in OVER and job.state not in WAITING:
@@ -205,14 +205,14 @@ def _note_end(run: Run, job: Job, now: float) -> None:
         return
     over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
     ended = now if over is None else over - run.state.wall_offset
-    asked.ends = run.state.launch.number
+    asked.ends = run.state.attempt.number
     asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
 
 
 def _is_settled(run: Run) -> bool:
-    """Its launch has ended, so has its job, and whoever knows more was asked."""
+    """Its attempt has ended, so has its job, and whoever knows more was asked."""
     job, asked = run.state.job, asked_of(run)
-    if run.state.launch.phase not in ENDED or job is None or job.state not in OVER:
+    if run.state.attempt.phase not in ENDED or job is None or job.state not in OVER:
         return False
     return asked.at > float("-inf") and not asked.account and not proofs(run.state)
 
@@ -224,19 +224,19 @@ def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) ->
         return "failed"
     owners = _owners(run, sources)
     writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
-    run.state.beside, asked.over = (other.id, "") if writes else ("", other.id)
+    run.state.second_job, asked.over = (other.id, "") if writes else ("", other.id)
     return "answered"
 
 
-def _merged(known: Job | None, told: Job) -> Job:
+def _merged(known: SlurmJob | None, answered: SlurmJob) -> SlurmJob:
     """What the accounting adds to what the controller said of the same job."""
-    if known is None or (known.id, known.uid, known.name) != (told.id, told.uid, told.name):
-        return told
-    if told.state in WAITING:
-        return replace(known, ended_as=told.ended_as, ended_on=told.ended_on)
+    if known is None or (known.id, known.uid, known.name) != (answered.id, answered.uid, answered.name):
+        return answered
+    if answered.state in WAITING:
+        return replace(known, ended_as=answered.ended_as, ended_on=answered.ended_on)
     return replace(
-        known, state=told.state, exit_code=told.exit_code, signal=told.signal,
-        ended_at=told.ended_at or known.ended_at, cancelled_by=told.cancelled_by,
+        known, state=answered.state, exit_code=answered.exit_code, signal=answered.signal,
+        ended_at=answered.ended_at or known.ended_at, cancelled_by=answered.cancelled_by,
     )  # fmt: skip
 
 

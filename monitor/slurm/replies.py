@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from megatron_monitor.run.job import OVER, RUNNING, WAITING
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 SACCT_FIELDS: Final = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,User,NodeList,TimelimitRaw,Partition,JobName"
 _STATES: Final = frozenset({*RUNNING, *WAITING, *OVER, "COMPLETING", "STAGE_OUT", "POWER_UP_NODE"})
@@ -40,23 +40,23 @@ class ReplyError(ValueError):
     """What a client printed is not understood; says what."""
 
 
-def jobs_shown(text: str) -> dict[str, Job | ReplyError]:
+def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
     """The jobs of `scontrol show job -o`, by their ids and by those of array tasks (`8_3`); an error where a job is not
     understood, or two are shown as one.
     """
-    found: dict[str, Job | ReplyError] = {}
+    found: dict[str, SlurmJob | ReplyError] = {}
     for line in text.split("\n"):
         if not line.startswith("JobId="):
             continue
         fields = _fields(line)
-        told = _read(_job_shown, fields)
+        reply = _read(_job_shown, fields)
         for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
-            if found.setdefault(asked, told) != told:  # a task is shown with its array, and when it is asked about
+            if found.setdefault(asked, reply) != reply:  # a task is shown with its array, and when it is asked about
                 found[asked] = ReplyError(f"scontrol shows two jobs {asked}")
     return found
 
 
-def jobs_accounted(text: str) -> dict[str, Job | ReplyError]:
+def jobs_accounted(text: str) -> dict[str, SlurmJob | ReplyError]:
     """The jobs of `sacct -D -X -n -P -o SACCT_FIELDS`, by their ids: the newest of each. Of one that waits after a
     requeue, also how it ended before (`ended_as`).
     """
@@ -70,20 +70,20 @@ def jobs_accounted(text: str) -> dict[str, Job | ReplyError]:
     return {asked: _read(_job_accounted, known) for asked, known in rows.items()}
 
 
-_Told = TypeVar("_Told")
+_Parsed = TypeVar("_Parsed")
 
 
-def _read(read: Callable[[_Told], Job], told: _Told) -> Job | ReplyError:
+def _read(read: Callable[[_Parsed], SlurmJob], reply: _Parsed) -> SlurmJob | ReplyError:
     try:
-        return read(told)
+        return read(reply)
     except ReplyError as error:
         return error
 
 
-def _job_shown(fields: dict[str, str]) -> Job:
+def _job_shown(fields: dict[str, str]) -> SlurmJob:
     user, uid = _user(fields.get("UserId"))
     exit_code, signal = _code(fields.get("ExitCode"))
-    return Job(
+    return SlurmJob(
         id=_id(fields.get("JobId")),
         array_id=_array(fields),
         state=_state(fields.get("JobState")),
@@ -114,14 +114,14 @@ def _job_shown(fields: dict[str, str]) -> Job:
     )
 
 
-def _job_accounted(rows: Sequence[dict[str, str]]) -> Job:
+def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
     row = rows[-1]
     before = rows[-2] if len(rows) > 1 and _state(row["State"]) in WAITING else None
     by = _BY.fullmatch(row["State"].strip())
     exit_code, signal = _code(row["ExitCode"])
     if not _DIGITS.fullmatch(row["UID"]):
         raise ReplyError(f"sacct shows no user: {row['UID'][:40]!r}")
-    return Job(
+    return SlurmJob(
         id=_id(row["JobIDRaw"]),
         array_id=row["JobID"] if "_" in row["JobID"] else "",
         state=_state(row["State"]),

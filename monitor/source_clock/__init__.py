@@ -2,7 +2,7 @@
 
 A line with a stamp is dated. An undated line was written somewhere between the dated ones around it, and is placed by
 what it says: an iteration, a save or a watchdog by its own duration, an evaluation or a set-up line in the time that
-nothing else explains, a new launch after the end of the last one. What is left open is said (`Placed.proof`): from a
+nothing else explains, a new attempt after the end of the last one. What is left open is said (`Placed.proof`): from a
 silence that the lines do not prove nothing may be concluded.
 
 Stamps of several clocks stand in one file: each is read on an offset of its own. Where a clock goes back (the end of
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
-from megatron_monitor.source_clock.clock import Placed, SourceClock
+from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["Dating", "Placed", "Silence", "SourceClock", "begins", "clocked"]
+__all__ = ["Silence", "SourceClock", "TimedEvent", "Timestamper", "begins", "clocked"]
 
 
 _LOOK_AHEAD = 100  # events behind a step in which its time is looked for
@@ -29,7 +29,7 @@ _MOST_WAITING = 10_000  # undated lines that are kept until a dated one tells mo
 _PROGRESS = SETUP | EVALUATION | SAVE | STEP
 
 
-class Dating:
+class Timestamper:
     """One source's entries in, the same at their times out. A bare stamp (`TimeShown`) that the next one contradicts is
     none.
     """
@@ -41,7 +41,7 @@ class Dating:
         self._shown: LogEvent | None = None
         self._since: list[LogEvent] = []
 
-    def feed(self, entry: LogEvent) -> list[Placed]:
+    def feed(self, entry: LogEvent) -> list[TimedEvent]:
         """The next one. What comes out may be earlier ones, or nothing yet."""
         raw = self.clock.scale.moment(entry.event)
         if raw is None:
@@ -55,29 +55,29 @@ class Dating:
         placed = self._place(entry, raw)
         return settled + placed if settled else placed
 
-    def flush(self) -> list[Placed]:
+    def flush(self) -> list[TimedEvent]:
         """What waits for a stamp."""
         settled = [] if self._shown is None else self._settle(None)
         return settled + self._place(None)
 
-    def _settle(self, raw: float | None) -> list[Placed]:
+    def _settle(self, raw: float | None) -> list[TimedEvent]:
         """The bare stamp, now that the next one is known."""
         shown, since = self._shown, self._since
         self._shown, self._since = None, []
-        told = self.clock.scale.moment(shown.event) if shown is not None else None
-        placed = self._place(shown, told) if told is not None and (raw is None or told <= raw + SKEW) else []
+        printed = self.clock.scale.moment(shown.event) if shown is not None else None
+        placed = self._place(shown, printed) if printed is not None and (raw is None or printed <= raw + SKEW) else []
         self._waiting += since
         return placed
 
-    def _place(self, entry: LogEvent | None, raw: float | None = None) -> list[Placed]:
+    def _place(self, entry: LogEvent | None, raw: float | None = None) -> list[TimedEvent]:
         """What waits, and the dated entry behind it."""
         waiting, self._waiting = self._waiting, []
         return self.clock.place(waiting, entry, self._source, raw)
 
 
-def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
+def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[TimedEvent]:
     """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
-    dating, rest, seen = Dating(source, clock), iter(entries), deque[LogEvent]()
+    dating, rest, seen = Timestamper(source, clock), iter(entries), deque[LogEvent]()
     steps = dating.clock.steps
     while (entry := seen.popleft() if seen else next(rest, None)) is not None:
         if not steps.stepped and steps.wants_seconds(entry.event):
@@ -108,7 +108,7 @@ class Silence:
     """Of one source: how long it has shown no progress, as far as its lines prove it."""
 
     def __init__(self, source: str) -> None:
-        self._dating = Dating(source)
+        self._dating = Timestamper(source)
         self.progress_at: float | None = None
         """The last time at which progress may have been."""
         self.last_at: float | None = None
@@ -124,7 +124,7 @@ class Silence:
         for placed in self._dating.flush():
             self._take(placed)
 
-    def _take(self, placed: Placed) -> None:
+    def _take(self, placed: TimedEvent) -> None:
         if not self._dating.clock.scale.dated or placed.at == float("inf"):
             return
         self.last_at = placed.at

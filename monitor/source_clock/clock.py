@@ -7,11 +7,11 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from megatron_monitor.source_clock.stamps import Scale
-from megatron_monitor.source_clock.steps import ENDS, OF_LAUNCHES, Steps, number_of, seconds_of
+from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, Steps, number_of, seconds_of
 
 # What undated lines say of their time, and how the time that no line explains is shared among them.
 
-_LAUNCH = 1800.0  # seconds from a launch's first lines to its first dated one, at the most (hang.starting)
+_ATTEMPT = 1800.0  # seconds from an attempt's first lines to its first dated one, at the most (hang.starting)
 _BEGINNINGS: frozenset[type[Event]] = frozenset({events.CheckpointSaveStarted, events.CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {events.MemoryReported}) - STEP
 """Progress of which nobody knows when it was, if the line does not say it;"""
@@ -19,7 +19,7 @@ _TIMELESS = _OPEN | (STEP - {events.TrainerProgressed, events.TrainerLogged})
 """and steps without a time."""
 
 
-class Span(NamedTuple):
+class UndatedSpan(NamedTuple):
     """What an undated line says of its time."""
 
     seconds: float
@@ -29,32 +29,36 @@ class Span(NamedTuple):
     """It is progress, and does not say when."""
     begins: bool
     """It begins what a later line ends: it comes at once."""
-    launch: bool
+    attempt: bool
     after_end: bool
-    """The first line of a launch, after something had ended the one before."""
-    took: float
+    """The first line of an attempt, after something had ended the one before."""
+    duration: float
     step: bool
     """It is a step that took time."""
 
 
-_NOTHING = Span(0.0, known=False, open=False, begins=False, launch=False, after_end=False, took=0.0, step=False)
-_TELLING = _TIMELESS | _BEGINNINGS | OF_LAUNCHES | STEP
+_NOTHING = UndatedSpan(
+    0.0, known=False, open=False, begins=False, attempt=False, after_end=False, duration=0.0, step=False
+)
+_TELLING = _TIMELESS | _BEGINNINGS | OF_ATTEMPTS | STEP
 """The others say nothing of their time."""
 
 
-def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool) -> list[Span]:
+def spans_of(
+    steps: Steps, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool
+) -> list[UndatedSpan]:
     """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
     behind them; `dated`: some line before has printed a time.
     """
-    spans: list[Span] = []
+    spans: list[UndatedSpan] = []
     for entry, following in zip(waiting, _following(waiting, end), strict=True):
         event = entry.event
         kind = type(event)
         if kind not in _TELLING:
             spans.append(_NOTHING)
             continue
-        launch, ended = steps.note(event), steps.ended
-        if launch:
+        attempt, ended = steps.note(event), steps.ended
+        if attempt:
             steps.begin()
         first = not steps.stepped
         loose = _is_loose(steps, event)
@@ -62,10 +66,12 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
         known, seconds = says is not None, says or 0.0
         position += seconds
         is_open = loose or (not known and (kind in _TIMELESS or (kind is events.TrainerLogged and not steps.bars)))
-        took = seconds if first and steps.stepped else 0.0
+        duration = seconds if first and steps.stepped else 0.0
         step = kind is events.IterationLogged or kind is events.EngineStepLogged
         spans.append(
-            Span(seconds, known, is_open, kind in _BEGINNINGS, launch, launch and ended, took, step and seconds > 0)
+            UndatedSpan(
+                seconds, known, is_open, kind in _BEGINNINGS, attempt, attempt and ended, duration, step and seconds > 0
+            )
         )
     _into_steps(steps, spans)
     return spans
@@ -90,14 +96,14 @@ def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None
     return found
 
 
-def _into_steps(steps: Steps, spans: list[Span]) -> None:
+def _into_steps(steps: Steps, spans: list[UndatedSpan]) -> None:
     """An evaluation or save between two steps took what the second says more than the one before it: it is in its
     time.
     """
     usual = steps.usual
     between: list[int] = []
     for index, span in enumerate(spans):
-        if span.launch:
+        if span.attempt:
             usual, between = None, []
         elif span.step:
             more = span.seconds - usual if usual is not None else 0.0
@@ -113,16 +119,16 @@ def _into_steps(steps: Steps, spans: list[Span]) -> None:
     steps.usual = usual
 
 
-def shares_of(spans: list[Span], slack: float) -> list[float]:
+def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
     """Of the seconds that no line explains, those before each line."""
     shares = [0.0] * len(spans)
     if slack <= 0:
         return shares
-    free = [index for index, span in enumerate(spans) if span.after_end]  # between two launches any time may pass
+    free = [index for index, span in enumerate(spans) if span.after_end]  # between two attempts any time may pass
     if not free:
-        launched = next((index for index, span in enumerate(spans) if span.launch), None)
-        if launched is not None:  # the launch before ended in silence
-            shares[launched] = max(0.0, slack - _LAUNCH)
+        launched = next((index for index, span in enumerate(spans) if span.attempt), None)
+        if launched is not None:  # the attempt before ended in silence
+            shares[launched] = max(0.0, slack - _ATTEMPT)
             slack -= shares[launched]
         begin = 0 if launched is None else launched + 1
         free = [index for index in range(begin, len(spans)) if spans[index].open]
@@ -137,7 +143,7 @@ Proof = Literal["proved", "lawful", "unknown", "beside"]
 nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
 
 
-class Placed(LogEvent, gc=False):
+class TimedEvent(LogEvent, gc=False):
     """A line's event at its time: seconds, Unix time where the source is dated."""
 
     at: float = 0.0
@@ -145,15 +151,15 @@ class Placed(LogEvent, gc=False):
     proof: Proof = "proved"
     dated: bool = True
     """The line shows its time."""
-    took: float = 0.0
-    """Seconds that the first iteration of a launch says it took, with those before it for which it stands."""
+    duration: float = 0.0
+    """Seconds that the first iteration of an attempt says it took, with those before it for which it stands."""
 
     @classmethod
     def of(
-        cls, at: float, entry: LogEvent, source: str, proof: Proof = "proved", dated: bool = True, took: float = 0.0
-    ) -> "Placed":
+        cls, at: float, entry: LogEvent, source: str, proof: Proof = "proved", dated: bool = True, duration: float = 0.0
+    ) -> "TimedEvent":
         """The entry at its time."""
-        return cls(entry.line, entry.rule, entry.event, entry.raw, at, source, proof, dated, took)
+        return cls(entry.line, entry.rule, entry.event, entry.raw, at, source, proof, dated, duration)
 
 
 class SourceClock:
@@ -163,13 +169,13 @@ class SourceClock:
         self.steps = Steps()
         self.scale = Scale(written, latest, self.steps)
         self.first_seconds = 0.0
-        """Of a launch's first step, as a line behind it says."""
+        """Of an attempt's first step, as a line behind it says."""
         self._carried = 0
         """Lines of unknown time that were given away before a stamp came."""
 
     def place(
         self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
-    ) -> list[Placed]:
+    ) -> list[TimedEvent]:
         """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
         source, or patience, has ended.
         """
@@ -180,8 +186,8 @@ class SourceClock:
         spans = spans_of(self.steps, waiting, dated, begin or 0.0, scale.dated)
         if dated is None or raw is None:
             return list(self._forward(waiting, spans, source))
-        told = sum([span.seconds for span in spans])
-        at = scale.place(dated.event, raw, told)
+        printed = sum([span.seconds for span in spans])
+        at = scale.place(dated.event, raw, printed)
         if begin is None:
             found = list(self._backward(waiting, spans, at, source))
         else:
@@ -192,21 +198,21 @@ class SourceClock:
         found.append(self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved"))
         return found
 
-    def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
+    def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> TimedEvent:
         event = entry.event
         if self.steps.note(event):
             self.steps.begin()
         first = not self.steps.stepped
         steps = self.steps.count(event, None)
-        took = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
+        duration = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
         self.scale.now, self.first_seconds = at, 0.0
-        return Placed.of(at, entry, source, proof, True, took)
+        return TimedEvent.of(at, entry, source, proof, True, duration)
 
-    def _forward(self, waiting: list[LogEvent], spans: list[Span], source: str) -> Iterator[Placed]:
+    def _forward(self, waiting: list[LogEvent], spans: list[UndatedSpan], source: str) -> Iterator[TimedEvent]:
         """No stamp follows: each at the earliest. What stands before the first one that tells a time gets that time."""
         if self.scale.now is None and not any(span.known for span in spans):
             for entry in waiting:
-                yield Placed.of(float("inf"), entry, source, "proved", False)
+                yield TimedEvent.of(float("inf"), entry, source, "proved", False)
             return
         at = self.scale.now
         if at is None:
@@ -217,10 +223,12 @@ class SourceClock:
         for entry, span in zip(waiting, spans, strict=True):
             at += span.seconds
             self._carried += span.open
-            yield Placed.of(at, entry, source, "lawful" if span.open else "proved", False, span.took)
+            yield TimedEvent.of(at, entry, source, "lawful" if span.open else "proved", False, span.duration)
         self.scale.now = at
 
-    def _backward(self, waiting: list[LogEvent], spans: list[Span], end: float, source: str) -> Iterator[Placed]:
+    def _backward(
+        self, waiting: list[LogEvent], spans: list[UndatedSpan], end: float, source: str
+    ) -> Iterator[TimedEvent]:
         """Before the first stamp: as long before it as they say they took."""
         after = sum(span.seconds for span in spans)
         after -= next((span.seconds for span in spans if span.known), 0.0)
@@ -229,11 +237,11 @@ class SourceClock:
             if timed:
                 after -= span.seconds
             timed = timed or span.known
-            yield Placed.of(end - max(after, 0.0), entry, source, "proved", False, span.took)
+            yield TimedEvent.of(end - max(after, 0.0), entry, source, "proved", False, span.duration)
 
     def _between(
-        self, waiting: list[LogEvent], spans: list[Span], begin: float, end: float, dated: LogEvent, source: str
-    ) -> Iterator[Placed]:
+        self, waiting: list[LogEvent], spans: list[UndatedSpan], begin: float, end: float, dated: LogEvent, source: str
+    ) -> Iterator[TimedEvent]:
         """Between two stamps: by what they say, and what is left over where a line leaves it open."""
         at, slack = begin, self._slack(spans, end - begin, dated.event)
         if self._carried:
@@ -247,19 +255,19 @@ class SourceClock:
         jumped = at > begin
         for index, (entry, span, share) in enumerate(zip(waiting, spans, shares, strict=True)):
             at = min(at + span.seconds + share, end)
-            proof: Proof = "lawful" if span.open and not span.launch else "proved"
+            proof: Proof = "lawful" if span.open and not span.attempt else "proved"
             if jumped or span.after_end:
                 proof = "unknown"
             elif index in ends:
                 proof = "beside"
             jumped = False
-            yield Placed.of(at, entry, source, proof, False, span.took)
+            yield TimedEvent.of(at, entry, source, proof, False, span.duration)
 
-    def _slack(self, spans: list[Span], passed: float, dated: Event) -> float:
+    def _slack(self, spans: list[UndatedSpan], passed: float, dated: Event) -> float:
         """The seconds of those that `passed` which no line explains."""
-        told = sum(span.seconds for span in spans)
+        printed = sum(span.seconds for span in spans)
         number, last = number_of(dated), 0.0
         if number is not None and number != self.steps.counted:  # no copy of one that has come
             last = (seconds_of(dated) or 0.0) * self.steps.peek(dated)
-        slack = passed - told - last
-        return slack if slack >= 0 else max(0.0, passed - told)
+        slack = passed - printed - last
+        return slack if slack >= 0 else max(0.0, passed - printed)

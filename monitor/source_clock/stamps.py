@@ -52,7 +52,7 @@ class Scale:
             return None if self.written is None else yearless(text, self.written, latest=self.latest)
         return log_clock(text)
 
-    def place(self, event: Event, raw: float, told: float = 0.0) -> float:
+    def place(self, event: Event, raw: float, printed: float = 0.0) -> float:
         """A stamp on this source's one clock: not before `now` by more than clocks differ. `told` are the seconds since
         that undated lines tell. The first one after iterations that were counted from 0 makes no silence: their scale
         goes on.
@@ -64,7 +64,7 @@ class Scale:
             return raw if now is None else now
         offsets = self._offsets.get(key)
         if offsets is None:
-            offsets = self._offsets[key] = [self._first_offset(key, event, raw, told)]
+            offsets = self._offsets[key] = [self._first_offset(key, event, raw, printed)]
         best: float | None = offsets[0]
         if len(offsets) > 1 or raw + offsets[0] < now - SKEW:
             best = min((offset for offset in offsets if raw + offset >= now - SKEW), default=None)
@@ -89,12 +89,12 @@ class Scale:
             if self._used[key] >= _CONFIRMED:
                 del offsets[1:]
 
-    def _first_offset(self, key: _Writer, event: Event, raw: float, told: float) -> float:
+    def _first_offset(self, key: _Writer, event: Event, raw: float, printed: float) -> float:
         """Of a writer that was not heard before: that of another one which makes the least silence."""
         now = self.now or 0.0
         known = sorted({0.0, *(offsets[0] for offsets in self._offsets.values())})
         best = min((offset for offset in known if raw + offset >= now - SKEW), default=0.0)
-        ahead = raw + best - now - told
+        ahead = raw + best - now - printed
         if all(other[2] != key[2] for other in self._offsets):  # which zone it is in is not said
             if raw + best < now - SKEW or ahead + SKEW >= _ZONE_STEP:
                 return best - (ahead + SKEW) // _ZONE_STEP * _ZONE_STEP if abs(ahead) <= _ZONES else best

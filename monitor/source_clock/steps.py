@@ -1,5 +1,5 @@
 """What the lines of one file say of their steps: how many iterations a line stands for, how long they took, and where a
-launch begins.
+attempt begins.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ _COPY_BEHIND = 2  # iterations by which a rank's copy lags behind
 ENDS: frozenset[type[Event]] = frozenset(
     {FailureSeen, ProcessExited, ProcessTerminated, ProgramExited, TrainerSummary, TracebackSeen, WatchdogTimedOut}
 )
-OF_LAUNCHES: frozenset[type[Event]] = ENDS | {ArgumentsDumped, CheckpointLoaded, MilestoneReached, TopologyLogged}
+OF_ATTEMPTS: frozenset[type[Event]] = ENDS | {ArgumentsDumped, CheckpointLoaded, MilestoneReached, TopologyLogged}
 
 
 @dataclass(slots=True)
@@ -44,11 +44,11 @@ class Steps:
     counted: int | None = None
     """The last iteration of which the time was counted."""
     stepped: bool = False
-    """The launch has counted iterations."""
+    """The attempt has counted iterations."""
     counting: bool = False
-    """Some launch has."""
+    """Some attempt has."""
     ended: bool = False
-    """Something has ended the launch."""
+    """Something has ended the attempt."""
     _last: dict[type[Event], int] = field(default_factory=dict)
     """The last iteration that each kind of line reported."""
     _started: int = 0
@@ -80,8 +80,8 @@ class Steps:
             return 0
         self._last[kind] = number
         # where the loop's own lines count the engine's do not
-        beside = self.stepped and kind is EngineStepLogged and IterationLogged in self._last
-        if number < (kind is not IterationLogged) or beside or (number == self.counted and self.stepped):
+        is_second_source = self.stepped and kind is EngineStepLogged and IterationLogged in self._last
+        if number < (kind is not IterationLogged) or is_second_source or (number == self.counted and self.stepped):
             return 0
         self.counted = number
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
@@ -93,7 +93,7 @@ class Steps:
         return delta
 
     def _first_steps(self, number: int, following: int | None) -> int:
-        """Iterations that the first line of a launch stands for."""
+        """Iterations that the first line of an attempt stands for."""
         if number <= 0:
             return 1
         every = self.interval
@@ -140,15 +140,15 @@ class Steps:
 
     def is_new_bar(self, event: TrainerProgressed) -> bool:
         """Whether a bar is drawn for the first time. One of the same length that has run for less time is another
-        launch's.
+        attempt's.
         """
         elapsed, last = event.elapsed_seconds, self._drawn.get(event.total)
         return elapsed is not None and (last is None or elapsed < last)
 
     def note(self, event: Event) -> bool:
-        """Remember what the event says of launches. True for the first line of a new one."""
+        """Remember what the event says of attempts. True for the first line of a new one."""
         kind = type(event)
-        if kind not in OF_LAUNCHES:
+        if kind not in OF_ATTEMPTS:
             return False
         if kind in ENDS:
             self.ended = True
@@ -161,7 +161,7 @@ class Steps:
         return mark_of(event) is not None and (self.stepped or self.ended)
 
     def begin(self) -> None:
-        """A launch begins."""
+        """An attempt begins."""
         self.stepped = self.ended = self._waited = False
         self._started, self._elapsed = 0, 0.0
         self.counted = self.usual = None
@@ -170,7 +170,7 @@ class Steps:
         self._drawn.clear()
 
     def wants_seconds(self, event: Event) -> bool:
-        """Whether a launch's first step has come without the time it took, which another form of it may tell."""
+        """Whether an attempt's first step has come without the time it took, which another form of it may tell."""
         return not self.stepped and isinstance(event, EngineStepLogged) and event.step > 0 and seconds_of(event) is None
 
 

@@ -61,21 +61,21 @@ class Series(Struct):
 
 
 _CLEAN = 20  # iterations in a row without an overflow: the search has ended
-_LONGEST = 60  # iterations of a launch in which a search may last: from 2^32 to 1 with hysteresis it takes 33
+_LONGEST = 60  # iterations of an attempt in which a search may last: from 2^32 to 1 with hysteresis it takes 33
 
 
 class ScaleSearch(Struct):
-    """The search of one launch: a loss scaler starts far too high (2^16 to 2^32) and halves at each step until one
+    """The search of one attempt: a loss scaler starts far too high (2^16 to 2^32) and halves at each step until one
     succeeds. That is normal at the start of a run, and after a restart that did not load the scaler's state.
     """
 
     last_overflow: int = 0
-    """Iterations that the launch had finished then."""
+    """Iterations that the attempt had finished then."""
     over: bool = False
 
     def going_on(self, finished: int, first_line: bool, overflow: bool) -> bool:
-        """Whether the scaler still searches after `finished` iterations of its launch. `first_line`: it is the launch's
-        first report, which may stand for a hundred steps. `overflow`: this report shows one.
+        """Whether the scaler still searches after `finished` iterations of its attempt. `first_line`: it is the
+        attempt's first report, which may stand for a hundred steps. `overflow`: this report shows one.
         """
         if self.over:
             return False

@@ -25,7 +25,7 @@ _STACKS = 1000  # ranks
 _TOGETHER = 120.0  # seconds in which the ranks write after the signal: an older dump shows its rank as it was then
 
 
-def told(patterns: Sequence[str], since: float) -> dict[str, object]:
+def summarize(patterns: Sequence[str], since: float) -> dict[str, object]:
     """What the dumps tell that were written since then, Unix seconds; `left_out`: path and why, of the others."""
     left_out: list[tuple[str, str]] = []
     written: dict[int, float] = {}
@@ -87,7 +87,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(10)
     since, patterns = json.load(sys.stdin)
-    sys.stdout.buffer.write(json.dumps(told(patterns, since), ensure_ascii=False).encode("utf-8", "replace"))
+    sys.stdout.buffer.write(json.dumps(summarize(patterns, since), ensure_ascii=False).encode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from msgspec import field
 
 from megatron_monitor.parsers.declared.expressions import Expressions
-from megatron_monitor.parsers.declared.marks import Mark
-from megatron_monitor.parsers.declared.reading import Head, Piece, Reading
-from megatron_monitor.parsers.declared.schema import Dialect
+from megatron_monitor.parsers.declared.marks import LineMark
+from megatron_monitor.parsers.declared.reading import Head, LineReader, Piece
+from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
@@ -26,10 +26,10 @@ _MAX_TEXT = 1000  # characters of one
 _FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
 
 
-class Block(Gatherer):
+class BlockRule(Gatherer):
     """A head line and the lines below it. `readings` are those of its own mark."""
 
-    readings: ClassVar[tuple[Reading, ...]] = ()
+    readings: ClassVar[tuple[LineReader, ...]] = ()
     head: str
     lines: list[str] = field(default_factory=list)
     rank: int | None = None
@@ -79,14 +79,14 @@ class Block(Gatherer):
         return [event for said in _answer(self.readings, below, line) for event in said.events()]
 
 
-def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
+def rules_of(dialects: Iterable[Format]) -> tuple[Rule, ...]:
     """The rules of the lines of these dialects that a mark finds, the most specific first."""
     found: list[tuple[int, Rule]] = []
     for dialect in dialects:
-        prefixes = tuple(Mark(text) for text in dialect.prefixes)
-        by_mark: dict[tuple[str, bool], list[Reading]] = {}
+        prefixes = tuple(LineMark(text) for text in dialect.prefixes)
+        by_mark: dict[tuple[str, bool], list[LineReader]] = {}
         for spec in (spec for spec in dialect.lines if spec.line):
-            by_mark.setdefault((spec.line, spec.anywhere), []).append(Reading(dialect, spec, prefixes))
+            by_mark.setdefault((spec.line, spec.anywhere), []).append(LineReader(dialect, spec, prefixes))
         for readings in by_mark.values():
             weight = readings[0].mark.weight + (0 if readings[0].spec.anywhere else 1)
             found.append((weight, _rule(dialect, tuple(readings))))
@@ -94,7 +94,7 @@ def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
     return tuple(rule for _, rule in found)
 
 
-def expressions_of(dialect: Dialect, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
+def expressions_of(dialect: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
     """The rules of its lines that regular expressions find, in their order; `make` makes a pattern of its text."""
     found = []
     rows = [spec for spec in dialect.lines if spec.regex]
@@ -105,28 +105,28 @@ def expressions_of(dialect: Dialect, make: Callable[[str], Any] = lazy) -> tuple
     return tuple(found)
 
 
-def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
+def _rule(dialect: Format, readings: tuple[LineReader, ...]) -> Rule:
     first = readings[0]
     name = f"{dialect.name}.{first.spec.means}"
     if any(reading.spec.form == "block" for reading in readings):
-        block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
+        block = type("Block", (BlockRule,), {"readings": readings, "__doc__": BlockRule.__doc__})
         return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
     plain = not any(reading.by_digits for reading in readings)
     return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), by_shape=plain)
 
 
-def _opened(readings: tuple[Reading, ...], block: Any, line: Line) -> Iterator[Gatherer]:
+def _opened(readings: tuple[LineReader, ...], block: Any, line: Line) -> Iterator[Gatherer]:
     """Lines that open a block."""
     if readings[0].head(line) is not None:
         yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
 
 
-def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Iterator[Spanned]:
+def _answer(readings: tuple[LineReader, ...], below: str | None, line: Line) -> Iterator[Spanned]:
     """Of the first reading whose line it is. `below`: the lines of a block. They have one mark, which is looked for
     once; names and values are cut once where they are cut alike.
     """
     heads: dict[tuple[bool, bool], Head | None] = {}
-    cut: dict[tuple[object, ...], dict[str, Piece]] = {}
+    pieces: dict[tuple[object, ...], dict[str, Piece]] = {}
     for reading in readings:
         at = reading.place
         if at not in heads:
@@ -135,9 +135,9 @@ def _answer(readings: tuple[Reading, ...], below: str | None, line: Line) -> Ite
         if head is None:
             continue
         way = (at, *reading.way)
-        if way not in cut:
-            cut[way] = reading.pairs(*(head[1:] if below is None else (below, range(len(below)))))
-        found = cut[way]
+        if way not in pieces:
+            pieces[way] = reading.pairs(*(head[1:] if below is None else (below, range(len(below)))))
+        found = pieces[way]
         if not reading.wanted(found):
             continue
         said = reading.events(head.values, found, line)

@@ -47,8 +47,8 @@ class _Expression:
     """One of them, ready to read."""
 
     def __init__(self, spec: LineSpec, by_shape: bool, make: Callable[[str], Any]) -> None:
-        self.pattern, self._location, self._holds, *self._beside = (
-            make(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, spec.holds, *spec.beside)
+        self.pattern, self._location, self._holds, *self._extra_patterns = (
+            make(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, spec.holds, *spec.extras)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.means]
@@ -57,11 +57,11 @@ class _Expression:
         self._needs = [field.name for field in known if field.required]
         self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
         self._fields = {field.name: _usual(field.type) for field in known}
-        groups = set(_GROUP.findall(" ".join((spec.regex, *spec.beside))))
+        groups = set(_GROUP.findall(" ".join((spec.regex, *spec.extras))))
         self._of_line = [] if spec.form else sorted(self._reads.keys() - groups)
         texts = [value for value in spec.sets.values() if isinstance(value, str)]
         self._spans = by_shape and not (
-            spec.failed or spec.words or spec.also or self._of_line or any("{" in text for text in texts)
+            spec.failed or spec.message_length or spec.also or self._of_line or any("{" in text for text in texts)
         )
 
     def read(self, match: re.Match[str], line: Line, end: int | None = None) -> Iterator[Event | Spanned]:
@@ -71,7 +71,7 @@ class _Expression:
             return
         if spec.holds and not self._holds.search(line.text):
             return
-        found = [match, *(pattern.search(line.text) for pattern in self._beside)]
+        found = [match, *(pattern.search(line.text) for pattern in self._extra_patterns)]
         spans = {
             name: line.span(one.span(name), self._reads.get(name) or self._fields.get(name, str))
             for one in found
@@ -82,23 +82,23 @@ class _Expression:
         behind = self._pairs(line, match.end(), end) if spec.form else {}
         if spec.form and not behind:
             return
-        told = self._told(spans) | behind
-        values = {name: _value(span) for name, span in told.items()}
-        if told and all(value is None for value in values.values()):
+        fields = self._values_of(spans) | behind
+        values = {name: _value(span) for name, span in fields.items()}
+        if fields and all(value is None for value in values.values()):
             return
-        words = {name: span.value if name in self._reads else span.text for name, span in spans.items()}
-        values = line.origin | self._given(words, line) | values
+        texts = {name: span.value if name in self._reads else span.text for name, span in spans.items()}
+        values = line.origin | self._given(texts, line) | values
         if any(values.get(name) is None for name in self._needs):
             return
         if self._spans:
-            yield Spanned(self._event, {**line.origin_spans, **spec.sets, **told})
+            yield Spanned(self._event, {**line.origin_spans, **spec.sets, **fields})
             return
         if spec.failed:
-            yield from spec.failed.event(values.get("exit_code"), words, {name: values[name] for name in line.origin})
+            yield from spec.failed.event(values.get("exit_code"), texts, {name: values[name] for name in line.origin})
         yield self._event(**values)
         yield from (event(**line.origin) for event in self._also)
 
-    def _told(self, spans: Mapping[str, Any]) -> dict[str, Any]:
+    def _values_of(self, spans: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that groups fill."""
         into = self._spec.into
         if not into or self._spec.form:
@@ -134,12 +134,12 @@ class _Expression:
         into = self._spec.into
         return (into, name, self._reads.get(into, number)) if into else None
 
-    def _given(self, words: Mapping[str, Any], line: Line) -> dict[str, Any]:
+    def _given(self, texts: Mapping[str, Any], line: Line) -> dict[str, Any]:
         """What the rule says of each such line, and what it reads of all its words."""
         given = self._spec.sets.items()
-        values = {name: value.format_map(words) if isinstance(value, str) else value for name, value in given}
-        if self._spec.words:
-            values["message"] = line.text.strip()[: self._spec.words]
+        values = {name: value.format_map(texts) if isinstance(value, str) else value for name, value in given}
+        if self._spec.message_length:
+            values["message"] = line.text.strip()[: self._spec.message_length]
         return values | {name: self._reads[name](line.text) for name in self._of_line}
 
 

@@ -43,7 +43,7 @@ IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError
 
 # Programs beside the training whose tracebacks say nothing of it
 _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
-# A program that trains, or launches what does, by the name of its file (`llamafactory/launcher.py` under torchrun);
+# A program that trains, or attempts what does, by the name of its file (`llamafactory/launcher.py` under torchrun);
 # others of a job make data, parse logs, copy files
 _TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron|launch", re.IGNORECASE)
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
@@ -65,7 +65,7 @@ def named(text: str, kinds: Collection[str] = _KINDS) -> Failure | None:
     return next((failure for kind, failure, pattern in _FAILURES if kind in kinds and pattern.search(text)), None)
 
 
-def memory_told(text: str) -> dict[str, Any]:
+def memory_facts(text: str) -> dict[str, Any]:
     """Bytes that an out-of-memory text tells of, as arguments of FailureSeen."""
     tried, capacity = _TRIED.search(text), _CAPACITY.search(text)
     return {
@@ -153,5 +153,5 @@ def is_victim(exit_code: int) -> bool:
 
 def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
     """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
-    told = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
-    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **told)
+    facts = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
+    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **facts)

@@ -35,7 +35,7 @@ _TIME = (
 _BAR = r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|"
 
 
-class Mark:
+class LineMark:
     """A mark, read. Raises ValueError with what is wrong."""
 
     def __init__(self, text: str) -> None:

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.declared.marks import Mark
-from megatron_monitor.parsers.declared.schema import Dialect, LineSpec
+from megatron_monitor.parsers.declared.marks import LineMark
+from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
 from megatron_monitor.parsers.engine.fields import LEADING_NUMBER, number
 from megatron_monitor.parsers.engine.scan import Line
@@ -26,7 +26,7 @@ _AROUND = " \t'\"}]|"  # a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
-_TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+_MEANINGS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     "launch": (events.MilestoneReached, {"milestone": "launched"}),
     "begin": (events.MilestoneReached, {"milestone": "training_started"}),
     "done": (events.MilestoneReached, {"milestone": "training_done"}),
@@ -47,7 +47,7 @@ _TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
 _REPEATED: Final = "x across cluster]"
 """Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
-_BESIDE: Final = ("evaluate", "save")
+_BETWEEN_STEPS: Final = ("evaluate", "save")
 """Parts of a printed step time that are no part of an iteration."""
 _SIZES: Final = {"total": "train_iterations"}
 """Our name -> that of `Topology`, where they differ."""
@@ -68,12 +68,12 @@ class Piece(NamedTuple):
     at: int
 
 
-class Reading:
+class LineReader:
     """One LineSpec, ready to read."""
 
-    def __init__(self, dialect: Dialect, spec: LineSpec, prefixes: tuple[Mark, ...]) -> None:
+    def __init__(self, dialect: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
         self.spec = spec
-        self.mark = Mark(spec.line)
+        self.mark = LineMark(spec.line)
         self.place = (spec.whole, spec.prefixed)
         """Readings of one mark and one place have the same head, ..."""
         self.way = (spec.form, spec.separator, spec.assign, spec.until)
@@ -89,9 +89,9 @@ class Reading:
         """Whether digits decide if it is this line: those of its mark or of a value that it must have. By its numbers a
         bar may contradict itself, and an engine may stand still.
         """
-        spec, words = self.spec, (self.spec.line, *self.spec.where.values())
+        spec, terms = self.spec, (self.spec.line, *self.spec.where.values())
         numbers = spec.positive or "epoch_step" in dict(self.mark.captured)
-        return bool(numbers) or any(char.isdigit() for word in words for char in word)
+        return bool(numbers) or any(char.isdigit() for word in terms for char in word)
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Reading:
         if self.spec.means == "step":
             yield from self._step(values, losses, extra, origin)
             if self.spec.then:
-                kind, fields = _TELLS[self.spec.then]
+                kind, fields = _MEANINGS[self.spec.then]
                 implied = {"implied": True} if kind is events.PartBegan else {}
                 yield kind(**fields, **implied, **origin)
         else:
@@ -219,8 +219,8 @@ class Reading:
         self, values: dict[str, Any], losses: dict[str, float], message: str, origin: dict[str, Any]
     ) -> Iterator[Event]:
         spec, step, means = self.spec, _step_of(values), self.spec.means
-        if means in _TELLS:
-            kind, fields = _TELLS[means]
+        if means in _MEANINGS:
+            kind, fields = _MEANINGS[means]
             given: dict[str, Any] = {
                 "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
                 "name": spec.name or self._dialect, "dataset": spec.name or "validation", "pattern": spec.name or None,
@@ -232,8 +232,8 @@ class Reading:
         if means in ("settings", "begin"):
             sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
             if sizes:
-                yield events.SizesTold(values=sizes, **origin)
-        elif means not in _TELLS:
+                yield events.SizesReported(values=sizes, **origin)
+        elif means not in _MEANINGS:
             yield from _memory(values, step, origin)
             yield from _parts(values, origin)
             rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
@@ -297,9 +297,9 @@ def _or_text(convert: Convert) -> Convert:
 
 def _time(values: dict[str, Any]) -> None:
     """Seconds per iteration without the parts beside it; by tokens and their rate where no time is printed."""
-    aside = sum(values.get(name, 0.0) for name in _BESIDE)
-    if aside and values.get("seconds_per_iteration", 0.0) > aside:
-        values["seconds_per_iteration"] -= aside
+    between = sum(values.get(name, 0.0) for name in _BETWEEN_STEPS)
+    if between and values.get("seconds_per_iteration", 0.0) > between:
+        values["seconds_per_iteration"] -= between
     if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
         each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
         if rate > 0 and 0 < each / rate < _MAX_SECONDS:

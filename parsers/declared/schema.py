@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from megatron_monitor.parsers.declared.failures import ended_by, failed, signal_in
-from megatron_monitor.parsers.declared.marks import Mark
+from megatron_monitor.parsers.declared.marks import LineMark
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES, converter
 from megatron_monitor.parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
 from megatron_monitor.parsers.patterns import filled
 from megatron_monitor.parsers.tables import documents_in
 
-WORDS = (
+DEFAULTS = (
     "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "launch", "begin", "done",
     "end", "failure", "progress", "settings", "figures", "rollout", "reward", "logprobs", "training", "sync",
     "generating",
@@ -55,9 +55,9 @@ def _read(raw: Any) -> Any:
 
 
 def _meaning(raw: Any) -> str:
-    if raw in WORDS or raw in EVENT_TYPES:
+    if raw in DEFAULTS or raw in EVENT_TYPES:
         return str(raw)
-    raise ValueError(f"expected one of {', '.join(WORDS)}, or the kind of an event")
+    raise ValueError(f"expected one of {', '.join(DEFAULTS)}, or the kind of an event")
 
 
 def _sample(raw: Any) -> Any:
@@ -84,18 +84,18 @@ class EndSpec(Struct, frozen=True, kw_only=True):
     signals: Mapping[str, Any] = field(default_factory=dict)
     """What this program means by a signal's name, where that is something else: the failure, and `consequence`."""
 
-    def event(self, code: int | None, words: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[Event]:
+    def event(self, code: int | None, texts: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[Event]:
         """The failure, if there is one."""
         others: dict[str, Any] = {"by": self.by}
         if self.consequence is not None:
             others["consequence"] = self.consequence
         if code is not None and (self.any_code or signal_in(code)):
-            yield failed(code, self.message.format_map({**words, "number": signal_in(code)}), origin, **others)
-        elif self.failure or "signal" in words:
-            name = words.get("signal", "")
+            yield failed(code, self.message.format_map({**texts, "number": signal_in(code)}), origin, **others)
+        elif self.failure or "signal" in texts:
+            name = texts.get("signal", "")
             failure, consequence = self.signals.get(name) or ended_by(name) or (self.failure or "unknown", False)
-            told = {"consequence": consequence, **others, **origin}
-            yield FailureSeen(failure=failure, message=self.message.format_map(words), **told)
+            facts = {"consequence": consequence, **others, **origin}
+            yield FailureSeen(failure=failure, message=self.message.format_map(texts), **facts)
 
 
 class LineSpec(Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """A regular expression that the place in the source, which a logger prints before the line, must have."""
     holds: str = ""
     """A regular expression that the line must have, too."""
-    beside: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
     """Further expressions: each is searched by itself, and its groups fill fields where it is found."""
     also: tuple[str, ...] = ()
     """Kinds of further events of the same line, of which nothing more is told."""
@@ -137,7 +137,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     into: str = ""
     """The field, values by their names, that all groups fill, or the group `value` under the name in the group `name`,
     or the pairs behind the mark."""
-    words: int = 0
+    message_length: int = 0
     """So many characters of the line are the event's `message`."""
     failed: EndSpec | None = None
     """Of a process that ended, what is told of its failure."""
@@ -197,8 +197,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     def _problems_of_regexes(self) -> Iterator[tuple[str, str]]:
         if self.line or not self.regex:
             yield "regex", "a line has either `line` or `regex`"
-        for name in ("regex", "location", "holds", *(f"beside.{index}" for index in range(len(self.beside)))):
-            text = self.beside[int(name[7:])] if name.startswith("beside") else getattr(self, name)
+        for name in ("regex", "location", "holds", *(f"extras.{index}" for index in range(len(self.extras)))):
+            text = self.extras[int(name[7:])] if name.startswith("extras") else getattr(self, name)
             try:
                 re.compile(filled(text, PIECES))
             except (re.error, RecursionError) as error:
@@ -212,7 +212,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
 
     def _problems_of_mark(self) -> Iterator[tuple[str, str]]:
         try:
-            mark = Mark(self.line)
+            mark = LineMark(self.line)
         except ValueError as error:
             yield "line", str(error)
             return
@@ -222,7 +222,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
             yield "line", "may stand anywhere: it must begin with at least three characters of text"
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class FormatSample(Struct, frozen=True, kw_only=True):
     """A line as it is printed, and what it gives: the dialect's own test."""
 
     line: str
@@ -230,7 +230,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Field of the event -> value, `event` names its kind; nothing: the line says nothing to this dialect."""
 
 
-class Dialect(Struct, frozen=True, kw_only=True):
+class Format(Struct, frozen=True, kw_only=True):
     """One trainer's lines."""
 
     name: str
@@ -248,7 +248,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     fields: Mapping[str, str] = field(default_factory=dict)
     """Their name -> ours in every line of this dialect."""
     lines: Annotated[tuple[LineSpec, ...], Meta(min_length=1)]
-    samples: Annotated[tuple[Sample, ...], Meta(min_length=1)]
+    samples: Annotated[tuple[FormatSample, ...], Meta(min_length=1)]
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What the values together have wrong."""
@@ -256,7 +256,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
             yield "name", "expected small letters, digits and dashes, 40 at most, a letter first"
         for index, text in enumerate(self.prefixes):
             try:
-                mark = Mark(text)
+                mark = LineMark(text)
             except ValueError as error:
                 yield f"prefixes.{index}", str(error)
             else:
@@ -280,7 +280,7 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def built_in() -> tuple[Dialect, ...]:
+def built_in() -> tuple[Format, ...]:
     """All of them, by name."""
-    files = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, Dialect])
+    files = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, Format])
     return tuple(files[name] for name in sorted(files))

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.declared.failures import memory_told, named, signal_name
+from megatron_monitor.parsers.declared.failures import memory_facts, named, signal_name
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.patterns import lazy
@@ -31,7 +31,7 @@ SIZES: Final = (
     "world_size", "nodes", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
     "context_parallel_size", "expert_parallel_size", "micro_batch_size", "gradient_accumulation_steps", "parameters",
 )  # fmt: skip
-"""Of a launch or its model, in a line of settings: names of `Topology`."""
+"""Of an attempt or its model, in a line of settings: names of `Topology`."""
 
 _EXACT: Final = {
     "consumed_samples", "step_in_samples", "step_in_tokens", "consumed_tokens", "global_batch_size", "sequence_length",
@@ -125,7 +125,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
         name: {
             "": fields.finite_amount, "s": fields.finite_amount, "ms": fields.amount_of_milliseconds,
             **{unit: _times(unit) for unit in ("us", "min", "h")},
-            "it/s": fields.per_second, "clock": fields.clock, "words": fields.words_of_time,
+            "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text,
         }
         for name in _SECONDS
     },
@@ -255,7 +255,7 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "failure of NCCL": partial(named, kinds=("nccl",)),
     "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
     "reason of LSF": lambda text: TABLES["lsf"].get(text, "killed"),
-    "bytes that were asked for": lambda text: memory_told(text)["requested_bytes"],
-    "bytes of the device": lambda text: memory_told(text)["device_bytes"],
+    "bytes that were asked for": lambda text: memory_facts(text)["requested_bytes"],
+    "bytes of the device": lambda text: memory_facts(text)["device_bytes"],
 }
 """How a group may be read, by the names that files use."""

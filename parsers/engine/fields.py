@@ -129,7 +129,7 @@ _AMOUNT = lazy(
 )
 _POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 # `1h 2m 3s`, `2 days 1m`
-_WORDS_OF_TIME = lazy(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
+_DURATION_TEXT = lazy(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
 _SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
@@ -162,9 +162,9 @@ def amount_of_milliseconds(text: str) -> float | None:
     return seconds(finite_amount(text), "ms")
 
 
-def words_of_time(text: str) -> float | None:
+def parse_duration_text(text: str) -> float | None:
     """`1h 2m 3s` as seconds."""
-    found = _WORDS_OF_TIME.findall(text[:100])
+    found = _DURATION_TEXT.findall(text[:100])
     return sum(float(value) * _SECONDS_OF[unit.lower()] for value, unit in found) if found else None
 
 

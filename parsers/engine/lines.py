@@ -96,7 +96,7 @@ class LineSplitter:
             self._line = self.line + head.count(b"\n", end, begin)
             head = head[begin:]
         self._pending, self._pending_bytes, self._discarding = [], 0, False
-        out.extend(self._cut_long(head))
+        out.extend(self._split_long(head))
         self._hold(tail)
         return out
 
@@ -117,7 +117,7 @@ class LineSplitter:
         else:
             self._pending.append(part)
 
-    def _cut_long(self, data: bytes) -> list[Block | Discarded]:
+    def _split_long(self, data: bytes) -> list[Block | Discarded]:
         out: list[Block | Discarded] = []
         bound = self.max_line_bytes
         block_start = position = 0

@@ -118,8 +118,8 @@ class Prefix:
 
 
 @lru_cache(256)
-def _key(*told: int | str | None) -> str:
-    return str(told)
+def _key(*parts: int | str | None) -> str:
+    return str(parts)
 
 
 def iso_time(text: str) -> str:
@@ -163,14 +163,14 @@ _ROLES = {
     "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
 """The last word of a group's name -> what it tells."""
-_ALONE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host", "pod"})
+_SINGLE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host", "pod"})
 """Groups that stand in a prefix alone."""
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
     kind = match.lastgroup
-    told = ((kind, match[kind]),) if kind in _ALONE else match.groupdict().items()
-    for name, value in told:
+    parts = ((kind, match[kind]),) if kind in _SINGLE else match.groupdict().items()
+    for name, value in parts:
         role = _ROLES.get(name.rpartition("_")[2])
         if value is None or role is None or (role == "rank" and value < "0"):
             continue  # DeepSpeed prints rank -1 before its groups exist

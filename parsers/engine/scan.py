@@ -44,9 +44,9 @@ class Line:
         reads: dict[str, Callable[[str], Any]] = {"rank": int, "node": str, "logged_at": iso_time}
         found: dict[str, Any] = {}
         for name, value in self.origin.items():
-            told = self.prefix.spans.get("task" if name == "rank" and self.prefix.rank is None else name)
+            span = self.prefix.spans.get("task" if name == "rank" and self.prefix.rank is None else name)
             if value is not None:
-                found[name] = value if told is None else Span(*told, reads[name], value)
+                found[name] = value if span is None else Span(*span, reads[name], value)
         return found
 
 

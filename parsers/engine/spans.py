@@ -101,17 +101,17 @@ class _Widths:
         return self._place(name, numbers) if type(name) is slice else name, at, _of_bytes(said, line[at])
 
     def _place(self, at: slice, numbers: Sequence[tuple[int, int]]) -> slice:
-        cut = self._cuts.get((at.start, at.stop)) or self._cut(at)
-        return slice(numbers[cut[0]][0] - cut[1], numbers[cut[2]][1] + cut[3])
+        place = self._cuts.get((at.start, at.stop)) or self._locate(at)
+        return slice(numbers[place[0]][0] - place[1], numbers[place[2]][1] + place[3])
 
-    def _cut(self, at: slice) -> tuple[int, int, int, int]:
+    def _locate(self, at: slice) -> tuple[int, int, int, int]:
         """The first number in it, bytes before that, the last one, bytes behind that."""
         first, last = bisect_right(self._ends, at.start), bisect_left(self._starts, at.stop) - 1
         before, behind = self._starts[first] - at.start, at.stop - self._ends[last]
         if first > last or before < 0 or behind < 0:
             raise NoLayoutError
-        self._cuts[at.start, at.stop] = cut = first, before, last, behind
-        return cut
+        self._cuts[at.start, at.stop] = place = first, before, last, behind
+        return place
 
 
 def _numbers(line: bytes) -> list[tuple[int, int]]:
@@ -230,9 +230,9 @@ def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequenc
     items: list[_Item] = []
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
         digits = _DIGIT.search(str(name)) if isinstance(value, dict) else None
-        text, told = (item.text, item.value) if isinstance(item, Span) else (item, item)
+        text, plain = (item.text, item.value) if isinstance(item, Span) else (item, item)
         if not digits and not _DIGIT.search(text):
-            items.append(_Item(name, slice(0, 0), told))
+            items.append(_Item(name, slice(0, 0), plain))
             continue
         if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
             raise NoLayoutError

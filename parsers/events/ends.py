@@ -1,4 +1,4 @@
-"""How processes, launches and collectives end or fail."""
+"""How processes, attempts and collectives end or fail."""
 
 from typing import Literal
 
@@ -58,8 +58,8 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_ex
     local_rank: int | None = None
     tasks: str | None = None
     """Slurm's task list as printed, e.g. `0-1,3`."""
-    launch: bool = False
-    """The whole launch has ended: the script or the program that started it says so."""
+    attempt: bool = False
+    """The whole attempt has ended: the script or the program that started it says so."""
     output_follows: bool = False
     """Output of the program follows that was held back until it had ended."""
 

@@ -101,7 +101,7 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="traine
     description: str = ""
 
 
-class StepGuessed(Remark, frozen=True, kw_only=True, gc=False, tag="step_guessed"):
+class StepInferred(Remark, frozen=True, kw_only=True, gc=False, tag="step_inferred"):
     """A line of a loop that no rule reads: the numbers of its step and epoch, and its losses that are finite."""
 
     counts: tuple[int, ...]

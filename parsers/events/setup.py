@@ -45,8 +45,8 @@ class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False, tag="model_
     value: float | str
 
 
-class SizesTold(Remark, frozen=True, kw_only=True, gc=False, tag="sizes"):
-    """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
+class SizesReported(Remark, frozen=True, kw_only=True, gc=False, tag="sizes"):
+    """Sizes of an attempt or its model that programs which do not train print too, by the names of `Topology`."""
 
     values: dict[str, int]
     default: bool = False
@@ -110,7 +110,7 @@ class DocumentSeen(Remark, frozen=True, kw_only=True, gc=False, tag="document"):
 
 
 class HostSeen(Remark, frozen=True, kw_only=True, gc=False, tag="host"):
-    """A host as the program knows it: its own, or the one that all of its launch meet at."""
+    """A host as the program knows it: its own, or the one that all of its attempt meet at."""
 
     host: str
     """Without the domain."""

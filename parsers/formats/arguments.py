@@ -35,7 +35,7 @@ class ArgumentsGatherer(Gatherer):
 
     values: dict[str, str] = field(default_factory=dict)
     lines: int = 0
-    cut: str | None = None
+    unfinished: str | None = None
     rank: int | None = None
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
@@ -46,7 +46,7 @@ class ArgumentsGatherer(Gatherer):
             return [self._dump(True)], True, True
         if _HEAD.match(text):  # a second dump before the first ended: what was gathered stands
             done: list[Event] = [self._dump(False)] if self.values else []
-            self.values, self.lines, self.cut = {}, 0, None
+            self.values, self.lines, self.unfinished = {}, 0, None
             return done, True, False
         if self.lines > _MAX_LINES or ("iteration " in text and "elapsed time per iteration" in text):
             return self.close(), False, True
@@ -54,8 +54,8 @@ class ArgumentsGatherer(Gatherer):
         if match and (text.startswith(" ") or len(match[1]) + len(match[2]) >= _COLUMN):
             self._take(match[1], match[3])
             return [], True, False
-        if self.cut is not None and (rest := _REST.match(text)):
-            self._take(self.cut, rest[2])
+        if self.unfinished is not None and (rest := _REST.match(text)):
+            self._take(self.unfinished, rest[2])
             return [], True, False
         return [], False, False
 
@@ -64,7 +64,7 @@ class ArgumentsGatherer(Gatherer):
         return [self._dump(False)] if self.values else []
 
     def _take(self, name: str, value: str | None) -> None:
-        self.cut = name if value is None else None
+        self.unfinished = name if value is None else None
         self.values[name] = _ORIGIN.sub("", (value or "").strip())[:_MAX_VALUE].strip()
 
     def _dump(self, complete: bool) -> ArgumentsDumped:

@@ -39,7 +39,7 @@ def _rules() -> tuple[Rule, ...]:
     return next(expressions_of(dialect) for dialect in built_in() if dialect.name == "batch")
 
 
-def _told(text: str, ended_at: str | None) -> list[Event]:
+def _end_events(text: str, ended_at: str | None) -> list[Event]:
     """What a line says that tells why or how a job ended (batch.yaml)."""
     line = Line(text, Prefix(logged_at=ended_at))
     return [event for rule in _rules() for event in rule.read(line) if isinstance(event, Event)]
@@ -95,7 +95,7 @@ class LsfReportGatherer(Gatherer):
             self.script = True
         elif bare.startswith(_ENDED_AT):
             self.ended_at = date_of(bare)
-        elif _told(bare, None):
+        elif _end_events(bare, None):
             self.reason, self.end = (bare, self.end) if bare.startswith("TERM_") else (self.reason, bare)
         elif bare and not _KNOWN.match(text):
             return self.close(), False, True
@@ -104,8 +104,10 @@ class LsfReportGatherer(Gatherer):
     def close(self) -> list[Event]:
         """The job is over, whatever of the report was written."""
         code = 0 if self.subject.endswith("Done") else None
-        end = _told(self.end, self.ended_at) or [ProcessExited(exit_code=code, launch=True, logged_at=self.ended_at)]
-        return [*_told(self.reason, self.ended_at), *end]
+        end = _end_events(self.end, self.ended_at) or [
+            ProcessExited(exit_code=code, attempt=True, logged_at=self.ended_at)
+        ]
+        return [*_end_events(self.reason, self.ended_at), *end]
 
 
 RULES: tuple[Rule, ...] = (Rule("batch.lsf", (b"Subject: Job ",), read_lsf, opens=LsfReportGatherer),)

@@ -1,4 +1,5 @@
-"""What programs around HF's Trainer print of a launch and its model: batch, accumulation, sizes (the world's is data).
+"""What programs around HF's Trainer print of an attempt and its model: batch, accumulation, sizes (the world's is
+data).
 
 In: the Trainer's arguments (one a line, all in one line, or a command line) and the model's configuration as JSON. Out:
 `SizesTold`. Programs that do not train print the same, so that none of it makes a run.
@@ -11,7 +12,7 @@ from msgspec import field
 from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import integer
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
-from megatron_monitor.parsers.events import Event, SizesTold
+from megatron_monitor.parsers.events import Event, SizesReported
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
@@ -42,15 +43,15 @@ def read_arguments(line: Line) -> Iterator[Event]:
         pairs = (pair.partition("=") for pair in match[1].split(","))
         values = _values({name: value for name, _, value in pairs})
         if values:
-            yield SizesTold(values=values, **line.origin)
+            yield SizesReported(values=values, **line.origin)
         return
     found = {_ARGUMENTS[name]: size for name, digits in _ARGUMENT.findall(text) if (size := integer(digits))}
     if found:
-        yield SizesTold(values=found, **line.origin)
-    if words := _CHECKPOINTING.findall(text):
-        on = any(word in ("True", "true") for word in words)
+        yield SizesReported(values=found, **line.origin)
+    if terms := _CHECKPOINTING.findall(text):
+        on = any(word in ("True", "true") for word in terms)
         # that it is off may hold for one of two ways to do it
-        yield SizesTold(values={"recomputes": int(on)}, default=not on, **line.origin)
+        yield SizesReported(values={"recomputes": int(on)}, default=not on, **line.origin)
 
 
 def _values(pairs: dict[str, str]) -> dict[str, int]:
@@ -92,7 +93,7 @@ class ConfigurationGatherer(Gatherer):
             return []
         if "rms_norm_eps" in pairs:  # models that normalise so have gated MLPs
             values["glu"] = 1
-        return [SizesTold(values=values, default=True)]
+        return [SizesReported(values=values, default=True)]
 
     @staticmethod
     def _take(into: dict[str, str], name: str, text: str) -> None:

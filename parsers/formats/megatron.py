@@ -74,12 +74,12 @@ class _Fields(Struct):
     losses: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    cut: bool = False
+    truncated: bool = False
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether any of ours is among them."""
-        return bool(self.values or self.losses or self.cut)
+        return bool(self.values or self.losses or self.truncated)
 
     def take(self, name: str, text: str, end: int, closed: bool = True) -> bool:
         """Read one field, whose text ends at `end` in the line; False if it is none of ours. Without its closing bar a
@@ -92,7 +92,7 @@ class _Fields(Struct):
         attribute, convert = known
         self.names.add(name)
         if not text or not (closed or _is_whole(text, attribute, convert)):
-            self.cut = True
+            self.truncated = True
             value = None
         else:
             value = self.line.span(at, convert)
@@ -185,7 +185,7 @@ def iterations(
         return
     for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
         found = read_fields(line, (lead, match.start()), (match.end(), end), split)
-        if found.told:
+        if found.reported:
             total = line.span(match.span(2), integer) if match[2].isdecimal() else None
             values = {
                 "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,

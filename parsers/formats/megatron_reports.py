@@ -33,9 +33,9 @@ class RankTimesGatherer(Gatherer):
         """An event a timer; the first line that is neither a name nor a rank's ends it."""
         match = _OF_RANK.match(line.text)
         if match and self.name:
-            took = milliseconds(match[2])
-            if took is not None and len(self.ranks) < _MOST_RANKS:
-                self.ranks.append((int(match[1]), took))
+            duration = milliseconds(match[2])
+            if duration is not None and len(self.ranks) < _MOST_RANKS:
+                self.ranks.append((int(match[1]), duration))
             return [], True, False
         named = _NAMED.match(line.text)
         found = self.close()
@@ -46,9 +46,9 @@ class RankTimesGatherer(Gatherer):
         """The timer whose ranks were read last."""
         if not self.name or not self.ranks:
             return []
-        times = [took for _, took in self.ranks]
-        took = {self.name: (min(times), max(times))}
-        return [TimersReported(speaker="megatron", timers=took, across="range", ranks=dict(self.ranks))]
+        times = [duration for _, duration in self.ranks]
+        timers = {self.name: (min(times), max(times))}
+        return [TimersReported(speaker="megatron", timers=timers, across="range", ranks=dict(self.ranks))]
 
 
 def read_all_ranks(line: Line) -> Iterator[Event | Gatherer]:

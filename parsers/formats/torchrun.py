@@ -18,7 +18,7 @@ from megatron_monitor.parsers.declared.failures import (
     failure_of,
     is_victim,
     lost_peer,
-    memory_told,
+    memory_facts,
     named_failure,
 )
 from megatron_monitor.parsers.engine.fields import integer
@@ -141,7 +141,7 @@ class RootCauseGatherer(Gatherer):
             exit_code=code,
             by="launcher",
             raised=raised is not None,
-            **memory_told(self.exception),
+            **memory_facts(self.exception),
             rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),
             logged_at=f"{when[1]}T{when[2]}" if when else None,

@@ -144,8 +144,8 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
     if _is_header(line):
         yield TracebackGatherer()
     elif line.text.rstrip().endswith(_TOP_LEVEL) and (frame := _FILE.match(line.text)):
-        told = {"script": frame[1], "top_level": True}
-        yield TracebackGatherer(writers={line.prefix.key: told}, headless=True)
+        facts = {"script": frame[1], "top_level": True}
+        yield TracebackGatherer(writers={line.prefix.key: facts}, headless=True)
 
 
 def open_ignored(line: Line) -> Iterator[Event | Gatherer]:

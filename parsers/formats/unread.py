@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
-from megatron_monitor.parsers.events import StepGuessed
+from megatron_monitor.parsers.events import StepInferred
 from megatron_monitor.parsers.formats.stamps import stamped
 from megatron_monitor.parsers.patterns import lazy
 
-_WORDS = r"global_?step|num_updates|iteration|iter|step|update|upd|batch|it"
-STEP_NAME = rf"(?:^|[^A-Za-z])(?:{_WORDS})(?:s|_?idx?)?['\"]?[ ]*[:=#\[(]?[ ]*['\"]?"
+_STEP_NAMES = r"global_?step|num_updates|iteration|iter|step|update|upd|batch|it"
+STEP_NAME = rf"(?:^|[^A-Za-z])(?:{_STEP_NAMES})(?:s|_?idx?)?['\"]?[ ]*[:=#\[(]?[ ]*['\"]?"
 EPOCH_NAME = r"(?:^|[^A-Za-z])(?:epochs?|ep)['\"]?[ :=#\[(]{0,5}['\"]?"  # both with what stands before the number
 _COUNT = lazy(rf"(?i)(?:{STEP_NAME}|{EPOCH_NAME})(\d{{1,12}})(?!\d|\.\d)")
 # `loss 2.31`, `train/loss_ce: 2.31`, `"loss": 2.31`, `Loss=tensor(2.31, device='cuda:0')`; no `packet loss`
@@ -27,7 +27,7 @@ def read_guess(line: Line) -> Iterator[Spanned]:
     losses = tuple(line.span(match.span(1), float) for match in _LOSS.finditer(line.text, 0, 2000))
     counts = tuple(line.span(match.span(1), int) for match in _COUNT.finditer(line.text, 0, 2000)) if losses else ()
     if counts:
-        yield Spanned(StepGuessed, {"counts": counts, "losses": losses} | stamped(line))
+        yield Spanned(StepInferred, {"counts": counts, "losses": losses} | stamped(line))
 
 
 RULES: tuple[Rule, ...] = (Rule("unread.step", (b"loss", b"Loss", b"LOSS"), read_guess, by_shape=True),)

@@ -18,7 +18,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.commands.replay import replay as replay_command
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import of_parts
@@ -224,7 +224,7 @@ def _seconds(moment: str) -> float:
 
 def read_once(paths: Iterable[str], settings: Iterable[str] = ()) -> Facts:
     """What `run --once` prints of files."""
-    page, _, _ = metrics_page(Given(None, tuple(settings)).load(list(paths)))
+    page, _, _ = metrics_page(ConfigOptions(None, tuple(settings)).load(list(paths)))
     return of_page(page) or {"no run"}
 
 
@@ -237,7 +237,7 @@ class _Daemon:
     def __init__(self, given: Input, chance: random.Random, folder: str) -> None:
         self.given, self.chance, self.folder = given, chance, folder
         self.now = self.looked_at = given.begins
-        self.told = list[Transition]()
+        self.reported = list[Transition]()
         self.dies_at: list[float] = []
         self.held: dict[str, bytes] = {}  # what the files hold
         self.read: dict[str, int] = {}  # how far they were read
@@ -246,7 +246,7 @@ class _Daemon:
 
     def _core(self) -> Core:
         paths = [f"{self.folder}/{file}" for file in self.given.files]
-        core = Core(Given(None, self.given.settings).load(paths))
+        core = Core(ConfigOptions(None, self.given.settings).load(paths))
         core.handle(Scanned("", self.now), self.now)
         return core
 
@@ -278,9 +278,9 @@ class _Daemon:
     def tick(self) -> None:
         """Judge what is due, and save as the daemon would: what was told at once, the rest now and then."""
         transitions = self.core.tick(self.now)
-        self.told += transitions
-        told = any(not one.quiet for one in transitions)
-        if self.dies_at and (told or self.chance.random() < 0.05):
+        self.reported += transitions
+        reported = any(not one.display_only for one in transitions)
+        if self.dies_at and (reported or self.chance.random() < 0.05):
             self.disk |= self.core.parts(self.now)
 
     def _read_on(self, file: str, *, whole: bool) -> None:
@@ -330,8 +330,8 @@ class _Daemon:
         """What it told, and what its page shows now."""
         begins = self.given.begins
         rows = (
-            {**one.to_json(), "quiet": one.quiet, "evidence": one.evidence, "time": one.time - begins}
-            for one in self.told
+            {**one.to_json(), "quiet": one.display_only, "evidence": one.evidence, "time": one.time - begins}
+            for one in self.reported
         )
         snapshot = self.core.snapshot(self.now)
         page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs))

@@ -16,12 +16,12 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
 
 
-Launch = Callable[..., str]
+Attempt = Callable[..., str]
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Start a program with `launch(*command, listen=OPTION, ready=PATH)`; gives its address."""
+def attempt(tmp_path: Path) -> Iterator[Attempt]:
+    """Start a program with `attempt(*command, listen=OPTION, ready=PATH)`; gives its address."""
     with ExitStack() as stack:
         yield lambda *command, **options: stack.enter_context(running(tmp_path, *command, **options))
 

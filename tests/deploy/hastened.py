@@ -7,7 +7,7 @@ the rules and of Alertmanager's routes are.
 import sys
 from pathlib import Path
 
-from megatron_monitor import alerts, daemon, desk, events, incidents, poster  # noqa: F401 - a fork imports nothing
+from megatron_monitor import alerts, dispatch, incident_events, incidents, poster
 from megatron_monitor.cli import main
 from megatron_monitor.commands import run  # noqa: F401
 from megatron_monitor.detectors import crash
@@ -19,10 +19,12 @@ sys.path.pop()
 
 SCALE = 20.0
 HASTENED = (
-    (events, "_SAME_RUN"), (events, "_SAME_CLUSTER"), (events, "_LONGEST"), (events, "_MISSED"), (events, "_BACK"),
-    (incidents, "_LINGERS"), (incidents, "_FOLLOWS"), (desk, "_ALERTS"), (poster, "_AGAIN"),
+    *((incident_events, name) for name in ("_SAME_RUN", "_SAME_CLUSTER", "_LONGEST", "_MISSED", "_BACK")),
+    *((incidents, name) for name in ("_LINGERS", "_FOLLOWS")),
+    (dispatch, "_ALERTS"),
+    (poster, "_AGAIN"),
     (crash, "_WAIT"),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     for module, name in HASTENED:

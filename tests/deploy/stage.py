@@ -200,10 +200,10 @@ class Play:
     def has(self, *chat: str, phone: tuple[str, ...] | None = None) -> None:
         """Wait until the chat had this and nothing else, in any order, and the phone did that."""
 
-        def told() -> bool:
+        def reported() -> bool:
             return sorted(self.chat()) == sorted(chat) and (phone is None or self.phone() == [*phone])
 
-        wait(told, PATIENCE, lambda: f"{self.name}: {self.phone()} {self.chat()}, not {phone} {chat}")
+        wait(reported, PATIENCE, lambda: f"{self.name}: {self.phone()} {self.chat()}, not {phone} {chat}")
         if self.stage.way.servers > 1:
             # If an end arrives while two Alertmanagers flush, one of them may not have it yet and notify of the start
             # again (docs/alerts.md). A flush is due every three seconds: what follows happens between two of them.

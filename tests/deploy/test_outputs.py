@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.conftest import loaded
-from tests.deploy.conftest import DEPLOY, Launch
+from tests.deploy.conftest import DEPLOY, Attempt
 from tests.deploy.stage import alertmanager, hastened_rules
 from tests.e2e.conftest import Start
 from tests.e2e.test_daemon import Writer
@@ -27,11 +27,11 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Path, tmp_path: Path) -> None:
+def test_node_exporter_shows_the_textfile(start: Start, attempt: Attempt, log: Path, tmp_path: Path) -> None:
     """Two daemons on one node, each with its label; removed when they end; node_exporter's own figures unharmed."""
     directory = tmp_path / "textfiles"
     directory.mkdir()
-    address = launch(
+    address = attempt(
         "prometheus-node-exporter", "--collector.disable-defaults", "--collector.textfile",
         f"--collector.textfile.directory={directory}", listen="--web.listen-address", ready="/metrics",
     )  # fmt: skip
@@ -61,9 +61,9 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorBlind reports this one"
 
 
-def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
+def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, attempt: Attempt, log: Path) -> None:
     """Pushed on a timer under job and instance, deleted at SIGTERM."""
-    address = launch("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
+    address = attempt("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
     pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms, instance: login-1}}]"
     daemon = start("--set", pushed, str(log))
 
@@ -93,14 +93,14 @@ def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path
     assert daemon.terminate() == 0
 
 
-def victoria(launch: Launch, directory: Path) -> str:
+def victoria(attempt: Attempt, directory: Path) -> str:
     """The address of a VictoriaMetrics that shows what it takes in at once."""
     store = f"-storageDataPath={directory / 'victoria'}"
     at_once = ("-search.latencyOffset=0s", "-loggerLevel=ERROR")
-    return launch("victoria-metrics", store, *at_once, listen="-httpListenAddr", ready="/health")
+    return attempt("victoria-metrics", store, *at_once, listen="-httpListenAddr", ready="/health")
 
 
-def send_on(launch: Launch, directory: Path, target: str, daemon: str) -> None:
+def send_on(attempt: Attempt, directory: Path, target: str, daemon: str) -> None:
     """agent.yml as shipped, on test addresses and hastened."""
     (directory / "targets").mkdir()
     (directory / "targets" / "one.yml").write_text(yaml.safe_dump([{"targets": [daemon]}]))
@@ -109,7 +109,7 @@ def send_on(launch: Launch, directory: Path, target: str, daemon: str) -> None:
     config["remote_write"][0]["url"] = f"http://{target}/api/v1/write"
     config["remote_write"][0]["queue_config"]["batch_send_deadline"] = "500ms"
     (directory / "agent.yml").write_text(yaml.safe_dump(config))
-    launch(
+    attempt(
         "prometheus", "--enable-feature=agent", f"--config.file={directory / 'agent.yml'}",
         f"--storage.agent.path={directory / 'agent'}", listen="--web.listen-address", ready="/-/ready",
     )  # fmt: skip
@@ -124,16 +124,16 @@ def at_victoria(target: str, expression: str) -> list[dict[str, Any]]:
 
 @pytest.mark.prometheus
 def test_an_agent_sends_on_and_the_rules_run_at_victoria_metrics(
-    start: Start, launch: Launch, training: Writer, tmp_path: Path
+    start: Start, attempt: Attempt, training: Writer, tmp_path: Path
 ) -> None:
     """The agent finds the daemon by file_sd and sends on all that is the monitor's, with the cluster's name; vmalert
     with the shipped rules pages for a deadline that a dead daemon left.
     """
-    target = victoria(launch, tmp_path)
+    target = victoria(attempt, tmp_path)
     daemon = start("--set", "detectors.hang.minimum=6s", str(training.path))
-    send_on(launch, tmp_path, target, daemon.address)
+    send_on(attempt, tmp_path, target, daemon.address)
     with serving(Receiver()) as receiver, alertmanager(tmp_path, receiver) as address:
-        launch(
+        attempt(
             "vmalert", f"-rule={hastened_rules(tmp_path)}", f"-datasource.url=http://{target}",
             f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{address}",
             "-evaluationInterval=1s", "-remoteWrite.flushInterval=500ms", listen="-httpListenAddr", ready="/health",

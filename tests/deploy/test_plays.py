@@ -493,19 +493,19 @@ def case61(play: Play) -> None:
     """The second hang of two runs, one of which was cancelled between, is paged."""
     play.start()
     cancelled, other = play.run("a"), play.run("b")
-    told: list[str] = []
+    reported: list[str] = []
     for training, name in ((cancelled, "a"), (other, "b")):
         for _ in range(2):
             play.knows(training)
             training.hangs()
-            told.append(f"+{name}/hang/critical")
-            play.has(*told)
+            reported.append(f"+{name}/hang/critical")
+            play.has(*reported)
             if name == "a":
                 training.ends(CANCELLED.format(now()))
             else:
                 training.trains()
-            told.append(f"-{name}/hang/critical")
-            play.has(*told)
+            reported.append(f"-{name}/hang/critical")
+            play.has(*reported)
             play.rests(APART)
             training.restarts() if name == "a" else training.trains()
 
@@ -574,11 +574,11 @@ def p10(play: Play) -> None:
     play.is_over("hang", "a")
     play.rests(30.0)
     play.stage.start_alertmanager()
-    told = (*HANG, *ENDED, "+c/hang/critical", "+b/hang/critical")
-    play.has(*told)
+    reported = (*HANG, *ENDED, "+c/hang/critical", "+b/hang/critical")
+    play.has(*reported)
     for name in "bc":
         runs[name].trains()
-    play.has(*told, "-b/hang/critical", "-c/hang/critical")
+    play.has(*reported, "-b/hang/critical", "-c/hang/critical")
 
 
 @pytest.mark.nightly

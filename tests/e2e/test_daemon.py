@@ -59,8 +59,8 @@ def test_a_run_that_stops_is_hung_in_time(start: Start, training: Writer) -> Non
     daemon.wait(lambda: run_state(daemon, "training"))
     daemon.wait(lambda: training.number >= 12)
     training.stop()
-    took = daemon.wait(lambda: run_state(daemon, "hung"))
-    assert 1.7 <= took <= slack(4.5)
+    duration = daemon.wait(lambda: run_state(daemon, "hung"))
+    assert 1.7 <= duration <= slack(4.5)
     assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0
     assert daemon.metric("megatron_iteration") == training.number
     (incident,) = json.loads(daemon.get("/api/v1/incidents"))["incidents"]

@@ -33,10 +33,10 @@ def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
     """Starts members; gives the address of the page and the process."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def begin(address: str, topic: str, told: Path) -> tuple[str, subprocess.Popen[bytes]]:
+    def begin(address: str, topic: str, reported: Path) -> tuple[str, subprocess.Popen[bytes]]:
         page = f"127.0.0.1:{free_port()}"
-        told.mkdir(exist_ok=True)
-        write = ["sh", "-c", f'name=$(mktemp {told}/XXXXXX); cat > "$name"; mv "$name" "$name.json"']
+        reported.mkdir(exist_ok=True)
+        write = ["sh", "-c", f'name=$(mktemp {reported}/XXXXXX); cat > "$name"; mv "$name" "$name.json"']
         kafka = {"bootstrap": [address], "topic": topic, "group": topic}
         settings = [
             f"kafka={json.dumps(kafka)}",
@@ -74,9 +74,9 @@ def test_one_member_is_killed_and_the_other_goes_on(
     """Every run is judged by one of the two; then by the one that is left, within 15 s; each iteration counts once and
     each event of crashes is told once. The page names both.
     """
-    told = tmp_path / "told"
-    first, killed = member(address, "logs", told)
-    second, _ = member(address, "logs", told)
+    reported = tmp_path / "told"
+    first, killed = member(address, "logs", reported)
+    second, _ = member(address, "logs", reported)
     pages = (first, second)
     judging = "megatron_monitor_kafka_partitions"
     wait(lambda: [series(page, judging).get("judging") for page in pages] == [2.0, 2.0], 40.0, "two partitions each")
@@ -104,7 +104,7 @@ def test_one_member_is_killed_and_the_other_goes_on(
     wait(lambda: series(second, "megatron_iterations_total") == dict.fromkeys(RUNS, 21.0), 20.0, "each once")
 
     def messages() -> list[dict[str, str]]:
-        return [json.loads(path.read_text()) for path in told.glob("*.json")]
+        return [json.loads(path.read_text()) for path in reported.glob("*.json")]
 
     def crashed() -> dict[str, str]:
         """Run -> the event of its crash."""

@@ -264,10 +264,10 @@ def many(count: int, hung: int) -> dict[str, Any]:
     now, runs = 1_700_000_000.0, []
     for at in range(count):
         name, state = f"run-{at:03}", "finished" if at >= count - 100 else "hung" if at < hung else "training"
-        told = {"run": name, "incident": "hang", "severity": "critical", "since": now - 60 - at, "summary": "still " * 20,
+        reported = {"run": name, "incident": "hang", "severity": "critical", "since": now - 60 - at, "summary": "still " * 20,
                 "gpus": 64, "advice": "cancel it", "command": "scancel 4711"}  # fmt: skip
         page = {"run": name, "state": state, "iteration": 7 * at, "train_iterations": 9000, "slowdown_ratio": 1 + at / 1000,
-                "progress_at": now - at, "incidents": [told] if at < hung else []}  # fmt: skip
+                "progress_at": now - at, "incidents": [reported] if at < hung else []}  # fmt: skip
         runs.append(fleet_run(page, now, [*FLEET, "grad_norm"]))
     return {"at": now, "summary": f"{count} runs", "runs": runs}
 

@@ -107,15 +107,15 @@ def test_each_line_once_and_a_hang_under_a_living_agent(start: Start, receive: R
         for number in numbers:
             agent.push(number)
 
-    def told(incident: str) -> bool:
+    def reported(incident: str) -> bool:
         agent.beat()
         return daemon.metric("megatron_incident", incident=incident, severity="critical") == 1.0
 
-    daemon.wait(lambda: told("hang") or daemon.metric("megatron_iterations_total", run="ml/gpt") == 180.0)
+    daemon.wait(lambda: reported("hang") or daemon.metric("megatron_iterations_total", run="ml/gpt") == 180.0)
     assert daemon.metric("megatron_iterations_total", run="ml/gpt") == 180.0
     assert daemon.metric("megatron_restarts_total", run="ml/gpt") == 0.0
     assert daemon.metric("megatron_monitor_late_lines_total", run="ml/gpt") in (None, 0.0)
-    daemon.wait(lambda: told("hang"), BUDGET + 5.0)
+    daemon.wait(lambda: reported("hang"), BUDGET + 5.0)
     daemon.wait(lambda: daemon.metric("megatron_monitor_agents", state="stale") == 1.0)
     assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0
 
@@ -142,11 +142,11 @@ def test_a_receiver_that_is_not_there_is_no_hang(
         receiver.wait()
         receive()
 
-    def told() -> bool:
+    def reported() -> bool:
         agent.beat()
         return daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0
 
-    daemon.wait(told, 2 * LONG)
+    daemon.wait(reported, 2 * LONG)
 
 
 def test_the_observer_starts_its_receiver(start: Start, tmp_path: Path) -> None:

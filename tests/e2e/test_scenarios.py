@@ -170,13 +170,13 @@ def test_84_sd_notify(start: Start, log: Log, config: Path, monkeypatch: pytest.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(short))
         try:
-            daemon, heard = start("--config", str(config)), list[str]()
+            daemon, notices = start("--config", str(config)), list[str]()
 
             def sent(*expected: str) -> None:
                 """Messages until all of these have come, in this order."""
                 for words in expected:
                     channel.settimeout(slack(10.0))
-                    while not (heard.append(channel.recv(4096).decode()) or heard[-1]).startswith(words):
+                    while not (notices.append(channel.recv(4096).decode()) or notices[-1]).startswith(words):
                         pass
 
             sent("READY=1", "STATUS=1 runs, 1 files, 0 open incidents", "WATCHDOG=1", "WATCHDOG=1")

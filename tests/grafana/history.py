@@ -19,8 +19,8 @@ from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.prometheus_text import TextFormat
-from megatron_monitor.run.records import Job
-from megatron_monitor.snapshot import FIGURES, Histogram, Sample, Snapshot
+from megatron_monitor.run.records import SlurmJob
+from megatron_monitor.snapshot import FIGURES, HistogramSample, MetricSample, Snapshot
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, SECOND, Run, runs
 
 DAY = 6 * HOUR
@@ -120,7 +120,7 @@ class Daemon:
         self.offsets[path] = offset + len(data)
         if fresh:
             self.core.handle(CaughtUp(path, at), at)
-            self.core.runs[run.name].state.job = Job("1718955", "RUNNING", nodes=run.nodes, time_limit=72000.0)
+            self.core.runs[run.name].state.job = SlurmJob("1718955", "RUNNING", nodes=run.nodes, time_limit=72000.0)
         self.turn(at)
 
     def turn(self, at: float, least: float = 10.0) -> None:
@@ -129,7 +129,7 @@ class Daemon:
             return
         self.turned_at = at
         for transition in self.core.tick(at):
-            if not transition.quiet:
+            if not transition.display_only:
                 self.core.counts.add("notifications_total", "webhook", "sent")
 
     def scrape(self, page: Page, at: float) -> Snapshot:
@@ -172,11 +172,11 @@ def _process(page: Page, at: float, instance: str, end: float, *, alive: bool) -
 def _alerts(page: Page, at: float, snapshot: Snapshot) -> None:
     for run in snapshot.runs:
         for sample in run.samples.get("megatron_incident", ()):
-            assert isinstance(sample, Sample)
+            assert isinstance(sample, MetricSample)
             incident, severity, event = sample.labels
             if sample.value and event:
-                told = {"severity": severity, "run": run.run, "incident": incident, "event": event}
-                page.put("ALERTS", at, 1, {"alertname": "MegatronIncident", "alertstate": "firing", **told}, FIRST)
+                reported = {"severity": severity, "run": run.run, "incident": incident, "event": event}
+                page.put("ALERTS", at, 1, {"alertname": "MegatronIncident", "alertstate": "firing", **reported}, FIRST)
 
 
 def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> None:
@@ -190,7 +190,7 @@ def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> N
         else:
             shown = next((one for one in snapshot.runs if one.run == run.name), None)
             found = shown.samples.get("megatron_hang_deadline_timestamp_seconds", ()) if shown else ()
-            if not isinstance(found, tuple) or isinstance(found, Histogram) or not found:
+            if not isinstance(found, tuple) or isinstance(found, HistogramSample) or not found:
                 continue
             held = found[0].value
         page.put("run:megatron_hang_deadline_timestamp_seconds:last", at, held, {"run": run.name}, "")

@@ -15,7 +15,7 @@ FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
 DEAD_SINCE = 2400.0
 SLOWED_BY = 1.10
 CRASHED_AT = -1.5 * HOUR
-DOWN_FOR = 900.0  # seconds from that crash to the next launch
+DOWN_FOR = 900.0  # seconds from that crash to the next attempt
 LAST_LINE = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 NCCL = (
     "[rank3]:[E1 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
@@ -25,30 +25,30 @@ NCCL = (
 
 @dataclass(frozen=True)
 class Run:
-    """One log. `launches`: (when its first line is written, what it prints)."""
+    """One log. `attempts`: (when its first line is written, what it prints)."""
 
     name: str
-    launches: tuple[tuple[float, Scenario], ...]
+    attempts: tuple[tuple[float, Scenario], ...]
     daemons: tuple[str, ...] = (FIRST,)
     says: dict[float, str] = field(default_factory=dict)
     """Lines of its own, when."""
     nodes: str = "nid[001-048]"
     """As Slurm lists them."""
-    beside: str = ""
+    second_job: str = ""
     """Fields that its iteration lines have before the loss."""
 
     def texts(self) -> Iterator[tuple[float, str]]:
         """(when, text), in that order."""
         own = sorted(self.says.items())
-        for place, (began, scenario) in enumerate(self.launches):
-            ends = self.launches[place + 1][0] if place + 1 < len(self.launches) else float("inf")
+        for place, (began, scenario) in enumerate(self.attempts):
+            ends = self.attempts[place + 1][0] if place + 1 < len(self.attempts) else float("inf")
             for at, text, _ in timeline(scenario):
                 when = began + at
                 while own and own[0][0] <= when:
                     yield own.pop(0)
                 if when >= min(ends, 0.0):
                     break
-                yield when, text.replace("lm loss:", f"{self.beside}lm loss:") if self.beside else text
+                yield when, text.replace("lm loss:", f"{self.second_job}lm loss:") if self.second_job else text
         yield from own
 
 
@@ -89,7 +89,7 @@ def runs() -> list[Run]:
             (began, _scenario(moe, Fault("crash_ecc", 250))),
             (-4.5 * HOUR, _scenario(moe, first_iteration=251)),
             (CRASHED_AT + DOWN_FOR, _scenario(moe, first_iteration=901)),
-        ), says={CRASHED_AT: NCCL}, beside="load balancing loss: 1.043210E+00 | "),
+        ), says={CRASHED_AT: NCCL}, second_job="load balancing loss: 1.043210E+00 | "),
         Run("gpt-1b-fp16-lr6e4", ((began, diverging),)),
         Run("gpt-3b-ablation-a", ((began, _scenario(small, iterations=625)),)),
         Run("gpt-3b-ablation-b", ((began, _scenario(other, Fault("slowdown", 750, factor=1.2))),), (DEAD,)),

@@ -221,12 +221,12 @@ def slowdown(watched: Watched, what: str, patience: float = PATIENCE, since: int
     have made a training slow before, and that is told, too.
     """
 
-    def told() -> dict[str, Any] | None:
+    def reported() -> dict[str, Any] | None:
         found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
         found = [item for item in found if (item["onset_iteration"] or 0) >= since]
         return next((item for item in found if item["evidence"].get("cause") != "unknown"), None)
 
-    incident, waited = watched.until("slowdown", told, patience)
+    incident, waited = watched.until("slowdown", reported, patience)
     print(f"{what}: told after {waited:.1f} s: {incident['summary']}")
     return dict(incident)
 

@@ -120,13 +120,13 @@ def main() -> None:
         if not options.timers:
             time.sleep(options.seconds)
         elif rank == 1:  # Megatron-DeepSpeed's loop prints this on the last rank
-            took = time.monotonic() - began
+            duration = time.monotonic() - began
             fields = (
                 f"iteration {step:8d}/{options.steps:8d}", f"consumed samples: {8 * step:12d}",
-                f"elapsed time per iteration (ms): {1000 * took:.1f}", "learning rate: 1.000E-03",
+                f"elapsed time per iteration (ms): {1000 * duration:.1f}", "learning rate: 1.000E-03",
                 "global batch size:     8", f"lm loss: {loss:.6E}", "loss scale: 1.0", "grad norm: 1.000",
                 "number of skipped iterations:   0", "number of nan iterations:   0",
-                f"samples per second: {8 / took:.3f}", "TFLOPs: 0.01",
+                f"samples per second: {8 / duration:.3f}", "TFLOPs: 0.01",
             )  # fmt: skip
             print(f" {' | '.join(fields)} |", flush=True)
         if options.raise_at == step and rank == 1:

@@ -5,24 +5,24 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from megatron_monitor.config import load
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Fault, Scenario, timeline
-from megatron_monitor.source_clock import Placed
+from megatron_monitor.source_clock import TimedEvent
 
 
 @dataclass
 class Played:
     """What was said, and the run at the end."""
 
-    told: list[Transition]
+    reported: list[Transition]
     state: RunState
 
-    def of(self, incident: str, *, quiet: bool = False) -> list[Transition]:
+    def of(self, incident: str, *, display_only: bool = False) -> list[Transition]:
         """Transitions of one kind; quiet ones only where asked for."""
-        return [item for item in self.told if item.incident == incident and (quiet or not item.quiet)]
+        return [item for item in self.reported if item.incident == incident and (display_only or not item.display_only)]
 
     def firing(self, incident: str) -> Transition:
         """The only firing of a kind."""
@@ -31,20 +31,20 @@ class Played:
 
     def shown(self, incident: str) -> Transition:
         """The first firing of a kind, told or not."""
-        return next(item for item in self.of(incident, quiet=True) if item.status == "firing")
+        return next(item for item in self.of(incident, display_only=True) if item.status == "firing")
 
     def kinds(self) -> set[str]:
         """Kinds that a person was told of."""
-        return {item.incident for item in self.told if not item.quiet}
+        return {item.incident for item in self.reported if not item.display_only}
 
 
 class Playing:
     """Texts at their instants in seconds, as many at a time as there are; what has been played can be kept."""
 
     def __init__(self, config: str = "") -> None:
-        self.reader, self.judge = SourceReader(), Judge(load(config), repeats=False)
-        self.run = Judged(RunState(name="run", live=True))
-        self.told: list[Transition] = []
+        self.reader, self.judge = SourceReader(), Evaluator(load(config), repeats=False)
+        self.run = MonitoredRun(RunState(name="run", live=True))
+        self.reported: list[Transition] = []
         self.at = 0.0
 
     def feed(self, timed: Iterable[tuple[float, str]], stream: str = "log") -> None:
@@ -53,27 +53,27 @@ class Playing:
         for at, text in timed:
             self.wait(at)
             for entry in reader.feed(text.encode()):
-                self.told.extend(self.judge.take(self.run, [Placed.of(at, entry, stream)], stream, at, True))
+                self.reported.extend(self.judge.take(self.run, [TimedEvent.of(at, entry, stream)], stream, at, True))
             self.at = at
 
     def wait(self, at: float) -> None:
         """Time passes until that instant."""
-        self.told.extend(self.judge.pass_until(self.run, at))
+        self.reported.extend(self.judge.pass_until(self.run, at))
 
     def end(self, after: float) -> Played:
         """`after` seconds of silence."""
-        self.told.extend(self.judge.finish(self.run, self.at + after))
-        return Played(self.told, self.run.state)
+        self.reported.extend(self.judge.finish(self.run, self.at + after))
+        return Played(self.reported, self.run.state)
 
     def kept(self) -> Callable[[], "Playing"]:
         """Makes others of it, each to be gone on with."""
-        mark, held = self.reader.save(), pickle.dumps((self.judge, self.run, self.told, self.at))
+        mark, held = self.reader.save(), pickle.dumps((self.judge, self.run, self.reported, self.at))
 
         def another() -> Playing:
             other = Playing.__new__(Playing)
             other.reader = SourceReader()
             other.reader.restore(mark)
-            other.judge, other.run, other.told, other.at = pickle.loads(held)
+            other.judge, other.run, other.reported, other.at = pickle.loads(held)
             return other
 
         return another

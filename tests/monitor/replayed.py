@@ -26,10 +26,10 @@ def replayed(
 ) -> tuple[dict[str, Ended], list[Transition]]:
     """(the runs of logs, by their paths, that are read together as `run`, what people are told of them)."""
     config = config or Config(runs=(Watch(paths=tuple(sources), name="run"),))
-    runs, told = dict[str, Ended](), list[Transition]()
+    runs, reported = dict[str, Ended](), list[Transition]()
     for player, item in replay(config, sources, after):
         if not isinstance(item, Transition):
             runs[item.state.name] = Ended(item, player)
-        elif not item.quiet:
-            told.append(item)
-    return runs, told
+        elif not item.display_only:
+            reported.append(item)
+    return runs, reported

@@ -50,8 +50,8 @@ def test_a_failure_before_the_first_step_of_its_own_file_is_over(behind: bool) -
     """A script's first try failed, its next one trains. Near miss: the same words behind the steps."""
     steps = SET_UP + nanochat(0, 40)
     state = read_at_once(steps + FAILED if behind else FAILED + steps)
-    assert (state.launch.phase == "crashed") is behind
-    assert state.launch.last_iteration == 40
+    assert (state.attempt.phase == "crashed") is behind
+    assert state.attempt.last_iteration == 40
 
 
 STEP = """++ srun --ntasks=1 --container-name=job_42 describe-system.sh
@@ -88,7 +88,7 @@ SAVED = "  successfully saved checkpoint from iteration       3 to /ckpt\n"
 def test_a_save_behind_the_last_word_ends_no_training_that_goes_on(done: str) -> None:
     """Of three iterations none was logged: only the loop's own word says that they are done. Near miss: no word."""
     log = [(0.0, MEGATRON), (260.0, done), (261.0, SAVE), (300.0, SAVED)]
-    phase = play([each for each in log if each[1]], after=900.0).state.launch.phase
+    phase = play([each for each in log if each[1]], after=900.0).state.attempt.phase
     assert phase == ("finished" if done else "training")
 
 
@@ -104,7 +104,7 @@ def test_an_evaluation_that_is_over_behind_the_last_step(last: int) -> None:
     log = [(4.2 * number, llm_c(number)) for number in range(1, last + 1)]
     hella = [(90.0 + n / 10, f"evaluating HellaSwag: {n}/1256\r") for n in range(10, 1250, 10)]
     played = play([*log, (88.0, "val loss 3.2\n"), *hella, (220.0, "HellaSwag: 3059/10042 = 0.304621\n")], after=20.0)
-    assert played.state.launch.phase == ("finished" if last == 20 else "training")
+    assert played.state.attempt.phase == ("finished" if last == 20 else "training")
 
 
 def bert() -> Iterator[tuple[float, str]]:
@@ -124,4 +124,4 @@ def bert() -> Iterator[tuple[float, str]]:
 
 def test_samples_where_no_length_of_a_sequence_is_told() -> None:
     """They are no tokens, and no number of a step."""
-    assert play(bert()).state.launch.last_iteration == 5 * 153600 // 768
+    assert play(bert()).state.attempt.last_iteration == 5 * 153600 // 768

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from megatron_monitor.breakdown import saves
-from megatron_monitor.breakdown.account import Account, Timed
+from megatron_monitor.breakdown.account import Account, TimerLine
 from megatron_monitor.breakdown.attribution import Cause, attribute
 from megatron_monitor.breakdown.profile import profile, split
 from megatron_monitor.incidents import Transition
@@ -29,8 +29,9 @@ def training(kind: str, form: str, *, every: int = 1, **more: object) -> Played:
     dialect = {"one": "megatron-lm-2021", "engine": "microsoft"}.get(form, "megatron-lm")
     faults = (Fault(kind, 120),) if kind else ()
     sizes = SMALL | more
-    return play(texts(Scenario(dialect=dialect, timers=form, timers_every=every, seed=2, iterations=240,
-                               seconds_per_iteration=2.0, save_interval=0, faults=faults, **sizes)))  # type: ignore[arg-type] # fmt: skip
+    settings = {"timers": form, "timers_every": every, "seed": 2, "iterations": 240, "save_interval": 0}
+    scenario = Scenario(dialect=dialect, seconds_per_iteration=2.0, faults=faults, **settings, **sizes)  # type: ignore[arg-type]
+    return play(texts(scenario))
 
 
 def test_blocks_of_all_forms() -> None:
@@ -78,7 +79,7 @@ def test_an_engine_that_reports_the_sum_of_ten_steps() -> None:
     account.close(40, 12.9, 10)
     assert account.last is not None
     assert account.last.iteration == 40
-    assert {name: round(took, 6) for name, (took, _) in account.last.timers.items()} == {
+    assert {name: round(duration, 6) for name, (duration, _) in account.last.timers.items()} == {
         "optimizer_allgather": 1.5, "fwd": 2.3, "bwd": 6.8, "step": 1.7,
     }  # fmt: skip
 
@@ -99,15 +100,15 @@ def test_an_engine_that_reports_the_sum_of_ten_steps() -> None:
 def test_the_cause_is_told(kind: str, form: str, cause: str, scope: str) -> None:
     """As soon as it is seen, as far as this form of timers can tell it; and so with the first notification."""
     played = training(kind, form)
-    told, shown = played.firing("slowdown"), played.shown("slowdown")
-    for item in (shown, told):
+    reported, shown = played.firing("slowdown"), played.shown("slowdown")
+    for item in (shown, reported):
         assert (item.evidence["cause"], item.evidence["cause_scope"]) == (cause, scope)
         assert "of it in" in item.summary
     assert shown.iteration is not None
     assert shown.iteration <= 127
     if form == "ranks":
-        assert told.evidence["cause_rank"] == 2
-        assert "on rank 2, the others wait for it" in told.summary
+        assert reported.evidence["cause_rank"] == 2
+        assert "on rank 2, the others wait for it" in reported.summary
 
 
 def test_a_slow_rank_of_a_stage_that_others_hide() -> None:
@@ -138,17 +139,25 @@ def test_timers_of_every_tenth_line_tell_it_later() -> None:
 )
 def test_without_timers_it_says_how_to_get_them(dialect: str, words: str, others: str) -> None:
     """From the program that wrote the log, in its own words, and names no cause."""
-    told: Transition = fault("slowdown", 120, iterations=150, dialect=dialect, seconds_per_iteration=60.0, factor=1.3,
-                             save_interval=0, **SMALL).firing("slowdown")  # fmt: skip
-    assert told.evidence["cause"] == "unknown"
-    assert "the log prints no timers that would tell why: " in told.summary
-    assert words in told.summary
-    assert others not in told.summary
+    reported: Transition = fault(
+        "slowdown",
+        120,
+        iterations=150,
+        dialect=dialect,
+        seconds_per_iteration=60.0,
+        factor=1.3,
+        save_interval=0,
+        **SMALL,
+    ).firing("slowdown")
+    assert reported.evidence["cause"] == "unknown"
+    assert "the log prints no timers that would tell why: " in reported.summary
+    assert words in reported.summary
+    assert others not in reported.summary
 
 
-def lines(timers: dict[str, tuple[float, float]], seconds: float, first: int = 1, count: int = 20) -> list[Timed]:
+def lines(timers: dict[str, tuple[float, float]], seconds: float, first: int = 1, count: int = 20) -> list[TimerLine]:
     """Lines that all say the same."""
-    return [Timed(first + index, seconds, timers, "range") for index in range(count)]
+    return [TimerLine(first + index, seconds, timers, "range") for index in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -183,8 +192,8 @@ def test_saves_that_take_longer_are_told(dialect: str) -> None:
     assert slow.evidence["ratio"] == pytest.approx(1.048, abs=0.003)
     varied = [20.0, 26.0, 18.0, 31.0, 22.0, 24.0, 39.0, 44.0, 30.0, 47.0, 45.0, 38.0]
     for count in range(1, len(varied) + 1):
-        took = {50 * (index + 1): seconds for index, seconds in enumerate(varied[:count])}
-        assert saves.watch(None, took, 10.0, 0.0, 0.02) is None
+        duration = {50 * (index + 1): seconds for index, seconds in enumerate(varied[:count])}
+        assert saves.watch(None, duration, 10.0, 0.0, 0.02) is None
 
 
 def test_a_hang_says_what_the_pace_said_before() -> None:
@@ -192,25 +201,25 @@ def test_a_hang_says_what_the_pace_said_before() -> None:
     faults = (Fault("slow_network", 120), Fault("hang", 150))
     scenario = Scenario(dialect="megatron-lm", timers="range", iterations=200, save_interval=0, faults=faults,
                         seconds_per_iteration=2.0, **SMALL)  # type: ignore[arg-type] # fmt: skip
-    told = play(texts(scenario), after=600).firing("hang")
-    assert "before it iterations had taken +4.8 % since iteration 120" in told.summary
-    assert "communication on all ranks" in told.summary
+    reported = play(texts(scenario), after=600).firing("hang")
+    assert "before it iterations had taken +4.8 % since iteration 120" in reported.summary
+    assert "communication on all ranks" in reported.summary
 
 
 def test_launches_at_locked_clocks() -> None:
-    """A launch that is slower by as much as its GPUs' clocks are lower: that is the cause, and it is compute."""
+    """An attempt that is slower by as much as its GPUs' clocks are lower: that is the cause, and it is compute."""
     locked = "".join(f"GPU {gpu} locked to {{}} MHz\n" for gpu in range(8))
     text: list[tuple[float, str]] = []
     at = 0.0
-    for launch, (clock, seconds) in enumerate(((1050, 16.8), (967, 18.2))):
+    for attempt, (clock, seconds) in enumerate(((1050, 16.8), (967, 18.2))):
         texts_of = timeline(Scenario(dialect="microsoft", iterations=50, seconds_per_iteration=seconds, noise=0.002,
-                                     save_interval=0, seed=launch, **SMALL))  # type: ignore[arg-type] # fmt: skip
+                                     save_interval=0, seed=attempt, **SMALL))  # type: ignore[arg-type] # fmt: skip
         text.append((at, locked.format(*[clock] * 8)))
         text += [(at + emission.at, emission.text) for emission in texts_of]
         at = text[-1][0] + 60
-    told = play(text).firing("slowdown")
-    assert (told.evidence["cause"], told.evidence["gpu_clock_mhz"]) == ("compute", [1050, 967])
-    assert "its GPUs' clocks explain it: locked to 967 MHz, 1050 MHz before, 1.086 x" in told.summary
+    reported = play(text).firing("slowdown")
+    assert (reported.evidence["cause"], reported.evidence["gpu_clock_mhz"]) == ("compute", [1050, 967])
+    assert "its GPUs' clocks explain it: locked to 967 MHz, 1050 MHz before, 1.086 x" in reported.summary
 
 
 def test_the_runbook_has_a_section_for_each_cause() -> None:

@@ -12,7 +12,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.metrics import _LABELS, samples_of
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.simulate import Fault, Scenario
-from megatron_monitor.snapshot import Sample
+from megatron_monitor.snapshot import MetricSample
 from tests.monitor.playing import Playing, play, texts
 
 _ECC = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -38,7 +38,7 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     assert tuple(causes(player.run.book)) == (first,)
     assert player.run.book.open["hang"].summary != first.summary
     (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]
-    assert isinstance(sample, Sample)
+    assert isinstance(sample, MetricSample)
     names = _LABELS["megatron_incident_info"]
     assert sample.labels == tuple(getattr(first, name)[:200] for name in names)
 
@@ -62,8 +62,8 @@ def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
         ("critical", {}, "one slow GPU or node"),
         ("info", {"ratio": 0.8}, "find out what changed"),
     ):
-        told = Transition("slowdown", severity, "x", evidence=evidence, run="r", status="firing", time=0.0)  # type: ignore[arg-type]
-        assert advice in cause_of(told).advice
+        reported = Transition("slowdown", severity, "x", evidence=evidence, run="r", status="firing", time=0.0)  # type: ignore[arg-type]
+        assert advice in cause_of(reported).advice
 
 
 def test_every_kind_has_an_advice_that_fits_a_cell() -> None:

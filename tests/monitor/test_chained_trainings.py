@@ -40,10 +40,10 @@ def step(at: float, number: int, loss: float = 3.0) -> tuple[float, str]:
     return says(at, f"step: {number:2d}  {figures}")
 
 
-def launch(
+def attempt(
     begin: float, first: int, count: int, seconds: float, *, batch: int | None = 128, tensor: int = 1, every: int = 1
 ) -> Iterator[tuple[float, str]]:
-    """A launch from its set-up to its last step. Without `batch` it tells nothing of its sizes."""
+    """An attempt from its set-up to its last step. Without `batch` it tells nothing of its sizes."""
     yield script(begin, "pretrain START")
     if batch is not None:
         mesh = f"pp=1, dp_replicate=1, dp_shard=8, cp=1, tp={tensor}, ep=1, etp=1"
@@ -61,13 +61,13 @@ def launch(
 def replayed(timed: list[tuple[float, str]]) -> tuple[list[Transition], Ended]:
     """What `replay` says of the log, and its player."""
     data = "".join(text for _, text in timed).encode()
-    runs, told = of_sources({"log": dated_events(io.BytesIO(data), Config())})
-    return told, runs["run"]
+    runs, reported = of_sources({"log": dated_events(io.BytesIO(data), Config())})
+    return reported, runs["run"]
 
 
-def firing(told: list[Transition]) -> list[str]:
+def firing(reported: list[Transition]) -> list[str]:
     """Kinds, in their order."""
-    return [item.incident for item in told if item.status == "firing"]
+    return [item.incident for item in reported if item.status == "firing"]
 
 
 def slowdowns(timed: list[tuple[float, str]]) -> list[Transition]:
@@ -77,40 +77,43 @@ def slowdowns(timed: list[tuple[float, str]]) -> list[Transition]:
 
 def test_a_shell_names_a_killed_command_with_all_its_arguments() -> None:
     """The launcher was killed: no hang of two hours. Near miss: the same words within a sentence are none."""
-    before = list(launch(0, 1, 60, 2.0))
+    before = list(attempt(0, 1, 60, 2.0))
     at = before[-1][0] + 1
     arguments = " ".join(f'--training.option_{number} "$VALUE_{number}"' for number in range(60))
     killed = (at, f"/home/me/launch.sh: line 233: 1621687 Killed                  torchrun {arguments} 2>&1\n")
     end = script(at, "[ERROR] pretrain failed; user can re-run with same dump_folder")
-    told, player = replayed([*before, killed, end, *launch(at + 8000, 1, 20, 2.0)])
-    assert firing(told) == ["crash"]
+    reported, player = replayed([*before, killed, end, *attempt(at + 8000, 1, 20, 2.0)])
+    assert firing(reported) == ["crash"]
     assert player.run.state.ends[0].failure == "killed"
     prose = (at, "a note of the user: Killed the last one because it was slow\n")
-    told, _ = replayed([*before, prose, *launch(at + 8000, 1, 20, 2.0)])
-    assert firing(told) == ["hang"]
+    reported, _ = replayed([*before, prose, *attempt(at + 8000, 1, 20, 2.0)])
+    assert firing(reported) == ["hang"]
 
 
 def test_work_is_lost_once() -> None:
     """To 60, from 41 to 50, and from 41 again: 20 and 10 iterations, not 20 twice."""
-    log = [*launch(0, 1, 60, 2.0), *launch(200, 41, 10, 2.0), *launch(300, 41, 30, 2.0)]
+    log = [*attempt(0, 1, 60, 2.0), *attempt(200, 41, 10, 2.0), *attempt(300, 41, 30, 2.0)]
     state = play(log).state
     assert (state.restarts, state.lost_iterations_total, state.iterations_total) == (2, 30, 100)
-    tenth = [*launch(0, 1, 6, 2.0, every=10), *launch(200, 41, 4, 2.0, every=10)]  # the first line stands for 41 to 50
+    tenth = [
+        *attempt(0, 1, 6, 2.0, every=10),
+        *attempt(200, 41, 4, 2.0, every=10),
+    ]  # the first line stands for 41 to 50
     assert play(tenth).state.lost_iterations_total == 20
 
 
 @pytest.mark.parametrize("slow", [6, 45])
 def test_what_is_critical_has_stood_for_half_a_minute(slow: int) -> None:
     """Iterations of 2.3 s take 3 s for 18 s on a shared node: nobody is woken. Near miss: for 130 s."""
-    calm = list(launch(0, 1, 200, 2.3))
+    calm = list(attempt(0, 1, 200, 2.3))
     now, number, rest = calm[-1][0], 200, []
     for seconds in [3.0] * slow + [2.3] * 100:
         now, number = now + seconds, number + 1
         rest.append(step(now, number))
-    told = slowdowns([*calm, *rest])
-    assert [item.severity for item in told] == (["critical"] if slow > 6 else [])
-    if told:
-        assert told[0].iteration in range(208, 215)
+    reported = slowdowns([*calm, *rest])
+    assert [item.severity for item in reported] == (["critical"] if slow > 6 else [])
+    if reported:
+        assert reported[0].iteration in range(208, 215)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +123,14 @@ def test_what_is_critical_has_stood_for_half_a_minute(slow: int) -> None:
 )
 def test_launches_of_other_sizes_are_not_compared(then: dict[str, int], said: list[str]) -> None:
     """In the second one each step takes half as long again. It goes back to the beginning at whatever batch size."""
-    log = [*launch(0, 1, 60, 4.0), says(265, "Training completed"), *launch(400, 1, 40, 6.0, **then)]
-    assert firing(play(log).told) == said  # nor is another batch size one that does not go on
+    log = [*attempt(0, 1, 60, 4.0), says(265, "Training completed"), *attempt(400, 1, 40, 6.0, **then)]
+    assert firing(play(log).reported) == said  # nor is another batch size one that does not go on
 
 
 @pytest.mark.parametrize(("first", "said"), [(1, []), (301, ["slowdown"])])
 def test_a_chain_of_which_nothing_is_told(first: int, said: list[str]) -> None:
     """A log that keeps step lines alone: what begins anew is another training. Near miss: what goes on is the same."""
-    log = [*launch(0, 1, 30, 2.5, batch=None, every=10), *launch(900, first, 30, 3.8, batch=None, every=10)]
+    log = [*attempt(0, 1, 30, 2.5, batch=None, every=10), *attempt(900, first, 30, 3.8, batch=None, every=10)]
     assert [item.incident for item in slowdowns(log)] == said
 
 
@@ -135,7 +138,7 @@ def test_the_save_after_the_last_step() -> None:
     """Of its end no line tells but that the training is completed; what a thread says at the interpreter's end is
     ignored by Python itself.
     """
-    before = list(launch(0, 1, 40, 4.0))
+    before = list(attempt(0, 1, 40, 4.0))
     at = before[-1][0]
     save = [
         says(at, "Saving the checkpoint (or staging if async is enabled)."),
@@ -149,24 +152,24 @@ def test_the_save_after_the_last_step() -> None:
 [rank0]:PythonFinalizationError: cannot join thread at interpreter shutdown
 """
     end = [says(at + 33, "Training completed"), (at + 34, complaint)]
-    played = play([*before, *save, *end, *launch(at + 60, 1, 10, 4.0)])
-    checkpoints = played.state.past.checkpoints
+    played = play([*before, *save, *end, *attempt(at + 60, 1, 10, 4.0)])
+    checkpoints = played.state.learned.checkpoints
     assert played.kinds() == set()
     assert (checkpoints.last_iteration, checkpoints.save_seconds) == (40, 33.0)
 
 
 def test_a_grad_norm_that_is_no_number_from_the_first_step_on() -> None:
     """Believed at the fifth line, and told with the first; the loss itself is still printed."""
-    log = [(at, text.replace("grad_norm:  0.1250", "grad_norm:     inf")) for at, text in launch(0, 1, 20, 4.0)]
-    told = play(log).firing("nan_loss")
-    assert (told.iteration, told.onset_iteration) == (5, 1)
-    assert "since iteration 1 (5 lines); stop" in told.summary
+    log = [(at, text.replace("grad_norm:  0.1250", "grad_norm:     inf")) for at, text in attempt(0, 1, 20, 4.0)]
+    reported = play(log).firing("nan_loss")
+    assert (reported.iteration, reported.onset_iteration) == (5, 1)
+    assert "since iteration 1 (5 lines); stop" in reported.summary
 
 
 @pytest.mark.parametrize(("count", "said"), [(60, []), (50, ["resume_discontinuity"])])
 def test_a_training_that_was_done_may_begin_anew_after_a_launch_that_died(count: int, said: list[str]) -> None:
-    """It did its 60 steps and failed on its way out; the next launch died before a step, the one behind it begins at 1.
-    Near miss: it died ten steps before its end, and its checkpoint is left behind.
+    """It did its 60 steps and failed on its way out; the next attempt died before a step, the one behind it begins at
+    1. Near miss: it died ten steps before its end, and its checkpoint is left behind.
     """
     elastic = "torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1) local_rank: 0 (pid: 7)"
 
@@ -177,16 +180,16 @@ def test_a_training_that_was_done_may_begin_anew_after_a_launch_that_died(count:
             (at + 1, f"E0503 18:09:00.100000 1 {elastic} of binary: /usr/bin/python\n"),
         ]
 
-    first = [(at, text.replace("7500", "60")) for at, text in launch(0, 1, count, 2.0)]
+    first = [(at, text.replace("7500", "60")) for at, text in attempt(0, 1, count, 2.0)]
     saved = [
         says(100.0, "Saving the checkpoint (or staging if async is enabled)."),
         says(101.0, "Finished saving the checkpoint (or staging if async is enabled) in 1.00 seconds."),
     ]
     end = first[-1][0]
-    second = [*launch(end + 60, 1, 0, 2.0), *traceback(end + 75)]
-    third = [(at, text.replace("7500", "60")) for at, text in launch(end + 200, 1, 30, 2.0)]
-    told = play([*sorted([*first, *saved]), *traceback(end + 2), *second, *third]).of("resume_discontinuity")
-    assert [item.incident for item in told if item.status == "firing"] == said
+    second = [*attempt(end + 60, 1, 0, 2.0), *traceback(end + 75)]
+    third = [(at, text.replace("7500", "60")) for at, text in attempt(end + 200, 1, 30, 2.0)]
+    reported = play([*sorted([*first, *saved]), *traceback(end + 2), *second, *third]).of("resume_discontinuity")
+    assert [item.incident for item in reported if item.status == "firing"] == said
 
 
 def test_the_length_of_a_training_that_was_whole_is_not_the_next_ones() -> None:
@@ -194,5 +197,5 @@ def test_the_length_of_a_training_that_was_whole_is_not_the_next_ones() -> None:
     figures = "lrm: 1.00 | dt: 500.00ms | tok/sec: 1,000 | mfu: 40.00 | total time: 0.00m"
     base = [(0.5 * n, f"step {n:05d}/100 ({n}.00%) | loss: {4 - n / 100:.6f} | {figures}\n") for n in range(100)]
     then = [(60 + 0.5 * n, f"step {n:05d} ({n / 3:.2f}%) | loss: {2 - n / 99:.6f} | {figures}\n") for n in range(30)]
-    launch = play([*base, (51.0, "Minimum validation bpb: 0.8118\n"), *then]).state.launch
-    assert (launch.number, launch.last_iteration, launch.train_iterations) == (1, 29, None)
+    attempt = play([*base, (51.0, "Minimum validation bpb: 0.8118\n"), *then]).state.attempt
+    assert (attempt.number, attempt.last_iteration, attempt.train_iterations) == (1, 29, None)

@@ -174,12 +174,12 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 
 def test_paths_by_hand_keep_their_runs() -> None:
     """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
-    from megatron_monitor.commands.arguments import Given
+    from megatron_monitor.commands.arguments import ConfigOptions
     from megatron_monitor.units import LONGEST_SECONDS
 
-    assert Given().load(["a.log"]).run_retention == LONGEST_SECONDS
-    assert Given(overrides=("run_retention=5m",)).load(["a.log"]).run_retention == 300.0
-    assert Given().load([]).run_retention == 3600.0
+    assert ConfigOptions().load(["a.log"]).run_retention == LONGEST_SECONDS
+    assert ConfigOptions(overrides=("run_retention=5m",)).load(["a.log"]).run_retention == 300.0
+    assert ConfigOptions().load([]).run_retention == 3600.0
 
 
 def test_the_last_line_of_a_replay_is_a_sentence(tmp_path: Path) -> None:

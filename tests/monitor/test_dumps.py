@@ -9,7 +9,7 @@ from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.dumps import read_dumps
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
-from megatron_monitor.run.dumps import DumpsAsked
+from megatron_monitor.run.dumps import DumpRequest
 from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.extended import extended
@@ -49,7 +49,7 @@ def _hung(core: Core) -> float:
         now += 2.0
     for _ in range(60):
         now += 2.0
-        if any(item.incident == "hang" and not item.quiet for item in core.tick(now)):
+        if any(item.incident == "hang" and not item.display_only for item in core.tick(now)):
             return now
     raise AssertionError("no hang")
 
@@ -73,13 +73,13 @@ def test_a_hang_says_who_never_arrived(tmp_path: Path) -> None:
     now += 31
     (asked,) = core.dumps_to_read(now)
     core.dumps_read(read_dumps(asked, SystemClock()))
-    assert core.runs[asked.run].state.launch.dumped is None
+    assert core.runs[asked.run].state.attempt.dumped is None
     for rank in range(8):
         _dump(folder, rank, 81234 if rank != 5 else 81233, "started" if rank != 5 else "completed", now)
     _dump(folder, 7, 81234, "started", now + 300)  # the others were asked for by hand minutes before: that is over
     assert read_dumps(asked, SystemClock()).missing is None
     _dump(folder, 7, 81234, "started", now)
-    _dump(folder, 3, 11, "started", _START)  # of the launch before
+    _dump(folder, 3, 11, "started", _START)  # of the attempt before
     os.mkfifo(folder / "nccl_trace_rank_9")
     now += 31
     (asked,) = core.dumps_to_read(now)
@@ -95,7 +95,7 @@ def test_a_hang_says_who_never_arrived(tmp_path: Path) -> None:
     core.handle(Data(_PATH, core.sources[_PATH].reader.fed_bytes, text, now + 1, now + 1, 0), now + 1)
     core.tick(now + 1)
     assert core.dumps_to_read(now + 2) == []
-    assert core.runs[asked.run].state.launch.dumped is None
+    assert core.runs[asked.run].state.attempt.dumped is None
 
 
 def test_a_runs_name_opens_no_other_folder(tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ def test_a_runs_name_opens_no_other_folder(tmp_path: Path) -> None:
     )
     now = _hung(core)
     assert core.dumps_to_read(now) == []
-    assert read_dumps(DumpsAsked("r", 0, (str(tmp_path / "*" / "nccl_*"),), 0.0), SystemClock()).dumps == 1
+    assert read_dumps(DumpRequest("r", 0, (str(tmp_path / "*" / "nccl_*"),), 0.0), SystemClock()).dumps == 1

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from megatron_monitor.alerts import Alerts
-from megatron_monitor.events import UNWATCHED, Events
+from megatron_monitor.incident_events import UNWATCHED, IncidentEvents
 from megatron_monitor.incidents import Transition
 from tests.monitor.notifiers.receiver import HANG, built
 from tests.plain import decode, encode
@@ -17,14 +17,14 @@ AT = 1_700_000_000.0
 
 def test_what_is_only_information_is_no_event() -> None:
     """It joins none, and begins none."""
-    events = Events()
+    events = IncidentEvents()
     assert events.of("a", "info", AT, AT) == ""
     assert events.known == {}
 
 
 def test_a_second_hang_is_another_event() -> None:
     """Hang, cancel, restart, hang: the normal course of a night. Each is a page."""
-    events = Events()
+    events = IncidentEvents()
     first = events.of("a", "critical", AT, AT + 60)
     assert events.of("a", "critical", AT + 190, AT + 250) != first
     assert first == "a 2023-11-14T22:13Z"
@@ -32,7 +32,7 @@ def test_a_second_hang_is_another_event() -> None:
 
 def test_what_follows_within_two_minutes_is_the_same() -> None:
     """A disk is full: the save fails, the crash comes; a minute later than that it is another matter."""
-    events = Events()
+    events = IncidentEvents()
     save = events.of("a", "warning", AT, AT)
     assert events.of("a", "critical", AT + 119, AT + 119) == save
     assert events.of("a", "critical", AT + 238, AT + 238) == save  # counted from the last of them
@@ -41,14 +41,14 @@ def test_what_follows_within_two_minutes_is_the_same() -> None:
 
 def test_what_supersedes_an_incident_is_its_event_however_late() -> None:
     """A hang that stands for hours, and its crash by NCCL's time-out."""
-    events = Events()
+    events = IncidentEvents()
     hang = events.of("a", "critical", AT, AT)
     assert events.of("a", "critical", AT + 7200, AT + 7200, superseded=[hang]) == hang
 
 
 def test_an_outage_of_the_cluster_is_one_event() -> None:
     """Forty runs die within a minute of one another; a warning of another run is none of it, nor is a later crash."""
-    events = Events()
+    events = IncidentEvents()
     first = events.of("run0", "critical", AT, AT)
     assert {events.of(f"run{number}", "critical", AT, AT + number * 5) for number in range(1, 40)} == {first}
     assert events.of("slow", "warning", AT, AT + 200) != first
@@ -57,24 +57,24 @@ def test_an_outage_of_the_cluster_is_one_event() -> None:
 
 def test_an_outage_does_not_grow_for_ever() -> None:
     """Runs that go on crashing, one a minute, are told of again after five minutes."""
-    events = Events()
+    events = IncidentEvents()
     assert len({events.of(f"run{number}", "critical", AT, AT + number * 50) for number in range(20)}) == 3
 
 
 def test_a_warning_does_not_draw_another_run_in() -> None:
     """Only what pages is joined across runs."""
-    events = Events()
+    events = IncidentEvents()
     assert events.of("a", "warning", AT, AT) != events.of("b", "critical", AT, AT)
 
 
 def test_the_id_is_the_same_in_two_monitors_and_after_a_lost_state() -> None:
     """It is made of the run and of when the trouble began, not of when it was seen."""
-    assert Events().of("a", "critical", AT, AT + 60) == Events().of("a", "critical", AT + 5, AT + 400)
+    assert IncidentEvents().of("a", "critical", AT, AT + 60) == IncidentEvents().of("a", "critical", AT + 5, AT + 400)
 
 
 def test_two_events_never_share_an_id() -> None:
     """What began in one minute and became incidents an hour apart are two."""
-    events = Events()
+    events = IncidentEvents()
     assert events.of("a", "warning", AT, AT) != events.of("a", "warning", AT, AT + 3600)
 
 
@@ -89,16 +89,16 @@ def test_two_events_never_share_an_id() -> None:
 )
 def test_a_hang_of_while_nobody_watched(deadline: float, later: float, missed: bool) -> None:
     """It is of the event of the alert that the missed deadline has raised."""
-    events = Events(away_since=AT - 600, back_at=AT)
+    events = IncidentEvents(away_since=AT - 600, back_at=AT)
     found = events.of("a", "critical", deadline - 60, AT + later, deadline=deadline)
     assert (found == UNWATCHED) is missed
 
 
 def test_events_are_saved() -> None:
     """A monitor that is started again joins what it would have joined."""
-    events = Events()
+    events = IncidentEvents()
     first = events.of("a", "critical", AT, AT)
-    assert decode(encode(events), Events).of("a", "critical", AT, AT + 60) == first
+    assert decode(encode(events), IncidentEvents).of("a", "critical", AT, AT + 60) == first
 
 
 # --- alerts -----------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_an_end_is_not_shown_of_what_stands_again() -> None:
 def test_what_is_only_shown_or_only_information_is_no_alert() -> None:
     """Nobody is to hear of it."""
     alerts = Alerts()
-    alerts.take(replace(FIRES, quiet=True))
+    alerts.take(replace(FIRES, display_only=True))
     alerts.take(replace(FIRES, event=""))
     assert shown(alerts, AT) == []
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from megatron_monitor.archive import read_runs
-from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.config import Config, Watch, default_config
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
@@ -78,8 +78,8 @@ class Log:
     def iterate(self, last: int, first: int = 1, seconds: float = 20.0, batch: int = 64, total: int = 20) -> "Log":
         """Iteration lines."""
         for number in range(first, last + 1):
-            took, date = seconds + number % 3 / 1000, f"[{self.stamp(seconds)}] "
-            self.text += line(number, total, took, 3 - number / 100, batch=batch, date=date)
+            duration, date = seconds + number % 3 / 1000, f"[{self.stamp(seconds)}] "
+            self.text += line(number, total, duration, 3 - number / 100, batch=batch, date=date)
         return self
 
     def end(self) -> "Log":
@@ -111,8 +111,8 @@ class Log:
             f"[{self.stamp()},865] [ERROR] [launch.py:341:sigkill_handler] ['python'] exits with return code = 1",
         )
 
-    def launch(self, last: int = 20, *, first: int = 1, seconds: float = 20.0, **arguments: object) -> "Log":
-        """A launch up to iteration `last`; it says nothing of how it ends."""
+    def attempt(self, last: int = 20, *, first: int = 1, seconds: float = 20.0, **arguments: object) -> "Log":
+        """An attempt up to iteration `last`; it says nothing of how it ends."""
         values = {**SIZES, **arguments}
         self.arguments(**arguments).set_up()
         return self.iterate(
@@ -124,7 +124,7 @@ def sweep() -> Log:
     """Three experiments that finish and one that dies at its start."""
     log = Log()
     for number, seconds in enumerate((22.4, 20.0, 18.0)):
-        log.launch(seconds=seconds, experiment_run_id=f"exp{number}").end()
+        log.attempt(seconds=seconds, experiment_run_id=f"exp{number}").end()
     return log.arguments(experiment_run_id="exp3").die()
 
 
@@ -133,12 +133,12 @@ def replayed(*texts: str, after: float = 10.0) -> tuple[dict[str, Ended], list[T
     return of_sources({str(number): SourceReader().feed(text.encode()) for number, text in enumerate(texts)}, after)
 
 
-def reported(folder: Path, *texts: str) -> dict[str, Row]:
+def rows_of(folder: Path, *texts: str) -> dict[str, Row]:
     """The rows of `report` by their names."""
     names = [folder / f"run.{end}" for end in ("out", "err")][: len(texts)]
     for name, text in zip(names, texts, strict=True):
         name.write_text(text)
-    config = Given().configured([str(name) for name in names])
+    config = ConfigOptions().configured([str(name) for name in names])
     return {row.run: row for _, row in read_runs(config, Options(), ManualClock(wall=NOW + 1e8))[1]}
 
 
@@ -147,7 +147,7 @@ def reported(folder: Path, *texts: str) -> dict[str, Row]:
 
 def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     """Its own medians, nothing lost, nothing at risk once it has finished; the crash at start lost no work."""
-    runs, told = replayed(sweep().text)
+    runs, reported = replayed(sweep().text)
     assert list(runs) == ["run", "run:exp1", "run:exp2", "run:exp3"]
     for name, median in zip(runs, (22.4, 20.0, 18.0), strict=False):
         summary = runs[name].summary()
@@ -156,9 +156,9 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
         assert summary["median_seconds_per_iteration"] == pytest.approx(median, abs=0.01)
         assert summary["effective_training_time_ratio"] > 0.85
         assert summary["at_risk_seconds"] == 0
-    assert [(item.run, item.incident, item.status) for item in told] == [("run:exp3", "crash", "firing")]
-    assert "lost" not in told[0].summary
-    rows = reported(tmp_path, sweep().text)
+    assert [(item.run, item.incident, item.status) for item in reported] == [("run:exp3", "crash", "firing")]
+    assert "lost" not in reported[0].summary
+    rows = rows_of(tmp_path, sweep().text)
     assert {name: (row.outcome, row.iterations, row.restarts) for name, row in rows.items()} == {
         "run": ("ok", 20, 0), "run:exp1": ("ok", 20, 0), "run:exp2": ("ok", 20, 0), "run:exp3": ("crash", 0, 0),
     }  # fmt: skip
@@ -167,10 +167,10 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
 
 FOLDER = {"load": "/ckpt", "save": "/ckpt", "train_iters": 40}
 LAUNCHES: dict[str, tuple[Log, dict[str, tuple[int, int, int]]]] = {
-    # a benchmark over sizes, without ids: the third launch is the second once more
+    # a benchmark over sizes, without ids: the third attempt is the second once more
     **{
         f"another {name}, with {more}": (
-            Log().launch(**more).end().launch(**more, **{name: size}).end().launch(**more, **{name: size}).end(),
+            Log().attempt(**more).end().attempt(**more, **{name: size}).end().attempt(**more, **{name: size}).end(),
             {"run": (0, 20, 0), "run:2": (1, 40, 0)},
         )
         for name, size, more in [
@@ -180,36 +180,36 @@ LAUNCHES: dict[str, tuple[Log, dict[str, tuple[int, int, int]]]] = {
     },
     # passes over one configuration, each into a folder of its own: nothing is resumed, nothing lost
     "folders of their own": (
-        Log().launch(save="/a", load="/a").saved("/a").end().launch(save="/b", load="/b").saved("/b").end(),
+        Log().attempt(save="/a", load="/a").saved("/a").end().attempt(save="/b", load="/b").saved("/b").end(),
         {"run": (0, 20, 0), "run:2": (0, 20, 0)},
     ),
     "from where the last one saved": (
-        Log().launch(save="/a").saved("/a").end().launch(40, first=21, save="/b", load="/a", train_iters=40),
+        Log().attempt(save="/a").saved("/a").end().attempt(40, first=21, save="/b", load="/a", train_iters=40),
         {"run": (1, 40, 0)},
     ),
     "a folder of its own, behind one that had not finished": (
-        Log().launch(12, save="/a").launch(40, save="/b", train_iters=40), {"run": (1, 52, 12)},
+        Log().attempt(12, save="/a").attempt(40, save="/b", train_iters=40), {"run": (1, 52, 12)},
     ),
     "the same once more, into the same folder": (
-        Log().launch(save="/a").saved("/a").end().launch(save="/a").saved("/a").end(), {"run": (1, 40, 0)},
+        Log().attempt(save="/a").saved("/a").end().attempt(save="/a").saved("/a").end(), {"run": (1, 40, 0)},
     ),
     "on fewer GPUs, from the checkpoint": (
-        Log().launch(**FOLDER).saved("/ckpt", 10).launch(30, first=11, world_size=4, global_batch_size=32, **FOLDER),
+        Log().attempt(**FOLDER).saved("/ckpt", 10).attempt(30, first=11, world_size=4, global_batch_size=32, **FOLDER),
         {"run": (1, 40, 10)},
     ),
     "on fewer GPUs, after an end that was planned": (
-        Log().launch(**FOLDER).saved("/ckpt", 10)
+        Log().attempt(**FOLDER).saved("/ckpt", 10)
         .say("[exiting program at iteration 20] datetime: 2026-03-01 08:08:00 ")
-        .launch(30, first=11, world_size=4, global_batch_size=32, **FOLDER), {"run": (1, 40, 0)},
+        .attempt(30, first=11, world_size=4, global_batch_size=32, **FOLDER), {"run": (1, 40, 0)},
     ),
     "the same id after a crash, at another batch": (
-        Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="a", global_batch_size=32).end(),
+        Log().attempt(10, experiment_run_id="a").die().attempt(experiment_run_id="a", global_batch_size=32).end(),
         {"run": (1, 30, 10)},
     ),
-    "the same arguments after an end": (Log().launch().end().launch().end(), {"run": (1, 40, 0)}),
+    "the same arguments after an end": (Log().attempt().end().attempt().end(), {"run": (1, 40, 0)}),
     "a sweep that comes back": (
-        Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="b").end()
-        .launch(experiment_run_id="a").end().launch(experiment_run_id="c").end(),
+        Log().attempt(10, experiment_run_id="a").die().attempt(experiment_run_id="b").end()
+        .attempt(experiment_run_id="a").end().attempt(experiment_run_id="c").end(),
         {"run": (1, 30, 10), "run:b": (0, 20, 0), "run:c": (0, 20, 0)},
     ),
     "an actor's and a critic's arguments at each launch": (
@@ -223,18 +223,18 @@ LAUNCHES: dict[str, tuple[Log, dict[str, tuple[int, int, int]]]] = {
 @pytest.mark.parametrize(("log", "expected"), LAUNCHES.values(), ids=LAUNCHES)
 def test_which_launches_are_one_run(log: Log, expected: dict[str, tuple[int, int, int]]) -> None:
     """What resumes, or begins the same anew, is one; of what ended well nobody is told."""
-    runs, told = replayed(log.text)
+    runs, reported = replayed(log.text)
     states = {name: player.run.state for name, player in runs.items()}
     found = {name: (one.restarts, one.iterations_total, one.lost_iterations_total) for name, one in states.items()}
     assert found == expected
-    assert {item.incident for item in told} <= {"crash"}
+    assert {item.incident for item in reported} <= {"crash"}
 
 
 def test_names_are_bounded() -> None:
     """An id of any length and of any characters; two stay two."""
-    log = Log().launch(experiment_run_id="a").end()
+    log = Log().attempt(experiment_run_id="a").end()
     for last in "bc":
-        log.launch(experiment_run_id="x" * 500 + last).end()
+        log.attempt(experiment_run_id="x" * 500 + last).end()
     names = list(replayed(log.text)[0])
     assert len(set(names)) == 3
     assert max(len(name) for name in names) <= 200
@@ -249,7 +249,7 @@ class Daemon:
     def __init__(self, saved: Saved | None = None, path: str = "/l/run.out") -> None:
         self.core = Core(config())
         self.path, self.offset, self.now = path, 0, NOW
-        self.told: list[tuple[str, str, str]] = []
+        self.reported: list[tuple[str, str, str]] = []
         position = None
         if saved is not None:
             position = self.core.restore(decode(encode(saved), Saved))[path]
@@ -269,7 +269,7 @@ class Daemon:
     def tick(self, seconds: float = 0.0) -> "Daemon":
         """Time passes."""
         self.now += seconds
-        self.told += [(i.run, i.incident, i.status) for i in self.core.tick(self.now) if not i.quiet]
+        self.reported += [(i.run, i.incident, i.status) for i in self.core.tick(self.now) if not i.display_only]
         return self
 
     def states(self) -> dict[str, str]:
@@ -311,7 +311,7 @@ def test_live_each_experiment_begins_and_ends() -> None:
     }  # fmt: skip
     ended = seen.index({"run": "finished"})
     assert all(states["run"] == "finished" for states in seen[ended:])
-    assert daemon.told == [("run:exp3", "crash", "firing")]
+    assert daemon.reported == [("run:exp3", "crash", "firing")]
     for name in ("run", "run:exp1", "run:exp2"):
         assert daemon.sample(name, "megatron_iterations_total") == 20
         assert daemon.sample(name, "megatron_restarts_total") == 0
@@ -347,23 +347,23 @@ def test_names_stay_over_restarts_of_the_daemon(cut: int) -> None:
 def test_a_launch_that_never_comes_to_its_arguments() -> None:
     """Its lines wait for so long and no longer: then it is a restart of the run before, and judged."""
     daemon = Daemon()
-    for part in parts(Log().launch(10, train_iters=100)):
+    for part in parts(Log().attempt(10, train_iters=100)):
         daemon.write(part, 20.0)
-    opening = parts(Log().arguments())
-    daemon.write(opening[0], 5.0)
+    setup_events = parts(Log().arguments())
+    daemon.write(setup_events[0], 5.0)
     assert daemon.states() == {"run": "training"}
     daemon.tick(HELD_SECONDS + 1)
     assert daemon.states() == {"run": "starting"}
     assert daemon.sample("run", "megatron_restarts_total") == 1
-    for part in (*opening[1:], Log().arguments().die().text):
+    for part in (*setup_events[1:], Log().arguments().die().text):
         daemon.write(part)
     daemon.tick(60.0)
-    assert daemon.told == [("run", "crash", "firing")]
+    assert daemon.reported == [("run", "crash", "firing")]
 
 
 def test_an_old_log_that_ends_with_a_launcher_s_line_is_history() -> None:
     """What was held as the backlog ended makes no live run of it."""
-    text = Log().launch().end().text + parts(Log().arguments())[0]
+    text = Log().attempt().end().text + parts(Log().arguments())[0]
     core = Core(config())
     old = NOW - 1e6
     for message in (
@@ -380,6 +380,6 @@ def test_an_old_log_that_ends_with_a_launcher_s_line_is_history() -> None:
 
 def test_the_second_file_belongs_to_the_last_experiment(tmp_path: Path) -> None:
     """Undated lines of a failure beside a sweep: to the one that did not finish."""
-    out = Log().launch(experiment_run_id="a").end().launch(10, experiment_run_id="b")
-    rows = reported(tmp_path, out.text, "srun: error: node04: task 12: Out Of Memory\n")
+    out = Log().attempt(experiment_run_id="a").end().attempt(10, experiment_run_id="b")
+    rows = rows_of(tmp_path, out.text, "srun: error: node04: task 12: Out Of Memory\n")
     assert {name: row.outcome for name, row in rows.items()} == {"run": "ok", "run:b": "host OOM"}

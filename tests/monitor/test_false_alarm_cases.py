@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from megatron_monitor.detectors.base import CLEAR, Finding
-from megatron_monitor.events import Events
+from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.incidents import IncidentBook, Transition, judge
 from megatron_monitor.run.state import RunState
 from tests.conftest import spread
@@ -64,14 +64,14 @@ def zero(second: int, scale: float, rank: int = 0) -> str:
 
 def test_an_overflow_that_every_rank_reports_is_one_skipped_step() -> None:
     """Case 03: one step in sixty is skipped, told by 8 ranks and the logger; the counter says one."""
-    log, skipped, told = [(0.0, stamped(0, "logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.9.2"))], 0, 0
+    log, skipped, reported = [(0.0, stamped(0, "logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.9.2"))], 0, 0
     for step in range(5, 400, 5):
         if step % 60 == 40:
-            log.append((0.7 * step, fused(int(0.7 * step), step - 4, 4096.0 if told % 2 else 8192.0, ranks=8)))
-            skipped, told = skipped + 1, told + 1
+            log.append((0.7 * step, fused(int(0.7 * step), step - 4, 4096.0 if reported % 2 else 8192.0, ranks=8)))
+            skipped, reported = skipped + 1, reported + 1
         log.append((0.7 * step, engine(int(0.7 * step), step, skipped)))
     played = play(log)
-    assert played.told == []
+    assert played.reported == []
     assert played.state.overflows_total == skipped
     assert played.state.skipped_iterations_total == skipped
 
@@ -81,7 +81,7 @@ def test_copies_that_straggle_behind_the_step_are_copies() -> None:
     log = [(float(step), engine(step, step, step > 40)) for step in range(1, 80)]
     ranks = [(40.0 + rank, zero(40 + rank, 65536.0, rank)) for rank in range(8)]
     played = play(sorted(log + ranks))
-    assert played.of("overflow_storm", quiet=True) == []
+    assert played.of("overflow_storm", display_only=True) == []
     assert played.state.overflows_total == 1
 
 
@@ -95,7 +95,7 @@ def test_two_engines_are_not_added_up() -> None:
     for second, half in ((52, 1.0), (53, 0.5)):
         log.append((float(second), zero(second, 65536.0 * half) + zero(second, 2048.0 * half)))
     played = play(sorted(log))
-    assert played.told == []
+    assert played.reported == []
     assert played.state.skipped_iterations_total == 9
 
 
@@ -111,8 +111,10 @@ def test_a_storm_is_a_storm_however_many_ranks_tell_it(ranks: int) -> None:
         if step % 10 == 0:
             log.append((float(step), engine(step, step, skipped)))
     played = play(log)
-    told = played.firing("overflow_storm") if len(played.of("overflow_storm")) == 1 else played.of("overflow_storm")[0]
-    assert 103 <= told.time <= 104
+    reported = (
+        played.firing("overflow_storm") if len(played.of("overflow_storm")) == 1 else played.of("overflow_storm")[0]
+    )
+    assert 103 <= reported.time <= 104
     assert played.state.overflows_total == 12
 
 
@@ -151,7 +153,7 @@ def line(iteration: int, seconds: float, loss: float = 2.9) -> str:
 
 
 def begun(first: float = 60.0, **sizes: int) -> list[tuple[float, str]]:
-    """The set-up of a launch, its last line at `first`."""
+    """The set-up of an attempt, its last line at `first`."""
     done = "[before the start of training step] datetime: 2026-03-01 09:00:00 \n"
     return [(0.0, arguments(**sizes)), (first, done)]
 
@@ -171,8 +173,8 @@ def trained(
 def test_an_evaluation_that_never_shows_is_not_expected_again() -> None:
     """Case 08: evaluation arguments, no validation data. Also quietly: nothing is late, the run is training."""
     played = play([*begun(), *trained(range(50, 2001, 50), 4.0, 50)])
-    assert played.of("hang", quiet=True) == []
-    assert played.state.launch.phase == "training"
+    assert played.of("hang", display_only=True) == []
+    assert played.state.attempt.phase == "training"
 
 
 def test_an_evaluation_of_which_no_line_tells_may_take_as_long_as_before() -> None:
@@ -242,10 +244,10 @@ def test_constant_noise_is_no_divergence(noise: float, seed: int) -> None:
 @pytest.mark.parametrize(("noise", "within"), [(0.05, 150), (0.5, 500)])
 def test_a_divergence_under_noise_is_told(noise: float, within: int) -> None:
     """A rise that goes on, found the later the noisier the loss is."""
-    told = play(losses(noise, 5, rising_from=1500, lines=1501 + within)).of("divergence")
-    assert told
-    assert told[0].iteration is not None
-    assert 1500 < told[0].iteration <= 1500 + within
+    reported = play(losses(noise, 5, rising_from=1500, lines=1501 + within)).of("divergence")
+    assert reported
+    assert reported[0].iteration is not None
+    assert 1500 < reported[0].iteration <= 1500 + within
 
 
 # --- budgets where nothing is known ---------------------------------------------------------------------------------
@@ -266,22 +268,22 @@ class Run:
     """The verdicts of one run, tick by tick."""
 
     def __init__(self) -> None:
-        self.book, self.state, self.events = IncidentBook(), RunState(name="run"), Events()
+        self.book, self.state, self.events = IncidentBook(), RunState(name="run"), IncidentEvents()
 
     def at(self, now: float, verdicts: dict[str, Finding]) -> list[Transition]:
         """One tick; what is notified."""
-        self.state.launch.latest.iteration = int(now)
+        self.state.attempt.latest.iteration = int(now)
         out = judge(self.book, self.state, verdicts, now, 1e9, self.events)
-        return [item for item in out if not item.quiet]
+        return [item for item in out if not item.display_only]
 
     def flap(self, kind: str, start: float, stop: float, severity: str = "warning", period: float = 300.0) -> list[str]:
         """Trouble that comes each `period` and goes half of it later; the statuses that are notified."""
-        told, now = [], start
+        reported, now = [], start
         while now < stop:
-            told += self.at(now, firing(kind, severity))
-            told += self.at(now + period / 2, {kind: CLEAR})
+            reported += self.at(now, firing(kind, severity))
+            reported += self.at(now + period / 2, {kind: CLEAR})
             now += period
-        return [item.status for item in told]
+        return [item.status for item in reported]
 
 
 def firing(kind: str, severity: str = "warning", summary: str = "it is slow") -> dict[str, Finding]:
@@ -305,9 +307,9 @@ def test_a_level_ends_at_once_with_its_attempt() -> None:
         run = Run()
         run.at(0.0, firing("slowdown"))
         if change == "attempt":
-            run.state.launch.number = 1
+            run.state.attempt.number = 1
         else:
-            run.state.launch.phase = "crashed"
+            run.state.attempt.phase = "crashed"
         assert [item.status for item in run.at(1.0, {"slowdown": CLEAR})] == ["resolved"]
 
 
@@ -315,7 +317,7 @@ def test_a_finished_run_leaves_nothing_open_but_what_has_just_begun() -> None:
     """A job that fails behind its training's end: an Alertmanager waits half a minute before it tells of it."""
     run = Run()
     run.at(0.0, firing("memory_pressure"))
-    run.state.launch.phase = "finished"
+    run.state.attempt.phase = "finished"
     run.book.finished_at = 1000.0
     assert len(run.at(1100.0, firing("memory_pressure") | firing("crash"))) == 1
     assert (run.book.is_over(1299.0), run.book.is_over(1300.0), run.book.ends_at()) == (False, True, 1300.0)
@@ -335,7 +337,7 @@ def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
     """What is only shown is not counted, and is no event."""
     run = Run()
     for now in range(0, 7200, 100):
-        assert run.at(now, {"hang": Finding("firing", "critical", quiet=True)}) == []
+        assert run.at(now, {"hang": Finding("firing", "critical", display_only=True)}) == []
         assert run.at(now + 50, {"hang": CLEAR}) == []
     assert run.events.known == {}
     assert run.book.counts.get("hang", 0) == 0
@@ -346,21 +348,21 @@ def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
     [
         ("hang", {"iteration": 101}, "iteration 101 came"),
         ("nan_loss", {"iteration": 150}, "at iteration 150"),
-        ("slowdown", {"attempt": 1}, "a new launch began"),
+        ("slowdown", {"attempt": 1}, "a new attempt began"),
         ("hang", {"phase": "finished"}, "the run finished"),
     ],
 )
 def test_resolved_says_what_the_end_was_and_how_long_it_lasted(kind: str, after: dict[str, object], end: str) -> None:
     """For people in the summary, for programs in the evidence."""
     book, state = IncidentBook(), RunState(name="run")
-    state.launch.latest.iteration = 100
-    judge(book, state, firing(kind, "critical", "it hangs"), 1000.0, 1e9, Events())
-    state.launch.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
-    state.launch.number = after.get("attempt", 0)  # type: ignore[assignment]
-    state.launch.phase = after.get("phase", "training")  # type: ignore[assignment]
-    (told,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9, Events())
-    assert told.summary == f"resolved after 10 min ({end})"
-    assert told.evidence["lasted_seconds"] == 600
+    state.attempt.latest.iteration = 100
+    judge(book, state, firing(kind, "critical", "it hangs"), 1000.0, 1e9, IncidentEvents())
+    state.attempt.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
+    state.attempt.number = after.get("attempt", 0)  # type: ignore[assignment]
+    state.attempt.phase = after.get("phase", "training")  # type: ignore[assignment]
+    (reported,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9, IncidentEvents())
+    assert reported.summary == f"resolved after 10 min ({end})"
+    assert reported.evidence["lasted_seconds"] == 600
 
 
 def test_a_detector_may_say_what_the_end_was() -> None:
@@ -368,5 +370,5 @@ def test_a_detector_may_say_what_the_end_was() -> None:
     run = Run()
     run.at(0.0, firing("slowdown"))
     assert run.at(60.0, {"slowdown": CLEAR}) == []
-    (told,) = run.at(360.0, {"slowdown": Finding("clear", summary="0.455 s again")})
-    assert told.summary == "resolved after 60 s (0.455 s again)"
+    (reported,) = run.at(360.0, {"slowdown": Finding("clear", summary="0.455 s again")})
+    assert reported.summary == "resolved after 60 s (0.455 s again)"

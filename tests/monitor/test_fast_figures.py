@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.config import load
-from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.reading import full_reader, judged_reader, own_rules
+from megatron_monitor.reading import evaluated_reader, full_reader, own_rules
 from megatron_monitor.run.fold import UNREAD
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.state import RunState
@@ -80,20 +80,20 @@ def test_what_templates_leave_out_changes_nothing() -> None:
     for first in range(3):
         text = "".join(line.format(n=number) for number in range(11, 60) for line in program[first:]).encode()
         everything = full_reader(own_rules(load(""))).feed(text)
-        judged = judged_reader(own_rules(load(""))).feed(text)
-        assert _told(everything)
-        assert not _told(judged[-9:])
-        one, other = (_folded(events) for events in (everything, judged))
+        evaluated = evaluated_reader(own_rules(load(""))).feed(text)
+        assert _reported(everything)
+        assert not _reported(evaluated[-9:])
+        one, other = (_folded(events) for events in (everything, evaluated))
         assert one == other
 
 
-def _told(events: list[LogEvent]) -> bool:
+def _reported(events: list[LogEvent]) -> bool:
     """Whether any of the fields that nobody reads holds anything."""
     return any(getattr(entry.event, name) for entry in events for name in UNREAD.get(type(entry.event), ()))
 
 
 def _folded(events: list[LogEvent]) -> dict[str, Any]:
-    run, judge = Judged(RunState("run")), Judge(load(""))
+    run, judge = MonitoredRun(RunState("run")), Evaluator(load(""))
     judge.take(run, events, "log", 1000.0, live=False)
     state = msgspec.to_builtins(run.state)
     assert state["iterations_total"] == 49

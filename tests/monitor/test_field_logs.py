@@ -35,7 +35,7 @@ FIELD_LOGS = {
 }
 
 
-def told(name: str) -> set[str]:
+def reported(name: str) -> set[str]:
     """The facts of a replay."""
     name = f"together: {name}" if "*" in name else name
     facts = replayed([str(SHARED / file) for file in shared_logs()[name]])
@@ -49,7 +49,7 @@ def test_a_log_is_judged_as_recorded(name: str) -> None:
     """What a replay tells, and what is known of the runs at the end; `make corpus` compares all logs, in four modes."""
     known = json.loads(SHARED_RECORD.read_text())
     recorded = (fact.rsplit("  [", 1) for fact in known.get(name) or known[f"together: {name}"])
-    found = {fact for fact in told(name) if not re.search(WHEN, fact)}
+    found = {fact for fact in reported(name) if not re.search(WHEN, fact)}
     assert found == {fact for fact, modes in recorded if "R" in modes and not re.search(WHEN, fact)}
 
 
@@ -57,7 +57,7 @@ def test_a_log_is_judged_as_recorded(name: str) -> None:
 @pytest.mark.field_logs
 def test_the_medians_of_locked_clocks() -> None:
     """At 967, 975, 982 and 1050 MHz, as their authors report them."""
-    facts = " ".join(told("field-logs/microsoft_locked_clocks.log"))
+    facts = " ".join(reported("field-logs/microsoft_locked_clocks.log"))
     medians = re.findall(r"seconds_per_iteration ([\d.]+)", facts)
     assert sorted(medians) == ["16.8", "17.92", "18.06", "18.2"]
 
@@ -66,6 +66,6 @@ def test_the_medians_of_locked_clocks() -> None:
 @pytest.mark.field_logs
 def test_attempts_of_a_script() -> None:
     """Torchtitan under a script that tries again: many attempts die, the first out of memory; the last is done."""
-    facts = " ".join(told("field-logs/torchtitan_sft_447m.log"))
+    facts = " ".join(reported("field-logs/torchtitan_sft_447m.log"))
     assert all(f"crash {number}: critical, cuda_oom" in facts for number in range(1, 7))
     assert re.search(r"state finished .*restarts [2-9]\d|restarts [2-9]\d.* state finished", facts)

@@ -31,8 +31,8 @@ def bars(begun: float, steps: int, total: int, *, drawn: str = "|#   |") -> Iter
 def test_a_bar_of_which_nothing_is_drawn(drawn: str) -> None:
     """A notebook's shell leaves out what is drawn: its steps count as any bar's."""
     state = play([*bars(0.0, 40, 90, drawn=drawn), (481.0, "\n")]).state
-    assert (state.launch.last_iteration, state.iterations_total) == (40, 40)
-    assert state.launch.pace.baseline == 12.0
+    assert (state.attempt.last_iteration, state.iterations_total) == (40, 40)
+    assert state.attempt.pace.baseline == 12.0
 
 
 def test_a_bar_that_was_drawn_twice_at_short_distance() -> None:
@@ -46,7 +46,7 @@ def test_a_bar_that_was_drawn_twice_at_short_distance() -> None:
                 yield at, f"{{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': {step / 500}}}\n"
 
     played = play(logged())
-    assert (played.kinds(), played.state.launch.last_iteration) == (set(), 1000)
+    assert (played.kinds(), played.state.attempt.last_iteration) == (set(), 1000)
 
 
 def test_saves_alone() -> None:

@@ -14,7 +14,7 @@ import pytest
 from megatron_monitor import dumps
 from megatron_monitor.nodes import plain_pickle
 from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
-from megatron_monitor.run.dumps import DumpsAsked
+from megatron_monitor.run.dumps import DumpRequest
 from megatron_monitor.system.clock import SystemClock
 from tests.programs import slack
 
@@ -135,11 +135,11 @@ def test_hostile_dumps_hide_no_good_one(tmp_path: Path) -> None:
         (tmp_path / f"nccl_trace_rank_{number}").write_bytes(data)
     os.mkfifo(tmp_path / "nccl_trace_rank_99")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    told = dumps.read_files([f"{tmp_path}/nccl_trace_rank_*"], 0.0, SystemClock())
+    reported = dumps.read_files([f"{tmp_path}/nccl_trace_rank_*"], 0.0, SystemClock())
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
-    assert told.missing is not None
-    assert told.missing.ranks == (5,)
-    reasons = {int(path.rsplit("_", 1)[1]): reason for path, reason in told.left_out}
+    assert reported.missing is not None
+    assert reported.missing.ranks == (5,)
+    reasons = {int(path.rsplit("_", 1)[1]): reason for path, reason in reported.left_out}
     assert reasons[99] == "it is no regular file"
     refused = {names[rank - 100] for rank in reasons if rank >= 100}
     assert {"calls_a_program", "truncated", "empty", "marks", "keys_collide", "json_deep"} <= refused
@@ -158,12 +158,12 @@ def test_more_values_than_any_dump_has_are_refused(monkeypatch: pytest.MonkeyPat
 def test_a_reader_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So is one that takes too much memory, or prints what is no answer: the run hears nothing, and asks again."""
     _good(tmp_path)
-    asked = DumpsAsked("r", 0, (f"{tmp_path}/*",), 0.0)
+    asked = DumpRequest("r", 0, (f"{tmp_path}/*",), 0.0)
     assert dumps.read_dumps(asked, SystemClock()).missing is not None
     monkeypatch.setattr(dumps, "_SECONDS", 0.3)
     clock = SystemClock()
     began = clock.monotonic()
     for reader in ("while True: pass", "bytearray(2**50)", "print('{}')", "print('x' * 10**8)"):
         monkeypatch.setattr(dumps, "_READER", reader)
-        assert dumps.read_dumps(asked, clock) == dumps.DumpsRead(asked)
+        assert dumps.read_dumps(asked, clock) == dumps.DumpReply(asked)
     assert clock.monotonic() - began < slack(10)

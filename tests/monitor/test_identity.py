@@ -1,12 +1,12 @@
 """What paths, pods and steps tell of whose a stream is."""
 
-from megatron_monitor.identity import Member, differs, key_of, overlap, relation
+from megatron_monitor.identity import StreamIdentity, differs, key_of, overlap, relation
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, TrainerLogged
 
 
-def stream(*events: IterationLogged | EngineStepLogged | TrainerLogged) -> Member:
+def stream(*events: IterationLogged | EngineStepLogged | TrainerLogged) -> StreamIdentity:
     """One that has told these steps."""
-    member = Member("r", "path")
+    member = StreamIdentity("r", "path")
     for event in events:
         member.note_step(event, repr(event))
     return member

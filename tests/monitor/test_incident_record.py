@@ -31,9 +31,9 @@ def training(first: int, count: int, start: float = 0.0, seconds: float = 105.2)
     """BLOOM's lines, one every 105.2 s at 0.4 %."""
     rng, now, out = random.Random(first), start, []
     for iteration in range(first, first + count):
-        took = seconds * math.exp(rng.gauss(0, 0.004))
-        now += took
-        out.append((now, LINE.format(iteration, iteration * 2048, iteration * 2048 * 2048, took)))
+        duration = seconds * math.exp(rng.gauss(0, 0.004))
+        now += duration
+        out.append((now, LINE.format(iteration, iteration * 2048, iteration * 2048 * 2048, duration)))
     return out
 
 
@@ -62,12 +62,12 @@ def test_bloom_2022_04_30_the_evaluation_hangs_behind_a_growing_log(sets: int) -
     log += training(44_001, 1000, log[-1][0])
     log += evaluation(45_000, log[-1][0], sets)
     hung_at = log[-1][0]
-    told = play(log + pulses(hung_at, 18)).firing("hang")
-    assert told.severity == "critical"
-    assert told.evidence["phase"] == "evaluating"
-    assert told.iteration == 45_000
-    assert 75 <= told.time - hung_at <= 90.5
-    assert "py-spy" in told.evidence["advice"]
+    reported = play(log + pulses(hung_at, 18)).firing("hang")
+    assert reported.severity == "critical"
+    assert reported.evidence["phase"] == "evaluating"
+    assert reported.iteration == 45_000
+    assert 75 <= reported.time - hung_at <= 90.5
+    assert "py-spy" in reported.evidence["advice"]
 
 
 def test_an_evaluation_of_29_sets_is_no_hang() -> None:
@@ -84,10 +84,10 @@ def test_prequel_2022_02_it_hangs_after_the_first_iteration() -> None:
     """H4: one line, then nothing. There is no past: five times the first iteration, and the variable that ended it."""
     log = [(at, text) for at, text in texts(Scenario(iterations=9)) if at < 300]
     assert sum(" iteration        1/" in text for _, text in log) == 1
-    told = play(log, after=1800.0).firing("hang")
-    assert told.iteration == 1
-    assert 700 <= told.time - log[-1][0] <= 5 * 160
-    assert "CUDA_LAUNCH_BLOCKING" in told.evidence["advice"]
+    reported = play(log, after=1800.0).firing("hang")
+    assert reported.iteration == 1
+    assert 700 <= reported.time - log[-1][0] <= 5 * 160
+    assert "CUDA_LAUNCH_BLOCKING" in reported.evidence["advice"]
 
 
 def test_bloom_2022_03_21_a_gpu_crashes_two_iterations_before_the_save() -> None:
@@ -97,10 +97,10 @@ def test_bloom_2022_03_21_a_gpu_crashes_two_iterations_before_the_save() -> None
     log += [(at + 1, "[default3]:terminate called after throwing an instance of 'c10::CUDAError'\n"
                      "[default3]:  what():  CUDA error: unknown error\n"
                      "[default3]:Exception raised from query at aten/src/ATen/cuda/CUDAEvent.h:95\n")]  # fmt: skip
-    told = play(log, after=6.0).firing("crash")
-    assert told.evidence["failure"] == "cuda_error"
-    assert told.evidence["lost_seconds"] == pytest.approx(98 * 105.2, rel=0.02)
-    assert told.time - at <= 6.01
+    reported = play(log, after=6.0).firing("crash")
+    assert reported.evidence["failure"] == "cuda_error"
+    assert reported.evidence["lost_seconds"] == pytest.approx(98 * 105.2, rel=0.02)
+    assert reported.time - at <= 6.01
 
 
 def test_tr1_2021_08_12_the_broken_node_comes_back() -> None:
@@ -113,8 +113,8 @@ def test_tr1_2021_08_12_the_broken_node_comes_back() -> None:
     log = [*first, (first[-1][0] + 1, ecc), *again[:cut], (again[cut - 1][0] + 1, oom)]
     played = play(log, after=10.0)
     assert [item.evidence["failure"] for item in played.of("crash") if item.status == "firing"] == ["ecc", "cuda_oom"]
-    told = played.firing("crash_loop")
-    assert told.evidence["common_nodes"] == ["r7i6n5"]
+    reported = played.firing("crash_loop")
+    assert reported.evidence["common_nodes"] == ["r7i6n5"]
 
 
 def test_tr1_2021_07_the_data_loader_meets_a_bus_error() -> None:
@@ -122,9 +122,9 @@ def test_tr1_2021_07_the_data_loader_meets_a_bus_error() -> None:
     log = [*texts(Scenario(iterations=60))][:-1]
     line = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory.\n"
     killed = "RuntimeError: DataLoader worker (pid 30882) is killed by signal: Bus error. It is possible that\n"
-    told = play([*log, (log[-1][0] + 1, 4 * line + killed)], after=10.0).firing("crash")
-    assert told.evidence["failure"] == "bus_error"
-    assert "/dev/shm" in told.summary
+    reported = play([*log, (log[-1][0] + 1, 4 * line + killed)], after=10.0).firing("crash")
+    assert reported.evidence["failure"] == "bus_error"
+    assert "/dev/shm" in reported.summary
 
 
 def test_tr1_2021_08_08_a_clean_exit_after_20_hours_is_no_incident() -> None:

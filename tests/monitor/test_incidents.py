@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
-from megatron_monitor.events import Events
+from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.incidents import IncidentBook, Transition, judge
 from megatron_monitor.run.state import RunState
 
@@ -13,19 +13,19 @@ REPEAT = 3600.0
 
 def step(book: IncidentBook, now: float, hang: Finding, **others: Finding) -> list[Transition]:
     """One tick."""
-    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, Events())
+    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, IncidentEvents())
 
 
-def firing(severity: str = "critical", quiet: bool = False) -> Finding:
+def firing(severity: str = "critical", display_only: bool = False) -> Finding:
     """A verdict that something is wrong."""
-    return Finding("firing", severity, "it hangs", quiet=quiet)  # type: ignore[arg-type]
+    return Finding("firing", severity, "it hangs", display_only=display_only)  # type: ignore[arg-type]
 
 
 def test_fires_once_and_resolves_once() -> None:
     """Many ticks of the same trouble are one firing and one resolved."""
     book = IncidentBook()
-    told = [*step(book, 1.0, firing()), *step(book, 2.0, firing()), *step(book, 3.0, CLEAR)]
-    assert [item.status for item in told] == ["firing", "resolved"]
+    reported = [*step(book, 1.0, firing()), *step(book, 2.0, firing()), *step(book, 3.0, CLEAR)]
+    assert [item.status for item in reported] == ["firing", "resolved"]
     assert book.counts == {"hang": 1}
     assert not book.open
 
@@ -33,27 +33,27 @@ def test_fires_once_and_resolves_once() -> None:
 def test_late_is_quiet_and_hung_is_told() -> None:
     """The quiet warning that grows into a critical one is told when it does, and counts once."""
     book = IncidentBook()
-    late = step(book, 1.0, firing("warning", quiet=True))
-    assert [item.quiet for item in late] == [True]
+    late = step(book, 1.0, firing("warning", display_only=True))
+    assert [item.display_only for item in late] == [True]
     assert book.counts.get("hang", 0) == 0
     hung = step(book, 2.0, firing("critical"))
-    assert [(item.severity, item.quiet) for item in hung] == [("critical", False)]
+    assert [(item.severity, item.display_only) for item in hung] == [("critical", False)]
     assert book.counts == {"hang": 1}
-    assert [item.quiet for item in step(book, 3.0, CLEAR)] == [False]
+    assert [item.display_only for item in step(book, 3.0, CLEAR)] == [False]
 
 
 def test_late_that_recovers_is_never_told() -> None:
     """A slow iteration that came after all wakes nobody."""
     book = IncidentBook()
-    told = [*step(book, 1.0, firing("warning", quiet=True)), *step(book, 2.0, CLEAR)]
-    assert all(item.quiet for item in told)
+    reported = [*step(book, 1.0, firing("warning", display_only=True)), *step(book, 2.0, CLEAR)]
+    assert all(item.display_only for item in reported)
 
 
 def test_repeats_after_the_interval() -> None:
     """An incident that goes on is told again, not every tick."""
     book = IncidentBook()
-    told = [len(step(book, now, firing())) for now in (0.0, 100.0, REPEAT, REPEAT + 1, 2 * REPEAT)]
-    assert told == [1, 0, 1, 0, 1]
+    reported = [len(step(book, now, firing())) for now in (0.0, 100.0, REPEAT, REPEAT + 1, 2 * REPEAT)]
+    assert reported == [1, 0, 1, 0, 1]
 
 
 def test_unknown_keeps_what_stood() -> None:
@@ -68,9 +68,9 @@ def test_a_crash_supersedes_the_hang() -> None:
     """A hang that was told before the crash is resolved by it, so that no receiver keeps it."""
     book = IncidentBook()
     step(book, 1.0, firing())
-    told = step(book, 2.0, firing(), crash=firing())
-    assert [(item.incident, item.status) for item in told] == [("crash", "firing"), ("hang", "resolved")]
-    assert told[1].summary == "superseded by crash after 1 s"
+    reported = step(book, 2.0, firing(), crash=firing())
+    assert [(item.incident, item.status) for item in reported] == [("crash", "firing"), ("hang", "resolved")]
+    assert reported[1].summary == "superseded by crash after 1 s"
     assert step(book, 3.0, firing(), crash=firing()) == []
 
 
@@ -88,7 +88,7 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
     book = IncidentBook()
     answers = {
         "clear": CLEAR,
-        "late": firing("warning", quiet=True),
+        "late": firing("warning", display_only=True),
         "hung": firing(),
         "unknown": UNKNOWN,
     }
@@ -108,12 +108,12 @@ def test_a_held_kind_is_told_after_its_hold_time() -> None:
     book, state = IncidentBook(), RunState(name="r")
     firing = {"slowdown": Finding("firing", since=100.0)}
     hold = {"slowdown": 60.0}
-    assert judge(book, state, firing, 100.0, 3600.0, Events(), hold) == []
-    assert judge(book, state, firing, 159.0, 3600.0, Events(), hold) == []
-    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, Events(), hold) == []
-    assert judge(book, state, firing, 200.0, 3600.0, Events(), hold) == []
-    told = judge(book, state, firing, 260.0, 3600.0, Events(), hold)
-    assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
+    assert judge(book, state, firing, 100.0, 3600.0, IncidentEvents(), hold) == []
+    assert judge(book, state, firing, 159.0, 3600.0, IncidentEvents(), hold) == []
+    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, IncidentEvents(), hold) == []
+    assert judge(book, state, firing, 200.0, 3600.0, IncidentEvents(), hold) == []
+    reported = judge(book, state, firing, 260.0, 3600.0, IncidentEvents(), hold)
+    assert [(item.status, item.time) for item in reported] == [("firing", 260.0)]
     assert book.pending == {}
     assert book.open["slowdown"].since == 100.0
 

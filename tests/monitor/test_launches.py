@@ -1,4 +1,4 @@
-"""A launch has nothing of the one before it: behind any other it is judged and shown as it is alone."""
+"""An attempt has nothing of the one before it: behind any other it is judged and shown as it is alone."""
 
 import functools
 import itertools
@@ -7,22 +7,22 @@ from dataclasses import replace
 import pytest
 
 from megatron_monitor.incidents import IncidentBook
-from megatron_monitor.metrics import CATALOGUE, View, samples_of
+from megatron_monitor.metrics import CATALOGUE, RunView, samples_of
 from megatron_monitor.run import derived
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.simulate.scenario import PROGRAMS
-from megatron_monitor.snapshot import Histogram
+from megatron_monitor.snapshot import HistogramSample
 from tests.monitor.playing import Played, Playing, play, texts
 
 BEGINS = 6550.0
-"""Seconds behind which the second launch begins: the first of any program has come to its end."""
+"""Seconds behind which the second attempt begins: the first of any program has come to its end."""
 KINDS = ("none", "crash_oom", "crash_killed", "hang", "nan_loss", "slowdown")
 OF_THE_RUN = {
     "megatron_run_state", "megatron_last_progress_timestamp_seconds", "megatron_hang_deadline_timestamp_seconds",
     "megatron_eta_timestamp_seconds", "megatron_goodput_ratio", "megatron_incident",
     "megatron_incident_since_timestamp_seconds", "megatron_advised_save_interval_seconds",
 }  # fmt: skip
-"""Gauges that are not one launch's: of the run's whole time, or instants."""
+"""Gauges that are not one attempt's: of the run's whole time, or instants."""
 
 
 def _scenario(dialect: str, kind: str, number: int) -> Scenario:
@@ -32,17 +32,19 @@ def _scenario(dialect: str, kind: str, number: int) -> Scenario:
 
 def _figures(played: Played) -> dict[str, list[tuple[tuple[str, ...], str]]]:
     gauges = {metric.name for metric in CATALOGUE if metric.kind == "gauge"} - OF_THE_RUN
-    view = View(played.state, IncidentBook(), derived.run_state(played.state, False), None, None)
+    view = RunView(played.state, IncidentBook(), derived.run_state(played.state, False), None, None)
     return {
         name: [(one.labels, f"{one.value:.4g}") for one in value]
         for name, value in samples_of(view).items()
-        if name in gauges and not isinstance(value, Histogram)
+        if name in gauges and not isinstance(value, HistogramSample)
     }
 
 
-def _told(played: Played) -> list[tuple[str, str, str, int | None]]:
+def _reported(played: Played) -> list[tuple[str, str, str, int | None]]:
     return [
-        (item.incident, item.status, item.severity, item.onset_iteration) for item in played.told if item.time >= BEGINS
+        (item.incident, item.status, item.severity, item.onset_iteration)
+        for item in played.reported
+        if item.time >= BEGINS
     ]
 
 
@@ -55,7 +57,7 @@ def _second(dialect: str, kind: str) -> list[tuple[float, str]]:
 @functools.cache
 def _alone(dialect: str, kind: str) -> tuple[object, object, int]:
     single = play(_second(dialect, kind), after=7300.0)
-    return _told(single), _figures(single), 60 + single.state.iterations_total
+    return _reported(single), _figures(single), 60 + single.state.iterations_total
 
 
 NAMES = sorted(PROGRAMS)
@@ -75,5 +77,5 @@ def test_a_launch_behind_another_is_judged_and_shown_as_it_is_alone(first: str, 
         pair = ended()
         pair.feed(_second(second, kind))
         played = pair.end(7300.0)
-        found = _told(played), _figures(played), played.state.iterations_total
+        found = _reported(played), _figures(played), played.state.iterations_total
         assert found == _alone(second, kind), (second, kind)

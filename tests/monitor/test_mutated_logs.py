@@ -89,12 +89,12 @@ LOGS: dict[str, Callable[[], bytes]] = {
 
 def said(data: bytes, stream: type[io.BytesIO] = io.BytesIO) -> tuple[list[object], list[object]]:
     """What `replay` counts, and what it tells."""
-    runs, told = replayed({"run.log": dated_events(stream(data), Config())})
+    runs, reported = replayed({"run.log": dated_events(stream(data), Config())})
     states = [ended.run.state for ended in runs.values()]
     return [
-        (state.iterations_total, state.launch.latest.iteration, state.restarts, state.failures_total)
+        (state.iterations_total, state.attempt.latest.iteration, state.restarts, state.failures_total)
         for state in states
-    ], [(item.incident, item.status, item.severity, item.onset_iteration) for item in told]
+    ], [(item.incident, item.status, item.severity, item.onset_iteration) for item in reported]
 
 
 @cache

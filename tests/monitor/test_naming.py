@@ -126,11 +126,11 @@ def test_the_two_streams_of_a_job(one: str, other: str, name: str) -> None:
         # torchrun --log-dir: two nodes of one rendezvous, and its second attempt
         ("/l/**/*.log", ["77_k3x9a_1z/attempt_0/0/stdout.log", "77_q_2hd8xx/attempt_0/7/stderr.log",
                          "77_k3x9a_1z/attempt_1/0/stdout.log"], {"77"}),
-        # without a rendezvous id a launch is called by its folder alone
+        # without a rendezvous id an attempt is called by its folder alone
         ("/l/**/*.log", ["none_k3x9a_1z/attempt_0/0/stdout.log", "none_q_2hd8xx/attempt_0/0/stdout.log"],
          {"none_k3x9a_1z", "none_q_2hd8xx"}),
         ("/l/**/std*", ["gpt/1/rank.00/stdout", "gpt/1/rank.11/stderr"], {"gpt/1"}),  # mpirun --output-filename
-        # deepspeed --enable_each_rank_log: a launch has the time at which it began in its name
+        # deepspeed --enable_each_rank_log: an attempt has the time at which it began in its name
         ("/l/**/*.log", ["gpt/20260401120000_rank0.log", "gpt/20260401120000_rank15.log"], {"gpt/20260401120000"}),
         ("/l/**/worker*", ["gpt/workerlog.0", "gpt/workerlog.7"], {"gpt/workerlog"}),  # paddle --log_dir
         # what only looks alike: no launcher's folder, another word

@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
 from megatron_monitor.prometheus_text import TextFormat
-from megatron_monitor.snapshot import RunSnapshot, Sample, Snapshot
+from megatron_monitor.snapshot import MetricSample, RunSnapshot, Snapshot
 from tests.programs import slack
 
 
 def snapshot(iteration: float) -> Snapshot:
     """One run at an iteration."""
-    run = RunSnapshot("tr11", {"megatron_iteration": (Sample((), iteration),)}, {})
-    return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (Sample((), 1.0),)})
+    run = RunSnapshot("tr11", {"megatron_iteration": (MetricSample((), iteration),)}, {})
+    return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (MetricSample((), 1.0),)})
 
 
 class Recorder:

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from megatron_monitor.cli import main
-from megatron_monitor.parsers.declared.reading import Reading
-from megatron_monitor.parsers.declared.schema import Dialect, LineSpec, Sample
+from megatron_monitor.parsers.declared.reading import LineReader
+from megatron_monitor.parsers.declared.schema import Format, FormatSample, LineSpec
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Line
 
@@ -140,7 +140,7 @@ def test_no_mark_hangs(mark: str, text: str) -> None:
     """What a placeholder has taken it keeps: a line made to fit nearly is given up at once."""
     spec = LineSpec(means="step", line=mark, anywhere=not mark.startswith("abc"))
     assert not list(spec.problems())
-    reading = Reading(Dialect(name="x", lines=(spec,), samples=(Sample(line="x"),)), spec, ())
+    reading = LineReader(Format(name="x", lines=(spec,), samples=(FormatSample(line="x"),)), spec, ())
     line = Line(text, Prefix())
     reading.head(line)
     began = time.process_time()

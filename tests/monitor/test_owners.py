@@ -63,19 +63,19 @@ def test_the_owner_of_each_operators_pods(
     pod: str, container: str, labels: dict[str, str], by_labels: str, by_name: str, sure: str
 ) -> None:
     """The outer owner before the inner one; an attempt and a restart change nothing, numbers are no attempts."""
-    told = owner({plain(name): value for name, value in labels.items()}, "ml", pod, container)
-    assert told is not None
-    assert told.name == (f"ml/{by_labels}" if by_labels else "")
+    reported = owner({plain(name): value for name, value in labels.items()}, "ml", pod, container)
+    assert reported is not None
+    assert reported.name == (f"ml/{by_labels}" if by_labels else "")
     for path in (f"/var/log/pods/ml_{pod}_6f1c-22/{container}/3.log",
                  f"/var/log/containers/{pod}_ml_{container}-{'0a' * 32}.log"):  # fmt: skip
-        alone = owner_at(path)
-        assert alone is not None
-        assert (alone.name, alone.sure) == (f"ml/{by_name}" if by_name else "", sure)
+        single = owner_at(path)
+        assert single is not None
+        assert (single.name, single.sure) == (f"ml/{by_name}" if by_name else "", sure)
     assert owner_at(f"/logs/{pod}/main.log") is None
 
 
 @pytest.mark.parametrize(
-    ("pod", "host", "domain", "told"),
+    ("pod", "host", "domain", "reported"),
     [
         ("grid-2-7cdln", "grid-2", "", "grid"), ("grid-2-4m8xk", "grid-2-4m8xk", "", "grid-2"),
         ("grid-2-0-vq6gs", "grid-2-0", "", "grid-2"), ("ab-1-0-nw2lp", "ab-1-0-nw2lp", "", "ab-1-0"),
@@ -86,9 +86,9 @@ def test_the_owner_of_each_operators_pods(
         ("phi-w-0-3-p9c2z", "", "phi", None),
     ],
 )  # fmt: skip
-def test_the_host_that_a_log_prints(pod: str, host: str, domain: str, told: str | None) -> None:
+def test_the_host_that_a_log_prints(pod: str, host: str, domain: str, reported: str | None) -> None:
     """It tells an Indexed Job from a Job with a number, and a JobSet by its subdomain; the node's own tells nothing."""
-    assert by_host(pod, host, domain) == told
+    assert by_host(pod, host, domain) == reported
 
 
 def test_a_pods_log_is_its_owners_run() -> None:

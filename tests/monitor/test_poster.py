@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.config import Config, load
 from megatron_monitor.core import Core
-from megatron_monitor.desk import Desk
+from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.poster import Poster
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.notifiers.receiver import HANG, Receiver
@@ -52,13 +52,13 @@ def test_each_alertmanager_gets_all_and_none_waits_for_another() -> None:
         assert len(quick.received) == 1
 
 
-def desk_for(*urls: str) -> Desk:
+def desk_for(*urls: str) -> Dispatcher:
     """At work, with an alert that stands."""
     settings = config(*urls)
-    desk = Desk(Core(settings), settings, SystemClock(), threading.Event().set, lambda _message: {})
-    desk.start(settings)
-    desk.core.alerts.take(FIRING)
-    return desk
+    dispatcher = Dispatcher(Core(settings), settings, SystemClock(), threading.Event().set, lambda _message: {})
+    dispatcher.start(settings)
+    dispatcher.core.alerts.take(FIRING)
+    return dispatcher
 
 
 def ends(receiver: Receiver) -> list[bool]:
@@ -71,28 +71,28 @@ def ends(receiver: Receiver) -> list[bool]:
 def test_a_stop_ends_alerts_only_with_the_runs(over: bool, expected: list[bool]) -> None:
     """A daemon that ends with its job says so; one that is stopped leaves what stands for twelve hours."""
     with serving(Receiver()) as receiver:
-        desk = desk_for(receiver.url)
-        desk.stop_runs(HANG.time + 60.0, over=over)
-        desk.finish(HANG.time + 60.0, 5.0)
+        dispatcher = desk_for(receiver.url)
+        dispatcher.stop_runs(HANG.time + 60.0, over=over)
+        dispatcher.finish(HANG.time + 60.0, 5.0)
         assert ends(receiver) == expected
 
 
 def test_a_run_that_is_followed_no_more_has_no_alert() -> None:
     """Its log was taken out of the configuration: the alert ends when all the others were read."""
     with serving(Receiver()) as receiver:
-        desk = desk_for(receiver.url)
-        desk.send(HANG.time + 1.0)
+        dispatcher = desk_for(receiver.url)
+        dispatcher.send(HANG.time + 1.0)
         wait(lambda: ends(receiver) == [False], 5.0, "the first post")
-        desk.all_is_read(HANG.time + 2.0)
-        desk.send(HANG.time + 2.0)
+        dispatcher.all_is_read(HANG.time + 2.0)
+        dispatcher.send(HANG.time + 2.0)
         wait(lambda: ends(receiver) == [False, True], 5.0, "the end")
-        desk.all_is_read(HANG.time + 3.0)
-        desk.finish(HANG.time + 3.0, 5.0)
+        dispatcher.all_is_read(HANG.time + 3.0)
+        dispatcher.finish(HANG.time + 3.0, 5.0)
         assert ends(receiver) == [False, True]
 
 
 def test_an_alertmanager_is_sent_no_single_messages() -> None:
     """Nothing is owed to it."""
-    desk = desk_for("http://127.0.0.1:9")
-    assert desk.deliveries.receivers(FIRING) == []
-    assert desk.core.outbox.owed() == {}
+    dispatcher = desk_for("http://127.0.0.1:9")
+    assert dispatcher.deliveries.receivers(FIRING) == []
+    assert dispatcher.core.outbox.pending() == {}

@@ -101,7 +101,7 @@ OOM = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.
 def test_set_up_that_is_read_behind_an_end_in_another_file_is_of_that_launch(
     failure: str, name: str, tmp_path: Path
 ) -> None:
-    """No line has a time: which of the two was written first is not known. A second set-up is another launch's."""
+    """No line has a time: which of the two was written first is not known. A second set-up is another attempt's."""
     out, err = tmp_path / name.replace("err", "out"), tmp_path / name
     set_up = f"using world size: 16, data-parallel-size: 2 \n{arguments()}training ...\n"
     err.write_text(failure)

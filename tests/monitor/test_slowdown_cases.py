@@ -41,7 +41,7 @@ def noisy(seconds: float, count: int, noise: float = 0.003, seed: int = 1) -> li
     return [seconds * math.exp(rng.gauss(0, noise)) for _ in range(count)]
 
 
-def told(played: Played) -> list[str]:
+def reported(played: Played) -> list[str]:
     """What was told of slowdowns."""
     return [item.status for item in played.of("slowdown")]
 
@@ -65,7 +65,7 @@ def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
 def test_two_printed_decimals_are_noise(seconds: float, seed: int) -> None:
     """0.455 s printed as 0.45 and 0.46 in turn: the last digit is 2.2 %."""
     times = noisy(seconds, 1500, seed=seed)
-    assert told(play(log(times, printed="(s): {:.2f}", unit=1.0))) == []
+    assert reported(play(log(times, printed="(s): {:.2f}", unit=1.0))) == []
 
 
 @pytest.mark.parametrize("factor", [1.05, 1.1])
@@ -73,7 +73,7 @@ def test_a_step_beyond_two_decimals_is_found(factor: float) -> None:
     """0.455 s become 0.478 or 0.5 s: shown in a few lines, told once it has cost something, and it stays."""
     times = noisy(0.455, 300) + noisy(0.455 * factor, 400, seed=2)
     played = play(log(times, printed="(s): {:.2f}", unit=1.0))
-    assert told(played) == ["firing"]
+    assert reported(played) == ["firing"]
     assert played.shown("slowdown").iteration in range(301, 325)
     seconds = 30 * 0.25 / (factor - 1)
     assert played.firing("slowdown").iteration == pytest.approx(300 + seconds / (0.455 * factor), rel=0.15)
@@ -81,10 +81,11 @@ def test_a_step_beyond_two_decimals_is_found(factor: float) -> None:
 
 def test_constant_times_of_few_digits_are_no_coarse_print() -> None:
     """0.1 s and then 0.11 s, always: one printed unit, but the printed value never flickered."""
-    assert told(play(log([0.1] * 1300 + [0.11] * 800))) == ["firing"]
+    assert reported(play(log([0.1] * 1300 + [0.11] * 800))) == ["firing"]
 
 
-# --- what is lawful in a launch's first minutes, and behind an evaluation ---------------------------------------------
+# --- what is lawful in an attempt's first minutes, and behind an evaluation
+# ---------------------------------------------
 
 
 @pytest.mark.parametrize("factor", spread([1.03, 1.07], 2))
@@ -93,10 +94,10 @@ def test_gpus_that_become_warm(factor: float) -> None:
     shift after five minutes, and after a minute of 5 s steps, in which too few have come to tell a level.
     """
     cold, warm = noisy(0.46, 130), noisy(0.46 * factor, 900, seed=2)
-    assert told(play(log([*cold, *warm]))) == []
-    assert told(play(log([*cold, *noisy(0.46 * 1.15, 900, seed=2)]))) == ["firing"]
-    assert told(play(log([*cold, *noisy(0.46, 520, seed=3), *warm]))) == ["firing"]
-    assert told(play(log([*cold, *warm, *noisy(0.46 * factor * 1.05, 500, seed=4)]))) == ["firing"]
+    assert reported(play(log([*cold, *warm]))) == []
+    assert reported(play(log([*cold, *noisy(0.46 * 1.15, 900, seed=2)]))) == ["firing"]
+    assert reported(play(log([*cold, *noisy(0.46, 520, seed=3), *warm]))) == ["firing"]
+    assert reported(play(log([*cold, *warm, *noisy(0.46 * factor * 1.05, 500, seed=4)]))) == ["firing"]
 
 
 def evaluated(times: list[float], every: int) -> Iterator[tuple[float, str]]:
@@ -115,7 +116,7 @@ def test_steps_behind_an_evaluation_get_back_their_pace() -> None:
     """Twenty of them take 6 % longer, behind each of four evaluations: half a second lost. Near miss: it lasts."""
     calm, slow = noisy(0.7, 280, seed=1), noisy(0.742, 20, seed=2)
     behind = [*noisy(0.7, 300), *(slow + calm) * 4]
-    assert told(play(evaluated(behind, 300))) == []
+    assert reported(play(evaluated(behind, 300))) == []
     lasting = play(evaluated([*noisy(0.7, 300), *noisy(0.742, 299, seed=2)], 300))
     assert lasting.shown("slowdown").iteration in range(300, 315)
     assert lasting.firing("slowdown").iteration in range(450, 500)
@@ -131,7 +132,7 @@ def test_a_noisy_slow_level_goes_on_firing(seed: int) -> None:
     slow = [0.597 * (1.0 if rng.random() < 0.04 else math.exp(rng.gauss(0.18, 0.08))) for _ in range(600)]
     times = noisy(0.597, 500, seed=seed) + slow + noisy(0.597, 60, seed=9)
     played = play(log(times), after=310.0)
-    assert told(played) == ["firing", "resolved"]
+    assert reported(played) == ["firing", "resolved"]
     assert (played.of("slowdown")[1].iteration or 0) > 1100
 
 
@@ -148,7 +149,7 @@ def test_the_ratio_is_over_the_time_of_before(factor: float) -> None:
 def test_partly_back_is_still_slow() -> None:
     """10 % slower, then 4 %: one incident, with the smaller figure."""
     played = play(log(noisy(5.0, 200) + noisy(5.5, 200, seed=2) + noisy(5.2, 300, seed=3)))
-    assert told(played) == ["firing"]
+    assert reported(played) == ["firing"]
 
 
 def test_a_way_back_takes_lines_not_iterations() -> None:
@@ -156,7 +157,7 @@ def test_a_way_back_takes_lines_not_iterations() -> None:
     played = play(
         log(noisy(5.0, 100) + noisy(5.5, 40, seed=2) + noisy(5.0, 3, seed=3) + noisy(5.5, 40, seed=4), every=10)
     )
-    assert told(played) == ["firing"]
+    assert reported(played) == ["firing"]
 
 
 # --- what flaps -----------------------------------------------------------------------------------------------------
@@ -170,19 +171,19 @@ def test_a_level_that_flaps_is_told_twice_at_most(share: float, seed: int) -> No
         if rng.random() < (1 / 15 if slow else share / (1 - share) / 15):
             slow = not slow
         times.append(seconds * (1.04 if slow else 1.0))
-    assert told(play(log(times))).count("firing") <= 2
+    assert reported(play(log(times))).count("firing") <= 2
 
 
 def test_a_second_slowdown_is_told_too() -> None:
     """A slow stretch of 40 lines, the pace of before for over an hour, the same again for longer: two incidents."""
     times = noisy(5.0, 200) + noisy(5.4, 40, seed=2) + noisy(5.0, 800, seed=3) + noisy(5.4, 80, seed=4)
-    assert told(play(log(times))) == ["firing", "resolved", "firing"]
+    assert reported(play(log(times))) == ["firing", "resolved", "firing"]
 
 
 def test_faster_stretches_are_no_normal() -> None:
     """A fast stretch of 40 lines now and then: the way back from it is no slowdown."""
     times = [x * (0.95 if number % 240 > 200 else 1.0) for number, x in enumerate(noisy(2.8, 1500))]
-    assert told(play(log(times))) == []
+    assert reported(play(log(times))) == []
 
 
 @pytest.mark.parametrize("seed", spread(range(4), 2))
@@ -192,13 +193,13 @@ def test_a_heavy_tail_is_no_slowdown(seed: int) -> None:
     for seconds in noisy(0.66, 750, 0.001, seed):
         slow = rng.random() < (0.35 if slow else 0.2)
         times.append(seconds * (1 + rng.uniform(0.01, 0.15)) if slow else seconds)
-    assert told(play(log(times, every=10))) == []
+    assert reported(play(log(times, every=10))) == []
 
 
 def test_evaluation_inside_the_line_is_no_slowdown() -> None:
     """Every twentieth line holds an evaluation that nothing tells of: 34 % more."""
     times = [x * (1.34 if number % 20 == 19 else 1.0) for number, x in enumerate(noisy(3.1, 1000))]
-    assert told(play(log(times, every=10))) == []
+    assert reported(play(log(times, every=10))) == []
 
 
 # --- lawful reasons -------------------------------------------------------------------------------------------------
@@ -209,24 +210,26 @@ def test_a_sequence_that_grows_is_lawful(arguments: dict[str, str]) -> None:
     """Random-LTD: the kept sequence grows, by what no line tells; 20 % in the end, and a step of 50 % is none of it."""
     times = [x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 1000, 0.02))]
     played = play(log([*times, *noisy(1.0, 50, 0.02, 7)], **arguments))
-    assert told(played) == ["firing"]
+    assert reported(played) == ["firing"]
     assert (played.firing("slowdown").iteration or 0) > 1000
 
 
 def test_the_same_steps_of_a_sequence_that_does_not_grow() -> None:
     """Near miss: nothing explains the 20 %."""
-    assert told(play(log(x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 800, 0.02)))))
+    assert reported(
+        play(log(x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 800, 0.02))))
+    )
 
 
 def test_another_model_in_the_file_is_not_compared() -> None:
-    """Four times the layers, the same batch size: another launch, not a slower one."""
+    """Four times the layers, the same batch size: another attempt, not a slower one."""
     small = list(log(noisy(0.5, 60), num_layers="12", hidden_size="1024"))
     large = [(at + 60.0, text) for at, text in log(noisy(2.0, 60, seed=2), num_layers="48", hidden_size="1024")]
-    assert told(play([*small, *large])) == []
+    assert reported(play([*small, *large])) == []
 
 
 def test_a_launch_at_lower_clocks_is_slower() -> None:
     """The same model again, 6 % slower from its first line on."""
     first = list(log(noisy(16.8, 50), num_layers="12", hidden_size="1024"))
     then = [(at + 900.0, text) for at, text in log(noisy(17.9, 50, seed=2), num_layers="12", hidden_size="1024")]
-    assert "launches before" in play([*first, *then]).firing("slowdown").evidence["reason"]
+    assert "attempts before" in play([*first, *then]).firing("slowdown").evidence["reason"]

@@ -59,8 +59,8 @@ def played(lines: Iterator[str]) -> tuple[list[str], dict[str, Any]]:
     """Incidents that were told, and the summary."""
     reader = SourceReader()
     entries = [*reader.feed("".join(lines).encode()), *reader.flush()]
-    runs, told = replayed({"run": entries})
-    return [item.incident for item in told], runs["run"].summary()
+    runs, reported = replayed({"run": entries})
+    return [item.incident for item in reported], runs["run"].summary()
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def played(lines: Iterator[str]) -> tuple[list[str], dict[str, Any]]:
 )
 def test_each_step_counts_once(lines: Iterator[str], iterations: int, seconds: float | None) -> None:
     """... at its pace, and nothing is told."""
-    told, figures = played(lines)
-    assert (told, figures["iterations"], figures["restarts"]) == ([], iterations, 0)
+    reported, figures = played(lines)
+    assert (reported, figures["iterations"], figures["restarts"]) == ([], iterations, 0)
     assert figures.get("median_seconds_per_iteration") == seconds
 
 
@@ -87,8 +87,8 @@ def test_a_bar_by_epochs_of_another_program() -> None:
     assert "iteration" not in {entry.event.kind for entry in entries}
 
 
-@pytest.mark.parametrize(("silent", "told"), [(1500, []), (2000, ["hang", "hang"])])
-def test_an_own_loop_that_stands_for_a_while(silent: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("silent", "reported"), [(1500, []), (2000, ["hang", "hang"])])
+def test_an_own_loop_that_stands_for_a_while(silent: int, reported: list[str]) -> None:
     """It may evaluate or save, of which no line tells. A longer silence is a hang, which ends."""
     begin = datetime(2026, 3, 1, 8, 0, tzinfo=UTC)
     steps = range(10, 2000, 10)
@@ -99,4 +99,4 @@ def test_an_own_loop_that_stands_for_a_while(silent: int, told: list[str]) -> No
         for step in steps
     )
     found, figures = played(lines)
-    assert (found, figures["iterations"]) == (told, 1990)
+    assert (found, figures["iterations"]) == (reported, 1990)

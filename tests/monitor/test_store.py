@@ -15,11 +15,11 @@ import pytest
 from megatron_monitor import store as store_module
 from megatron_monitor.config import load as load_config
 from megatron_monitor.core import Core
-from megatron_monitor.core.saved import OfLog, Saved, SavedSource, Waiting, of_parts
+from megatron_monitor.core.saved import LogState, Saved, SavedSource, UnclaimedState, of_parts
 from megatron_monitor.daemon import Daemon
+from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Opened, Position, Scanned
 from megatron_monitor.incidents import IncidentBook
-from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.run.fold import fold
@@ -60,7 +60,7 @@ def test_round_trip(tmp_path: Path) -> None:
     saved, problems = load(tmp_path)
     assert saved is not None
     assert not problems
-    assert math.isnan(saved.runs["run"].state.launch.latest.grad_norm)
+    assert math.isnan(saved.runs["run"].state.attempt.latest.grad_norm)
     assert saved.sources["/l/run.log"].saved_at == 7.0
 
 
@@ -387,7 +387,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
     known = Bookmark(0, 1)
     saved = Saved(
         sources={"/old": SavedSource("r", position, known, 1000.0)},
-        runs={"r": Judged(RunState("r", proven=True), IncidentBook(), False)},
+        runs={"r": MonitoredRun(RunState("r", proven=True), IncidentBook(), False)},
     )
     core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
     core.restore(saved)
@@ -411,8 +411,8 @@ def test_a_hundred_thousand_sources_load_in_three_seconds(tmp_path: Path) -> Non
     position = Position(64512, 1234567, 1024, "0" * 32, 987_654, 256, "1" * 32)
     known = Bookmark(987_654, 4321, matched_lines=1, last_matched=9)
     core = Core(load_config("", ["runs=[{paths: [/logs/**/*.log]}]"]))
-    core.saved = Waiting(
-        OfLog({f"/logs/job-{n}/rank-0.log": SavedSource(f"job-{n}", position, known, 1.0e9) for n in range(100_000)})
+    core.saved = UnclaimedState(
+        LogState({f"/logs/job-{n}/rank-0.log": SavedSource(f"job-{n}", position, known, 1.0e9) for n in range(100_000)})
     )
     core.touch_all()
     assert Store(tmp_path).save(core.parts(1.0e9))

@@ -19,7 +19,7 @@ def listener() -> Iterator[socket.socket]:
         yield channel
 
 
-def told(listener: socket.socket) -> list[str]:
+def reported(listener: socket.socket) -> list[str]:
     """Every message so far."""
     messages = []
     while True:
@@ -38,7 +38,7 @@ def test_messages(listener: socket.socket) -> None:
     manager.status("1 runs")
     manager.turned(1.0)  # no watchdog was asked for
     manager.stopping()
-    assert told(listener) == ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "STATUS=1 runs", "STOPPING=1"]
+    assert reported(listener) == ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "STATUS=1 runs", "STOPPING=1"]
 
 
 def test_the_watchdog_is_fed_thrice_in_its_patience(listener: socket.socket) -> None:
@@ -48,7 +48,7 @@ def test_the_watchdog_is_fed_thrice_in_its_patience(listener: socket.socket) -> 
     assert manager.watchdog_seconds == 3.0
     for tenth in range(31):
         manager.turned(100 + tenth / 10)
-    assert told(listener) == ["WATCHDOG=1"] * 4
+    assert reported(listener) == ["WATCHDOG=1"] * 4
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from megatron_monitor.commands.top import View, in_order, screen
+from megatron_monitor.commands.top import TopView, in_order, screen
 from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
@@ -37,7 +37,7 @@ def incident(kind: str, severity: str, name: str = "tr11-176B") -> dict[str, Any
 def drawn(runs: list[dict[str, Any]], width: int, problem: str = "", height: int | None = None) -> list[str]:
     """The lines of the screen."""
     console = Console(width=width, file=io.StringIO())
-    console.print(screen(View(NOW, runs), "http://h:9843", width, height, problem))
+    console.print(screen(TopView(NOW, runs), "http://h:9843", width, height, problem))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

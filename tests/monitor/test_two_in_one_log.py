@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.playing import Played, Playing, play, texts
 
@@ -48,16 +48,16 @@ def test_the_other_goes_on_as_a_launch_when_the_one_ahead_has_died() -> None:
     """It has lost nothing of what the other had computed."""
     played = together(training(1, die=40), training(2, pace=1.3, shift=50.0))
     state = played.state
-    assert (state.restarts, state.launch.phase) == (2, "finished")
+    assert (state.restarts, state.attempt.phase) == (2, "finished")
     assert played.firing("crash").status == "firing"
 
 
 def test_a_restart_is_a_restart() -> None:
-    """One after the other: the second launch computes again what the first had done."""
+    """One after the other: the second attempt computes again what the first had done."""
     first = [line for line in training(1) if line[0] < 3000.0]
     played = together(first, training(2, shift=first[-1][0] + 600.0))
     assert (played.state.restarts, played.state.lost_iterations_total > 10) == (1, True)
-    assert not played.of("mixed_log", quiet=True)
+    assert not played.of("mixed_log", display_only=True)
 
 
 def test_two_running_jobs_of_one_run_are_named() -> None:
@@ -66,9 +66,9 @@ def test_two_running_jobs_of_one_run_are_named() -> None:
     third = len(lines) // 3
     playing.feed(lines[:third])
     state = playing.run.state
-    state.job, state.beside = Job(id="12", state="RUNNING"), "13"
+    state.job, state.second_job = SlurmJob(id="12", state="RUNNING"), "13"
     playing.feed(lines[third : 2 * third])
-    playing.run.state.beside = ""
+    playing.run.state.second_job = ""
     playing.feed(lines[2 * third :])
     played = playing.end(0.0)
     assert [one.status for one in played.of("mixed_log")] == ["firing", "resolved"]

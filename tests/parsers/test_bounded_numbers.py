@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.commands.arguments import Given
+from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.once import read_all
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.reader import SourceReader
@@ -171,7 +171,7 @@ def test_a_page_is_made_of_them(tmp_path: Path, every: int) -> None:
             stream.write(ITERATIONS[0].replace("30/", f"{30 + number}/") + "\n")
             some = itertools.islice(variants(line), number % every, None, every)
             stream.writelines(text[:6000] + "\n" for text in some)
-    core, _ = read_all(Given().configured([str(log)]))
+    core, _ = read_all(ConfigOptions().configured([str(log)]))
     assert core.snapshot(1.0).runs[0].page["run"] == "run"
     TextFormat().page(core.snapshot(1.0))
     encode(core.save(1.0))

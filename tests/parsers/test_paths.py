@@ -44,11 +44,11 @@ def naive(data: bytes) -> Found:
 def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = []
     for name, gatherer in list(gatherers):
-        events, took, done = gatherer.offer(line)
+        events, duration, done = gatherer.offer(line)
         said += [(name, repr(event)) for event in events]
         if done:
             gatherers.remove((name, gatherer))
-        if took:
+        if duration:
             return said
     malformed = ""
     for rule in RULES:
@@ -183,20 +183,20 @@ def check_one_by_one(data: bytes, chance: random.Random) -> None:
     """The law itself, as above."""
     expected, memo = naive(data), Memo(SCANNER)
     for held_back in (0.1, 0.7):
-        alone, whole = (SourceReader(memo=memo) for _ in range(2))
+        single, whole = (SourceReader(memo=memo) for _ in range(2))
         held, entries = b"", []
         for piece in re.split(rb"(?<=\n)", data):
             held += piece
             if chance.random() < held_back:
                 continue
             cut = chance.randrange(len(held) + 1) if chance.random() < 0.1 else len(held)
-            entries += alone.feed(held[:cut])
+            entries += single.feed(held[:cut])
             held = held[cut:]
-        entries += alone.feed(held)
+        entries += single.feed(held)
         said = whole.feed(data)
         assert [entry.text for entry in entries] == [entry.text for entry in said]
-        assert alone.save() == whole.save()
-        entries += alone.flush()
+        assert single.save() == whole.save()
+        entries += single.flush()
         assert [(entry.line, entry.rule, repr(entry.event)) for entry in entries] == expected
 
 

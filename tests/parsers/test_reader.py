@@ -229,5 +229,5 @@ def test_noise_is_noise_for_the_rest_of_its_block() -> None:
 def test_a_log_in_utf_16_is_read(encoding: str) -> None:
     """Its first line too, behind the mark of the byte order. What PowerShell redirects is so written."""
     text = " iteration 1/ 10 | lm loss: 2.5 |\n iteration 2/ 10 | lm loss: 2.4 |\n"
-    told = SourceReader().feed(text.encode(encoding))
-    assert [getattr(entry.event, "iteration", None) for entry in told] == [1, 2]
+    reported = SourceReader().feed(text.encode(encoding))
+    assert [getattr(entry.event, "iteration", None) for entry in reported] == [1, 2]

@@ -118,16 +118,21 @@ def test_no_secret_leaves_the_monitor() -> None:
     data = "".join(texts()).encode()
     read = [json.dumps(to_fields(entry.event)) + entry.text + str(entry.raw) for entry in SourceReader().feed(data)]
     core, now, path = Core(load("", ["runs=[{paths: [/logs/*.log]}]"])), 1.7e9, "/logs/r.log"
-    told = []
+    reported = []
     core.handle(Opened(path, path, None, 0, now, resumed=False), now)
     core.handle(Data(path, 0, data[:400], now, now, 0), now)
     core.handle(CaughtUp(path, now), now)
-    told += core.tick(now)
+    reported += core.tick(now)
     core.handle(Data(path, 400, data[400:], now, now, 0), now)
-    told += core.tick(now + 1) + core.tick(now + 1000)
-    assert {"crash"} <= {one.incident for one in told}
+    reported += core.tick(now + 1) + core.tick(now + 1000)
+    assert {"crash"} <= {one.incident for one in reported}
     shown = json.dumps([run.page for run in core.snapshot(now + 1000).runs], default=str)
-    everything = [*read, encode(core.save(now)).decode("latin-1"), shown, *(json.dumps(payload(one)) for one in told)]
+    everything = [
+        *read,
+        encode(core.save(now)).decode("latin-1"),
+        shown,
+        *(json.dumps(payload(one)) for one in reported),
+    ]
     for text in everything:
         assert "5ecretbeef" not in text.lower()
     assert MASK in shown

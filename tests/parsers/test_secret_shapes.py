@@ -128,11 +128,11 @@ def test_a_key_over_several_lines_is_masked() -> None:
         data = "".join(f"{prefix}{one}\n" for one in lines)
         half = len(data) // 2
         reader = SourceReader()
-        told = reader.feed(data[:half].encode())
+        reported = reader.feed(data[:half].encode())
         again = SourceReader()
         again.restore(msgspec.json.decode(msgspec.json.encode(reader.save()), type=Bookmark))
-        told += again.feed(data[reader.consumed_bytes :].encode()) + again.flush()
-        shown = repr(told) + "".join(entry.text for entry in told)
+        reported += again.feed(data[reader.consumed_bytes :].encode()) + again.flush()
+        shown = repr(reported) + "".join(entry.text for entry in reported)
         assert not any(part in shown for part in key[1:-1])
     assert in_key(b"7: " + key[1].encode()) == b"7: ***"
     assert in_key(b" iteration 12/ 100 | lm loss: 2.1") == b" iteration 12/ 100 | lm loss: 2.1"
@@ -152,7 +152,7 @@ def test_none_is_shown_sent_saved_or_logged(caplog: pytest.LogCaptureFixture) ->
         texts.append(line(4).rstrip("\n") + f" {text}\n")
         texts.append(f"[rank3]: RuntimeError: {text}\nRuntimeError: {text}\n{text}\n")
     texts.append("srun: error: node7: task 3: Exited with exit code 1\n")
-    told, offset = [], 0
+    reported, offset = [], 0
     core.handle(Opened(path, path, None, 0, now, resumed=False), now)
     for number, text in enumerate(["", *texts]):
         if number == 2:
@@ -160,14 +160,14 @@ def test_none_is_shown_sent_saved_or_logged(caplog: pytest.LogCaptureFixture) ->
         core.handle(Data(path, offset, text.encode(), now, now, 0), now)
         offset += len(text.encode())
         if number % 50 == 2:
-            told += core.tick(now)
+            reported += core.tick(now)
             now += 1.0
-    told += core.tick(now + 1) + core.tick(now + 1000)
-    assert {"crash"} <= {one.incident for one in told}
+    reported += core.tick(now + 1) + core.tick(now + 1000)
+    assert {"crash"} <= {one.incident for one in reported}
     snapshot = core.snapshot(now + 1000)
     shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(list(core.runs))
     for text in (shown, TextFormat().page(snapshot), encode(core.save(now)).decode("latin-1"), caplog.text,
-                 *(json.dumps(payload(one)) for one in told)):  # fmt: skip
+                 *(json.dumps(payload(one)) for one in reported)):  # fmt: skip
         assert not _leaks(text)
 
 
@@ -178,7 +178,7 @@ def test_none_is_shown_of_a_name(caplog: pytest.LogCaptureFixture) -> None:
     held = [text.strip().replace("\n", " ")[:200] for _, text in SECRETS if "://" not in text]  # no name is an address
     names = [text.replace("/", "_") for text in held]
     paths = [path for name in names for path in (f"/logs/{name}/x.out", f"/logs/{name}/x.err", f"/logs/all/{name}.log")]
-    told, steps = [], "".join(line(number) for number in range(1, 4)).encode()
+    reported, steps = [], "".join(line(number) for number in range(1, 4)).encode()
     for path in paths:
         source = source_id(path)
         core.handle(Opened(source, path, None, 0, now, resumed=False), now)
@@ -186,12 +186,12 @@ def test_none_is_shown_of_a_name(caplog: pytest.LogCaptureFixture) -> None:
         core.handle(Data(source, 0, steps, now, now, 0), now)
     for name in names[:3]:
         core.handle(Gone(source_id(f"/logs/{name}/x.out"), now), now)
-    told += core.tick(now) + core.tick(now + 100) + core.tick(now + 1000)
+    reported += core.tick(now) + core.tick(now + 100) + core.tick(now + 1000)
     snapshot = core.snapshot(now + 1000)
     assert len({source_id(path) for path in paths}) == len(set(paths))
     assert len(snapshot.runs) > len(set(names))
-    assert told
+    assert reported
     shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(list(core.runs))
     for text in (shown, TextFormat().page(snapshot), encode(core.save(now)).decode("latin-1"), caplog.text,
-                 *(json.dumps(payload(one)) for one in told)):  # fmt: skip
+                 *(json.dumps(payload(one)) for one in reported)):  # fmt: skip
         assert not _leaks(text)

@@ -18,8 +18,8 @@ def events(line: str) -> list[dict[str, Any]]:
     """The events of one line, as `parse --json` shows them."""
     reader = SourceReader()
     found = [to_fields(entry.event) for entry in reader.feed(line.encode() + b"\n") + reader.flush()]
-    told: list[dict[str, Any]] = json.loads(json.dumps(found))
-    return told
+    reported: list[dict[str, Any]] = json.loads(json.dumps(found))
+    return reported
 
 
 @pytest.mark.parametrize(("line", "expected"), CASES, ids=[case[0].strip()[:60] for case in CASES])
@@ -51,8 +51,8 @@ def test_a_traceback_that_nobody_caught_begins_at_a_module(frames: tuple[str, ..
     """Python prints a caught one from the function that catches it, an uncaught one from the program's top."""
     rows = ["Traceback (most recent call last):", *(f"  {frame}" for frame in frames), "ValueError: bad batch"]
     for prefix in ("", "[rank3]: ", "[default3]:"):
-        told = [event for event in events("\n".join(prefix + row for row in rows)) if event["event"] == "traceback"]
-        assert [event.get("top_level") for event in told] == [top_level]
+        reported = [event for event in events("\n".join(prefix + row for row in rows)) if event["event"] == "traceback"]
+        assert [event.get("top_level") for event in reported] == [top_level]
 
 
 GROUPS = loaded(Path(__file__).with_name("samples.yaml").read_text())

@@ -119,7 +119,7 @@ def _read(data: bytes, cut: int = 1 << 20) -> list[tuple[int, Event]]:
     return [(entry.line, entry.event) for entry in [*found, *reader.flush()]]
 
 
-def _told(events: list[tuple[int, Event]]) -> list[tuple[int, dict[str, object]]]:
+def _reported(events: list[tuple[int, Event]]) -> list[tuple[int, dict[str, object]]]:
     """Without what a carrier may add."""
     return [
         (line, {name: value for name, value in to_fields(event).items() if name not in ("node", "logged_at")})
@@ -136,7 +136,7 @@ def test_reads_as_the_bare_log(wrapper: str) -> None:
         data, bare = _wrapped(text, _WRAPPERS[wrapper]), _read(text.encode())
         assert bare
         events = _read(data)
-        assert _told(events) == _told(bare), log
+        assert _reported(events) == _reported(bare), log
         assert _read(data, 97) == events
 
 
@@ -253,7 +253,7 @@ def test_parts_of_a_line_are_joined(write: Callable[..., str]) -> None:
     bare = _read(f"{line}\nTraceback (most recent call last):\nValueError: x\n".encode())
     events = _read("".join(records).encode())
     assert [number for number, _ in events] == [5, 7]
-    assert [fields for _, fields in _told(events)] == [fields for _, fields in _told(bare)]
+    assert [fields for _, fields in _reported(events)] == [fields for _, fields in _reported(bare)]
     assert _read("".join(records).encode(), 41) == events
     first, second = SourceReader(), SourceReader()
     first.feed("".join(records[:4]).encode())
@@ -268,9 +268,9 @@ def test_bars_that_a_runtime_has_cut(cut: int) -> None:
     """A bar is drawn over itself until the runtime's buffer is full: only what stands behind the last return is cut."""
     first, second = _BARS.rstrip("\n").split("\r")
     parts = f"x\r{first[:20]}", f"{first[20:]}\r{second}\r{first[:9]}", f"{first[9:]}\r{second}\n"
-    told = [fields for _, fields in _told(_read("".join(map(_cri, parts)).encode(), cut))]
-    assert told == [fields for _, fields in _told(_read("".join(parts).encode()))]
-    assert len(told) == 4
+    reported = [fields for _, fields in _reported(_read("".join(map(_cri, parts)).encode(), cut))]
+    assert reported == [fields for _, fields in _reported(_read("".join(parts).encode()))]
+    assert len(reported) == 4
 
 
 def test_lines_without_ends_are_whole() -> None:

@@ -299,8 +299,8 @@ def test_killed_amid_a_restart(site: Site, at: str) -> None:
 
     def settled() -> bool:
         alive = [one for one in site.all_of(who) if site.slurm.show(one)["JobState"] in ("RUNNING", "PENDING")]
-        told = [one["incident"] for one in site.run(address, run).get("incidents", [])]
-        return alive not in ([], [job]) or ("restart_failed" in told and job not in alive)
+        reported = [one["incident"] for one in site.run(address, run).get("incidents", [])]
+        return alive not in ([], [job]) or ("restart_failed" in reported and job not in alive)
 
     wait(settled, 150.0, lambda: f"{site.all_of(who)} {site.run(address, run)}")
     time.sleep(3)

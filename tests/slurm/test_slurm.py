@@ -122,10 +122,10 @@ def test_a_job_that_hangs_goes_on_without_the_node(site: Site) -> None:
     job = site.jobs["handled"]
     site.slurm.wait_for(job, "CANCELLED", 40.0)
     site.daemon.wait(lambda: bool(site.events("handled")), 10.0)
-    (told,) = site.events("handled")
-    new = re.search(r"resubmit done \(submitted job (\d+)\)", told["summary"])
-    assert new is not None, told
-    assert f"--dependency=afterany:{job}" in told["evidence"]["actions"][2]
+    (reported,) = site.events("handled")
+    new = re.search(r"resubmit done \(submitted job (\d+)\)", reported["summary"])
+    assert new is not None, reported
+    assert f"--dependency=afterany:{job}" in reported["evidence"]["actions"][2]
     (stacks,) = (site.directory / "state").rglob("stacks/*")
     dumped = stacks.read_text()
     for rank in range(4):

@@ -13,25 +13,25 @@ from megatron_monitor.detectors.hang.budget import Budget, HangSettings, budget,
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.phases import ENDED, PARTS, Phase
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 __all__ = ["Budget", "Hang", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
-_BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
+_BLOCKING_HELPS = 160  # GPUs from which BLOOM's attempts without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
 """Phases between steps: of a run whose steps no line tells their silence means nothing, the loop may have gone on."""
-_CUT = 1.0  # seconds after the line that tells that processes were ended at exit
+_KILL_DELAY = 1.0  # seconds after the line that tells that processes were ended at exit
 
 
 def watched(state: RunState) -> bool:
     """Whether silence of this run means anything."""
-    launch = state.launch
-    if not state.live or not state.proven or state.progress_at is None or launch.phase in ENDED:
+    attempt = state.attempt
+    if not state.live or not state.proven or state.progress_at is None or attempt.phase in ENDED:
         return False
-    if launch.phase in _BETWEEN and not state.iterations_total and launch.driver is None:
-        return bool(launch.pace.predicted() or launch.boundaries)
+    if attempt.phase in _BETWEEN and not state.iterations_total and attempt.step_source is None:
+        return bool(attempt.pace.predicted() or attempt.boundaries)
     # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
-    return launch.phase != "exiting" or launch.ending.ended > 0
+    return attempt.phase != "exiting" or attempt.ending.ended > 0
 
 
 def _since(state: RunState, at: float | None = None) -> float | None:
@@ -55,12 +55,14 @@ class Hang(Rule):
 
     def evaluate(self, state: RunState, now: float, settings: HangSettings) -> Finding:
         """Late after half the budget (quiet warning), hung after it (critical)."""
-        launch, since, unobserved = state.launch, _since(state, now), state.coverage.unobserved(now)
-        cut = launch.ending.cut_at
+        attempt, since, unobserved = state.attempt, _since(state, now), state.coverage.unobserved(now)
+        killed_at = attempt.ending.killed_at
         if suspended(state):
             return UNKNOWN
-        if cut is not None and state.live:
-            return _cut(launch, cut, next_check=cut + _CUT if now < cut + _CUT else None)
+        if killed_at is not None and state.live:
+            return _killed_at_exit(
+                attempt, killed_at, next_check=killed_at + _KILL_DELAY if now < killed_at + _KILL_DELAY else None
+            )
         if since is None:
             return CLEAR
         allowed = budget(state, settings)
@@ -70,71 +72,71 @@ class Hang(Rule):
         hung = now >= hung_at
         facts = _facts(state, now - since, unobserved, allowed)
         summary = (
-            f"{'hung' if hung else 'late'} in {_where(launch)}: no progress for {now - since:.1f} s, "
+            f"{'hung' if hung else 'late'} in {_where(attempt)}: no progress for {now - since:.1f} s, "
             f"budget {allowed.seconds:.1f} s ({allowed.reason})"
         )
         if state.no_heartbeat:
             summary += "; its lines come from agents without a heartbeat: they may be what is dead (docs/receiver.md)"
         if hung:
             summary += _suspects(state, facts)
-            facts["advice"] = _advice(launch, launch.environment.get("CUDA_LAUNCH_BLOCKING"))
+            facts["advice"] = _advice(attempt, attempt.environment.get("CUDA_LAUNCH_BLOCKING"))
         return Finding(
-            "firing", "critical" if hung else "warning", summary, facts, onset=launch.latest.iteration,
-            since=since - unobserved, quiet=not hung, next_check=None if hung else hung_at,
+            "firing", "critical" if hung else "warning", summary, facts, onset=attempt.latest.iteration,
+            since=since - unobserved, display_only=not hung, next_check=None if hung else hung_at,
         )  # fmt: skip
 
 
 def _facts(state: RunState, silence: float, unobserved: float, allowed: Budget) -> dict[str, Any]:
-    launch = state.launch
+    attempt = state.attempt
     return stated({
-        "phase": launch.phase,
+        "phase": attempt.phase,
         "silence_seconds": round(silence, 3),
         "unobserved_seconds": round(unobserved, 3) or None,
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
-        "last_line": launch.last_line,
+        "last_line": attempt.last_line,
         **job_evidence(state),
         "expected_gap_seconds": None if allowed.expected is None else round(allowed.expected, 4),
-        "cuda_launch_blocking": launch.environment.get("CUDA_LAUNCH_BLOCKING"),
+        "cuda_launch_blocking": attempt.environment.get("CUDA_LAUNCH_BLOCKING"),
     })  # fmt: skip
 
 
-def _where(launch: Launch) -> str:
+def _where(attempt: Attempt) -> str:
     """The phase, what no line tells apart from it, the iteration."""
-    others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
+    others = attempt.parts.reported_with(attempt.phase) if attempt.phase in PARTS and attempt.parts.reported else []
     apart = f" (no line tells {', '.join(others)} apart)" if others else ""
-    after = "" if launch.latest.iteration is None else f" after iteration {launch.latest.iteration}"
-    apart += " or in steps that no dialect reads" if launch.guessed and launch.driver is None else ""
-    return launch.phase + apart + after
+    after = "" if attempt.latest.iteration is None else f" after iteration {attempt.latest.iteration}"
+    apart += " or in steps that no dialect reads" if attempt.inferred and attempt.step_source is None else ""
+    return attempt.phase + apart + after
 
 
-def _cut(launch: Launch, at: float, next_check: float | None) -> Finding:
+def _killed_at_exit(attempt: Attempt, at: float, next_check: float | None) -> Finding:
     """The training was done, its processes were not: they held their nodes until they were ended by force."""
-    done = launch.ending.done_at or at
-    line = launch.failure.line if launch.failure else ""
+    done = attempt.ending.done_at or at
+    line = attempt.failure.line if attempt.failure else ""
     summary = (
         f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time was over, "
         "its processes had not ended: look for one that waits for the others at exit"
     )
     evidence = {"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line}
-    onset = launch.latest.iteration
+    onset = attempt.latest.iteration
     return Finding("firing", "critical", summary, evidence, onset=onset, since=done, next_check=next_check)
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended, the pace."""
-    launch = state.launch
+    attempt = state.attempt
     found = ""
-    if launch.watchdog_ranks:
-        evidence |= {"watchdog_ranks": launch.watchdog_ranks, "watchdog_nodes": launch.watchdog_nodes}
-        found += f"; the watchdog of {len(launch.watchdog_ranks)} ranks gave up"
-        found += f" on {', '.join(launch.watchdog_nodes[:8])}" if launch.watchdog_nodes else ""
+    if attempt.watchdog_ranks:
+        evidence |= {"watchdog_ranks": attempt.watchdog_ranks, "watchdog_nodes": attempt.watchdog_nodes}
+        found += f"; the watchdog of {len(attempt.watchdog_ranks)} ranks gave up"
+        found += f" on {', '.join(attempt.watchdog_nodes[:8])}" if attempt.watchdog_nodes else ""
     absent = missing_evidence(state)
     if absent:
         evidence.update(absent)
         found += f"; {absent['missing']}"
-    failure = launch.failure or launch.ending.hint
+    failure = attempt.failure or attempt.ending.hint
     if failure is not None:
         evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
         rank = f" on rank {failure.rank}" if failure.rank is not None else ""
@@ -147,7 +149,7 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     return found
 
 
-def _advice(launch: Launch, blocking: str | None) -> str:
+def _advice(attempt: Attempt, blocking: str | None) -> str:
     """What to do first, while the processes are still there to be asked."""
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
@@ -155,16 +157,16 @@ def _advice(launch: Launch, blocking: str | None) -> str:
         "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: megatron-monitor flight-recorder "
         "/tmp/nccl_trace_rank_*",
     ]
-    world = launch.topology.world_size
+    world = attempt.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
         known = "the log does not show CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
         steps.append(f"{known}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
-    if launch.phase in ("rollout", "reward"):
+    if attempt.phase in ("rollout", "reward"):
         steps.append(
             "ray summary tasks names the call that does not return: an engine whose requests get no tokens, a tool, an "
             "environment, or a scorer"
         )
-    if launch.phase == "evaluating":
+    if attempt.phase == "evaluating":
         steps.append(
             "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
         )

@@ -118,7 +118,7 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     """Seconds that may have passed before an event of which no line says when it was: the budget of the present phase,
     but no less than the first default of what the event ends. What was learned from other lines proves nothing here.
     """
-    phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.launch.phase
+    phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.attempt.phase
     return max(budget(state, settings).seconds, settings.first_of(phase))
 
 
@@ -131,21 +131,21 @@ class _Phase:
     """The present phase of a run, from whose past its budget is worked out."""
 
     def __init__(self, state: RunState, settings: HangSettings) -> None:
-        self.state, self.settings, self.launch = state, settings, state.launch
-        self.silences, self.predicted = state.past.silences, state.launch.pace.predicted()
-        self.interval = state.launch.log_interval or state.launch.topology.log_interval or state.past.log_interval
-        """Iterations that a line stands for: of this launch, as the log says, or of the launch before."""
-        self.generates_in_parts = bool(state.launch.parts.told or state.launch.parts.printed)
+        self.state, self.settings, self.attempt = state, settings, state.attempt
+        self.silences, self.predicted = state.learned.silences, state.attempt.pace.predicted()
+        self.interval = state.attempt.log_interval or state.attempt.topology.log_interval or state.learned.log_interval
+        """Iterations that a line stands for: of this attempt, as the log says, or of the attempt before."""
+        self.generates_in_parts = bool(state.attempt.parts.reported or state.attempt.parts.printed)
         died = state.ends and not any(end.iterations for end in state.ends)
-        self.began_before = state.launch.number > 0 and not died
-        """A launch before has shown how long it takes to begin: those that died sooner have not."""
+        self.began_before = state.attempt.number > 0 and not died
+        """An attempt before has shown how long it takes to begin: those that died sooner have not."""
 
     def budget(self) -> Budget:
         """What the phase takes, within bounds, and no less than what was called a hang and ended."""
-        allowed, launch = self.usual(), self.launch
+        allowed, attempt = self.usual(), self.attempt
         if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, self.settings.minimum)):
             allowed = Budget(longest, None, "the longest that is learned")
-        kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
+        kinds = [attempt.phase] if attempt.silent_work is None else [attempt.phase, attempt.silent_work]
         most = max(map(self.most, kinds))
         ended = self.silences.longest_forgiven(kinds, most, self.state.progress_at or 0.0)
         if ended is None:
@@ -155,8 +155,8 @@ class _Phase:
 
     def usual(self) -> Budget:
         """By what the phase took, or may take."""
-        phase = self.launch.phase
-        if phase in PARTS and self.launch.parts.told:
+        phase = self.attempt.phase
+        if phase in PARTS and self.attempt.parts.reported:
             return self.part()
         by_phase = {"training": self.at_work, "evaluating": self.evaluation, "saving": self.saving}
         return by_phase.get(phase, self.set_up)()
@@ -191,8 +191,8 @@ class _Phase:
 
     def set_up(self) -> Budget:
         """A phase of the start-up, or the end; longer where the first line comes late."""
-        launch, late = self.launch, self.later_line()
-        phase = "exiting" if launch.phase in ENDED else launch.phase
+        attempt, late = self.attempt, self.later_line()
+        phase = "exiting" if attempt.phase in ENDED else attempt.phase
         allowed = self.learned(phase)
         if allowed is None or phase == "exiting" or not self.began_before:
             allowed = _longest(self.first(phase), allowed)
@@ -201,25 +201,26 @@ class _Phase:
             return allowed
         reason = f"the first line comes after {self.interval or 'an unknown number of'} iterations"
         shown = _FIRST_LATE + (late / 2 if self.interval else 0.0)
-        return Budget(base + late, None, reason, None if launch.number else shown)
+        return Budget(base + late, None, reason, None if attempt.number else shown)
 
     def later_line(self) -> float:
-        """How much later than its first iteration a launch writes its first line, generously: 0 where each has a line.
+        """How much later than its first iteration an attempt writes its first line, generously: 0 where each has a
+        line.
 
         Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
         """
-        launch, every = self.launch, self.interval
-        driver = launch.driver or self.state.past.driver
-        silent = launch.phase == "starting" and driver in ("engine", "trainer")
-        if every == 1 or not (silent or launch.phase == "first_iteration"):
+        attempt, every = self.attempt, self.interval
+        step_source = attempt.step_source or self.state.learned.step_source
+        silent = attempt.phase == "starting" and step_source in ("engine", "trainer")
+        if every == 1 or not (silent or attempt.phase == "first_iteration"):
             return 0.0
         before = self.state.last_baseline
         if before is not None:
             return self.settings.factor * ((every or 1) - 1) * float(before)
         if every is None:
             return _FIRST_LINE / 2
-        top = launch.topology  # no launch has shown its pace: what the model takes at a rate that is low
-        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, launch.dialect)
+        top = attempt.topology  # no attempt has shown its pace: what the model takes at a rate that is low
+        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, attempt.dialect)
         if at_one is None:
             return _FIRST_LINE
         work = (every - 1) * at_one[1]
@@ -229,15 +230,15 @@ class _Phase:
 
     def training(self) -> Budget:
         """As the pace predicts."""
-        launch, settings, predicted = self.launch, self.settings, self.predicted
-        if predicted is None and launch.log_interval is not None:
-            predicted = launch.watch.stamps.most  # no stretch was long enough yet to tell the pace
+        attempt, settings, predicted = self.attempt, self.settings, self.predicted
+        if predicted is None and attempt.log_interval is not None:
+            predicted = attempt.watch.stamps.most  # no stretch was long enough yet to tell the pace
         if predicted is None:
             return self.second_line()
         gap = predicted * (self.interval or 1)
         # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
-        expected = gap * max(1.0, launch.gap_ratios.usual or 1.0)
-        hiccup, held = (launch.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
+        expected = gap * max(1.0, attempt.gap_ratios.usual or 1.0)
+        hiccup, held = (attempt.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
         return _longest(
             Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
             Budget(
@@ -245,21 +246,21 @@ class _Phase:
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
             Budget(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
-            self.with_rollout(expected) if launch.trainer.generates else None,
+            self.with_rollout(expected) if attempt.trainer.generates else None,
             Budget(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
 
     def with_rollout(self, expected: float) -> Budget:
         """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
-        window, factor = self.launch.pace.window, _TABLE["rollout"].factor or 1.0
+        window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
         if len(window) < _FEW:
             return self.first("evaluating", expected, "first default for steps that generate")
         return Budget(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
 
     def second_line(self) -> Budget:
         """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
-        launch, known, minimum = self.launch, self.interval, self.settings.minimum
-        first, trainer = launch.first_iteration_seconds, launch.driver == "trainer"
+        attempt, known, minimum = self.attempt, self.interval, self.settings.minimum
+        first, trainer = attempt.first_iteration_seconds, attempt.step_source == "trainer"
         if first is None:
             if trainer and len(self.silences.values("training")) >= _FEW:  # dicts alone: no line tells the step
                 evaluating = self.first("evaluating")
@@ -267,10 +268,10 @@ class _Phase:
             return self.first("training", None, "no iteration time known yet")
         if known is not None:
             return Budget(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
-        if launch.first_iteration == 1 and trainer:  # reported whatever `logging_steps` says
+        if attempt.first_iteration == 1 and trainer:  # reported whatever `logging_steps` says
             seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
             return Budget(seconds, None, "one line is known, not yet how many iterations lie between two")
-        guess = likely_interval(launch.first_iteration or 1)  # programs report multiples of their interval
+        guess = likely_interval(attempt.first_iteration or 1)  # programs report multiples of their interval
         expected = first * guess
         # A guess that is too large must not hide a hang for half a day.
         most = max(2 * _FIRST_LATE, 1.5 * expected, 5 * first)
@@ -281,12 +282,12 @@ class _Phase:
         """Of training where an evaluation or a save may be going on of which no line tells: no data for it, a fork,
         another rank's log.
         """
-        training, kind = self.training(), self.launch.silent_work
+        training, kind = self.training(), self.attempt.silent_work
         if kind is None:
             return training
         work, saving = _WORK[kind], kind == SILENT_SAVE
-        silent = dialect_of(self.launch.dialect).silent
-        asked = saving or not (silent or self.launch.driver == "trainer")
+        silent = dialect_of(self.attempt.dialect).silent
+        asked = saving or not (silent or self.attempt.step_source == "trainer")
         guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
         where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
         learned, first = self.learned(kind, f"gap seen {where}"), None
@@ -298,28 +299,28 @@ class _Phase:
 
     def evaluation(self) -> Budget:
         """Between two signs of an evaluation, and of the iteration that may come instead."""
-        launch, learned = self.launch, self.learned("evaluating")
+        attempt, learned = self.attempt, self.learned("evaluating")
         allowed = learned or self.first_evaluation()
-        if learned is None and launch.evaluation_due and not launch.validations:
+        if learned is None and attempt.evaluation_due and not attempt.validations:
             # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
             training = self.training()
             reason = f"an iteration ({training.reason}) and {allowed.reason}"
             return Budget(training.seconds + allowed.seconds, training.expected, reason)
-        if (launch.evaluation_sets is None and launch.validations_since) or launch.driver == "trainer":
+        if (attempt.evaluation_sets is None and attempt.validations_since) or attempt.step_source == "trainer":
             # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
             return _longest(allowed, self.training())
         return _longest(allowed, self.stretched() if self.generates_in_parts else None)  # it generates as a step does
 
     def first_evaluation(self) -> Budget:
         """An evaluation iteration is a forward pass: a training iteration bounds it from above."""
-        settings, iters = self.settings, self.launch.topology.eval_iters
+        settings, iters = self.settings, self.attempt.topology.eval_iters
         if self.predicted is not None and iters:
             expected = self.predicted * iters
             seconds = max(settings.minimum, settings.factor * expected)
             return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
         first = self.first("evaluating")
-        if self.generates_in_parts or not self.launch.iterations:
-            # of reinforcement learning it is a rollout; before the first step of a launch its engines start
+        if self.generates_in_parts or not self.attempt.iterations:
+            # of reinforcement learning it is a rollout; before the first step of an attempt its engines start
             return _longest(first, self.first("rollout", reason=first.reason))
         return first
 
@@ -327,21 +328,21 @@ class _Phase:
         """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next
         step. The files of a trainer's first one teach nothing: the largest may be yet to come.
         """
-        launch, learned = self.launch, self.learned("saving")
-        if learned is None or (launch.driver == "trainer" and not self.state.past.checkpoints.saves):
+        attempt, learned = self.attempt, self.learned("saving")
+        if learned is None or (attempt.step_source == "trainer" and not self.state.learned.checkpoints.saves):
             return self.first("saving")
-        ends = dialect_of(launch.dialect).reports_saves or self.predicted is None
+        ends = dialect_of(attempt.dialect).reports_saves or self.predicted is None
         return learned if ends else _longest(learned, self.training())
 
     def part(self) -> Budget:
         """Of a part of a step (reinforcement learning), by the run's own past."""
-        launch, first = self.launch, not self.launch.iterations
+        attempt, first = self.attempt, not self.attempt.iterations
         expected, what = self.part_before()
         factor, least = _TABLE["rollout"].factor or 1.0, self.settings.minimum
-        default = self.first(launch.phase, expected)
-        if expected is None or (first and not launch.number and factor * expected < default.seconds):
+        default = self.first(attempt.phase, expected)
+        if expected is None or (first and not attempt.number and factor * expected < default.seconds):
             return default
-        if first:  # of a further launch: engines start and kernels compile anew
+        if first:  # of a further attempt: engines start and kernels compile anew
             row = _TABLE["starting"]
             factor, least = row.factor or 1.0, max(least, row.minimum or 0.0)
         usual = Budget(factor * expected, expected, f"{factor:g} x {what}")
@@ -351,10 +352,10 @@ class _Phase:
         """How long this part was silent at most, and how that is known: while it was followed, and while that was
         seldom, by the seconds that the steps print of it and of what no line tells apart from it.
         """
-        phase = self.launch.phase
+        phase = self.attempt.phase
         longest, followed = self.silences.longest(phase), len(self.silences.values(phase))
         if followed < _FEW:
-            printed = self.launch.parts.printed_with(phase)
+            printed = self.attempt.parts.printed_with(phase)
             if printed is not None and printed > (longest or 0.0):
                 return printed, f"what {phase} took at most"
         return longest, f"the longest silence of the last {followed} in {phase}"
@@ -363,10 +364,12 @@ class _Phase:
         """By what may go on without a line although nothing is wrong: the longest step, or this part where it is
         certain that it is this one. As measured or printed, else as the parts that were followed add up.
         """
-        launch, factor, which = self.launch, _STEP_FACTOR, "step"
-        printed, window = launch.parts.printed.get(launch.phase), launch.pace.window
-        if printed is not None and launch.parts.lines >= _CERTAIN:
-            longest, which = max(printed.values), launch.phase
+        attempt, factor, which = self.attempt, _STEP_FACTOR, "step"
+        printed, window = attempt.parts.printed.get(attempt.phase), attempt.pace.window
+        if printed is not None and attempt.parts.lines >= _CERTAIN:
+            longest, which = max(printed.values), attempt.phase
         else:
-            longest = max(window) if window else sum(self.silences.longest(part) or 0.0 for part in launch.parts.told)
+            longest = (
+                max(window) if window else sum(self.silences.longest(part) or 0.0 for part in attempt.parts.reported)
+            )
         return Budget(factor * longest, expected, f"{factor:g} x the longest {which}")

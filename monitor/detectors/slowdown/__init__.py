@@ -2,8 +2,8 @@
 
 The one slow node on record cost 5.6 % (docs/incident-record.md, "Slowdowns", S1): rules of 10 % never see it. Time is
 compared at the same batch size and sequence length only (a ramp-up is legal), evaluation and saving are taken out
-before (step_seconds), the first iterations of a launch are left out. One incident a level shift: the new level is
-learned, a further shift is a further incident, the way back resolves it. After a restart the new launch is compared
+before (step_seconds), the first iterations of an attempt are left out. One incident a level shift: the new level is
+learned, a further shift is a further incident, the way back resolves it. After a restart the new attempt is compared
 with those before.
 """
 
@@ -11,20 +11,20 @@ import math
 from collections.abc import Sequence
 
 from megatron_monitor.breakdown import saves
-from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import (
     BETWEEN_ATTEMPTS,
     SUM_LIMIT,
     WARM_UP,
-    Paces,
     Segment,
     Shift,
+    SlowdownMemory,
     SlowdownSettings,
 )
+from megatron_monitor.detectors.slowdown.messages import before_hang, between_steps, faster, ratio, slower, slower_saves
 from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
-from megatron_monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
 from megatron_monitor.parsers.events.setup import CLOCK
 from megatron_monitor.run.nodes import nodes_of
 from megatron_monitor.run.state import RunState
@@ -35,16 +35,16 @@ from megatron_monitor.statistics.median import deviation, median, median_high
 
 __all__ = ["Segment", "Slowdown", "SlowdownSettings", "before_hang", "ratio"]
 _FULL = 1.5  # the sums stop at so many limits
-_TRACKS = 6  # batch sizes remembered in a launch
-_SEGMENTS = 40  # launches remembered
+_TRACKS = 6  # batch sizes remembered in an attempt
+_SEGMENTS = 40  # attempts remembered
 
 
-# --- a launch held against those before it that are like it ---------------------------------------------------------
+# --- an attempt held against those before it that are like it ---------------------------------------------------------
 
 
 def _layout_of(state: RunState, step: Step) -> str:
-    """What must be equal for two launches to be compared: model, layout over the GPUs, batch size, sequence length."""
-    top = state.launch.topology
+    """What must be equal for two attempts to be compared: model, layout over the GPUs, batch size, sequence length."""
+    top = state.attempt.topology
     sizes = (
         top.layers, top.hidden_size, top.world_size,
         top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
@@ -53,32 +53,32 @@ def _layout_of(state: RunState, step: Step) -> str:
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
-def begin_segment(state: RunState, memory: Paces, track: Level, step: Step) -> bool:
-    """The launch's level is known: compare it with the launches before it."""
+def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> bool:
+    """The attempt's level is known: compare it with the attempts before it."""
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
     segment = Segment(
-        key, memory.attempt, state.launch.first_iteration or iteration, track.value,
-        nodes_of(state)[:512], state.launch.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
-        state.launch.environment.get(CLOCK),
+        key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
+        nodes_of(state)[:512], state.attempt.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
+        state.attempt.environment.get(CLOCK),
     )  # fmt: skip
-    earlier = _earlier(memory, segment)
+    previous = _previous_segments(memory, segment)
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
     shift = memory.shift
     if shift is not None and shift.unsure:
         shift.unsure = False
-        if not earlier or track.value - shift.base < (shift.level - shift.base) / 2:
+        if not previous or track.value - shift.base < (shift.level - shift.base) / 2:
             memory.shift = None
         else:
             shift.level = track.value
         return True
-    if not earlier or (key.strip("?/") == "" and _begins_anew(state, step)):
+    if not previous or (key.strip("?/") == "" and _begins_anew(state, step)):
         return False
-    return _compare(memory, track, segment, earlier, at)
+    return _compare(memory, track, segment, previous, at)
 
 
-def _earlier(memory: Paces, segment: Segment) -> list[Segment]:
+def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment]:
     """The segments of attempts before that this one can be compared with."""
     return [
         known for known in memory.segments
@@ -86,12 +86,12 @@ def _earlier(memory: Paces, segment: Segment) -> list[Segment]:
     ]  # fmt: skip
 
 
-def _compare(memory: Paces, track: Level, segment: Segment, earlier: list[Segment], at: float) -> bool:
+def _compare(memory: SlowdownMemory, track: Level, segment: Segment, previous: list[Segment], at: float) -> bool:
     """Whether the attempt is slower than those before. Where its own noise hides that, more iterations tell: the error
     of its level falls with the root of their number.
     """
     assert track.value is not None
-    known = [one.level for one in earlier]
+    known = [one.level for one in previous]
     usual = median_high(known)
     spread = deviation(known, usual) if len(known) >= 3 else 0.0
     limit = max(math.log1p(BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
@@ -104,13 +104,13 @@ def _compare(memory: Paces, track: Level, segment: Segment, earlier: list[Segmen
 
 
 def _begins_anew(state: RunState, step: Step) -> bool:
-    """Whether the launch resumes nothing: a chain of trainings in one log of which no line tells how they differ."""
-    first = state.launch.first_iteration
+    """Whether the attempt resumes nothing: a chain of trainings in one log of which no line tells how they differ."""
+    first = state.attempt.first_iteration
     return state.after_finish or (first is not None and first <= step.interval)
 
 
-def renew_segment(memory: Paces, track: Level) -> None:
-    """The launch's best level is what later launches are compared with: a slow node's level is no standard."""
+def renew_segment(memory: SlowdownMemory, track: Level) -> None:
+    """The attempt's best level is what later attempts are compared with: a slow node's level is no standard."""
     if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
         segment = memory.segments[-1]
         segment.level = min(segment.level, track.value)
@@ -118,21 +118,21 @@ def renew_segment(memory: Paces, track: Level) -> None:
             segment.profile = memory.window.usual()  # timers are printed seldom
 
 
-def other_launches(memory: Paces) -> Profile | None:
-    """The profile of the last launch before this one that is like it and printed timers."""
+def other_attempts(memory: SlowdownMemory) -> Profile | None:
+    """The profile of the last attempt before this one that is like it and printed timers."""
     here = memory.segments[-1] if memory.segments else None
     return next((segment.profile for segment in reversed(memory.segments[:-1])
                  if here is not None and segment.key == here.key and segment.attempt != here.attempt
                  and segment.profile is not None), None)  # fmt: skip
 
 
-def _take_steps(state: RunState, memory: Paces, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
     """Take the steps' pure times; True if the verdict may have changed."""
-    launch = state.launch
-    if memory.attempt != launch.number:
+    attempt = state.attempt
+    if memory.attempt != attempt.number:
         if not any(step.counted for step in steps):
             return False
-        memory.attempt, memory.steps, memory.tracks, memory.key = launch.number, 0, {}, ""
+        memory.attempt, memory.steps, memory.tracks, memory.key = attempt.number, 0, {}, ""
         memory.timed_at = 0
         memory.sizes, memory.faster, memory.reference = None, None, None
         memory.window.restart()
@@ -140,18 +140,20 @@ def _take_steps(state: RunState, memory: Paces, steps: Sequence[Step], settings:
         if memory.shift is not None:
             memory.shift.unsure = True
     changed = False
-    if memory.saves_seen != state.past.checkpoints.saves:  # a save ends a batch: these are the steps after it
-        memory.saves_seen, before = state.past.checkpoints.saves, memory.slow_saves
+    if memory.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these are the steps after it
+        memory.saves_seen, before = state.learned.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
-        if launch.engine.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
-            seconds = median(launch.engine.between.usual)
-        memory.slow_saves = saves.watch(before, state.past.checkpoints.took, seconds, steps[0].at, settings.threshold)
+        if attempt.engine.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
+            seconds = median(attempt.engine.between.usual)
+        memory.slow_saves = saves.watch(
+            before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
+        )
         changed = memory.slow_saves is not before
-    usual = launch.topology.global_batch_size, launch.topology.sequence_length
+    usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
     for step in steps:
         if step.outside is not None:
-            took, outside = step.outside, memory.outside
-            changed |= outside.add(step.iteration, took, step.at, settings.threshold, settings.stands_for)
+            duration, outside = step.outside, memory.outside
+            changed |= outside.add(step.iteration, duration, step.at, settings.threshold, settings.stands_for)
         seconds, timed = _seconds(memory, step), step.timed
         if seconds is not None and memory.steps > WARM_UP:
             size = step.batch_size or usual[0], step.sequence_length or usual[1]
@@ -172,7 +174,7 @@ def _take_steps(state: RunState, memory: Paces, steps: Sequence[Step], settings:
     return changed
 
 
-def _seconds(memory: Paces, step: Step) -> float | None:
+def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
     """The time of a step, once: DeepSpeed's engine prints it on the line behind the one that counts the step."""
     seconds = step.seconds
     if step.counted:
@@ -186,7 +188,7 @@ def _seconds(memory: Paces, step: Step) -> float | None:
     return seconds if seconds is not None and seconds > 0 else None
 
 
-def _explain(state: RunState, memory: Paces, timed: Timed | None) -> bool:
+def _explain(state: RunState, memory: SlowdownMemory, timed: TimerLine | None) -> bool:
     """Name what took the added time, where the log's timers tell; True if something else is named than before."""
     window, shift = memory.window, memory.shift
     if shift is None:
@@ -196,15 +198,20 @@ def _explain(state: RunState, memory: Paces, timed: Timed | None) -> bool:
         window.trim(further=1)
         if window.onset != shift.onset:
             drifted = shift.reason == "drift"
-            others = other_launches(memory) if shift.reason == "launch" else None
+            others = other_attempts(memory) if shift.reason == "launch" else None
             window.shifted(shift.onset, drifted=drifted, before=others)
         if timed is not None or window.found is None:
-            return window.explain(timed, state.launch.topology.pipeline_parallel_size)
+            return window.explain(timed, state.attempt.topology.pipeline_parallel_size)
     return False
 
 
 def _take(
-    state: RunState, memory: Paces, step: Step, time: float, timed: Timed | None, settings: SlowdownSettings
+    state: RunState,
+    memory: SlowdownMemory,
+    step: Step,
+    time: float,
+    timed: TimerLine | None,
+    settings: SlowdownSettings,
 ) -> bool:
     """Compare a step with the level of its batch size; `time` is a logarithm, `timed` the timers that came with it."""
     track = memory.tracks.get(memory.key)
@@ -227,13 +234,13 @@ def _take(
             renew_segment(memory, track)
         segment = memory.segments[-1] if memory.segments else None
         if segment is not None and segment.undecided and segment.attempt == memory.attempt and memory.shift is None:
-            changed = _compare(memory, track, segment, _earlier(memory, segment), step.at)
-        changed |= watch(memory, track, step, state.launch.topology.sequence_grows, settings)
+            changed = _compare(memory, track, segment, _previous_segments(memory, segment), step.at)
+        changed |= watch(memory, track, step, state.attempt.topology.sequence_grows, settings)
     memory.reference = track.value
     return _explain(state, memory, timed) or changed if changed or timed is not None else False
 
 
-def _change_key(memory: Paces, key: str) -> bool:
+def _change_key(memory: SlowdownMemory, key: str) -> bool:
     """Another batch size: nothing said so far can be compared with what comes."""
     memory.key = key
     memory.reference = None
@@ -245,7 +252,7 @@ def _change_key(memory: Paces, key: str) -> bool:
     return ended
 
 
-class Slowdown(Paces):
+class Slowdown(SlowdownMemory):
     """The rule."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], settings: SlowdownSettings) -> bool:

@@ -1,4 +1,4 @@
-"""What the detector is told and what it remembers: levels, the shift that stands, flaps, launches."""
+"""What the detector is told and what it remembers: levels, the shift that stands, flaps, attempts."""
 
 from msgspec import Struct, field
 
@@ -54,7 +54,7 @@ class Shift(Struct):
     level: float
     reason: str
     unsure: bool = False
-    """A new launch has not shown its level yet."""
+    """A new attempt has not shown its level yet."""
     before: Level | None = None
     """The level as it was before the shift, to go on with after it."""
     lines: int = 0
@@ -73,7 +73,7 @@ class Flap(Struct):
 
 
 class Segment(Struct):
-    """One launch at one batch size: what it took, on which nodes."""
+    """One attempt at one batch size: what it took, on which nodes."""
 
     key: str
     attempt: int
@@ -94,11 +94,11 @@ class Segment(Struct):
         return None if self.launch_blocking is None else self.launch_blocking in _ON
 
     def differs_by_setting(self, other: "Segment") -> bool:
-        """One launch has the variable, the other has not: what that costs is no slowdown (launch_blocking.py)."""
+        """One attempt has the variable, the other has not: what that costs is no slowdown (launch_blocking.py)."""
         return {self.is_blocking, other.is_blocking} == {True, False}
 
 
-class Paces(Rule):
+class SlowdownMemory(Rule):
     """What the rule remembers of a run."""
 
     name = "slowdown"

@@ -9,8 +9,8 @@ from megatron_monitor.detectors.slowdown.memory import (
     SETTLING,
     SUM_LIMIT,
     Flap,
-    Paces,
     Shift,
+    SlowdownMemory,
     SlowdownSettings,
 )
 from megatron_monitor.run.steps.step import Step
@@ -31,14 +31,14 @@ _LONG = 96  # lines: a slow stretch of so many is told whatever was before
 _FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
 # long, after three nine times, and never longer than so many lines a flap
 _FLAPS = 8  # flaps remembered
-_CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
+_IDLE = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
 UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
 _UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
 _FASTER_SHOWN = 50  # iterations for which "faster" is shown
 _NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
 
 
-def watch(memory: Paces, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
+def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
     """Compare a step with the level: shifted up, down, back, or drifted."""
     shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
     stood = shift is None or shift.stood
@@ -74,7 +74,7 @@ def watch(memory: Paces, track: Level, step: Step, grows: bool, settings: Slowdo
     return True
 
 
-def _stands(memory: Paces, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
+def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
     """Whether iterations have been slow for long enough to wake somebody, and still are."""
     seconds = shift.lines * memory.stretch * step.interval * math.exp(shift.level)
     if seconds < settings.stands_for(math.exp(shift.level - shift.base)):
@@ -82,7 +82,7 @@ def _stands(memory: Paces, track: Level, shift: Shift, step: Step, settings: Slo
     return min(track.values[-_STILL:]) - shift.base > (shift.level - shift.base) / 2
 
 
-def _watch_drift(memory: Paces, track: Level, iteration: int, at: float) -> bool:
+def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float) -> bool:
     """Compare the median of the last steps with the best one that the run has shown."""
     drift = track.drifted()
     if drift is None or track.best is None:
@@ -92,13 +92,13 @@ def _watch_drift(memory: Paces, track: Level, iteration: int, at: float) -> bool
         return False
     if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
         last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
-        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _CALM:
+        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _IDLE:
             return False
     memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift")
     return True
 
 
-def _is_back(memory: Paces, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
+def _is_back(memory: SlowdownMemory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
     """Whether the last steps lie at the level of before: nearer to it than what is reported, and than half the shift.
     A run whose level flaps must stay there longer each time.
     """
@@ -111,7 +111,7 @@ def _is_back(memory: Paces, track: Level, shift: Shift, settings: SlowdownSettin
     if shift.lines < count or len(track.values) < count:
         return False
     last, half = track.values[-count:], (shift.level - shift.base) / 2
-    if memory.flaps and sum(x - shift.base > half for x in last) > count // _CALM:
+    if memory.flaps and sum(x - shift.base > half for x in last) > count // _IDLE:
         return False
     return median_high(last) - shift.base < min(half, reach)
 
@@ -156,7 +156,7 @@ def _alike(residuals: list[float], middle: float, scale: float) -> bool:
     return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
 
 
-def _is_usual(memory: Paces, track: Level, size: float) -> bool:
+def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
     """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
     has left such a level again soon, or it is one printed unit.
     """
@@ -174,7 +174,7 @@ def _is_usual(memory: Paces, track: Level, size: float) -> bool:
 
 
 def _settles(track: Level, step: Step) -> bool:
-    """Whether the launch's iterations have not yet taken as long as its GPUs may need to settle."""
+    """Whether the attempt's iterations have not yet taken as long as its GPUs may need to settle."""
     return track.value is not None and step.finished * math.exp(track.value) < SETTLING
 
 
@@ -185,7 +185,7 @@ def _since(track: Level, up: bool = True) -> int:
 
 
 def _take_shift(
-    memory: Paces, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
+    memory: SlowdownMemory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
 ) -> None:
     """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
     assert track.value is not None
@@ -227,7 +227,7 @@ def _resumed(track: Level, shift: Shift, count: int) -> Level:
     return level
 
 
-def _return(memory: Paces, track: Level, shift: Shift) -> None:
+def _return(memory: SlowdownMemory, track: Level, shift: Shift) -> None:
     """Back at the old level."""
     memory.shift = None
     if shift.lines < _NORMAL:

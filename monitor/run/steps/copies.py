@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
 
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
-_ALONE = 128  # remembered while one source reports: only tee copies, which stand close together
-_LAUNCHES = 4  # reports of one iteration that are remembered
+_SINGLE = 128  # remembered while one source reports: only tee copies, which stand close together
+_ATTEMPTS = 4  # reports of one iteration that are remembered
 
 Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, int, str]
 """(loss, grad norm, consumed samples, seconds, attempt, source) of a line that counted."""
@@ -27,17 +27,17 @@ NONE: Final = -1
 """No attempt."""
 
 
-class Stream(Struct, omit_defaults=True):
+class StreamPosition(Struct, omit_defaults=True):
     """Where one source of the run stands."""
 
     last_iteration: int | None = None
-    launch: int = NONE
+    attempt: int = NONE
     """In which attempt it last told of an iteration,"""
     first: int = NONE
     """and in which one first."""
-    abreast: int = NONE
+    replica_attempt: int = NONE
     """In which attempt it is, where other streams tell the same training (abreast.py);"""
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     """the last steps that it told there, by kind of line,"""
     marks: set[str] = field(default_factory=set)
     """and what it said of the set-up before them."""
@@ -48,18 +48,18 @@ class Stream(Struct, omit_defaults=True):
     """
 
     @property
-    def is_abreast(self) -> bool:
+    def is_replica(self) -> bool:
         """Whether other streams tell the same training."""
-        return self.abreast != NONE
+        return self.replica_attempt != NONE
 
 
-class Copies(Struct):
+class CountedSteps(Struct):
     """Iteration -> its reports that counted, the oldest iteration first."""
 
     seen: dict[int, list[Report]] = field(default_factory=dict)
     steps: dict[int, tuple[int, str, float | None, float | None, float | None]] = field(default_factory=dict)
-    """Step of DeepSpeed's engine -> (launch, form, loss, learning rate, seconds) of its newest report."""
-    cursors: dict[str, Stream] = field(default_factory=dict)
+    """Step of DeepSpeed's engine -> (attempt, form, loss, learning rate, seconds) of its newest report."""
+    cursors: dict[str, StreamPosition] = field(default_factory=dict)
     several: bool = False
     """More than one source has told of iterations."""
     furthest: dict[str, float] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class Copies(Struct):
     furthest_of: int = NONE
     """of this attempt."""
 
-    def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
+    def is_copy(self, event: IterationLogged, source: str, number: int) -> bool:
         """Whether this report adds nothing to what is known."""
         alike = None
         for report in reversed(self.seen.get(event.iteration, ())):
-            loss, norm, samples, seconds, launch, author = report
+            loss, norm, samples, seconds, attempt, author = report
             if not (_same(loss, event.lm_loss) and _same(norm, event.grad_norm) and samples == event.consumed_samples):
                 continue
             if _same(seconds, event.seconds_per_iteration):
-                return author != source or launch == attempt
+                return author != source or attempt == number
             alike = alike or report
         if alike is None or alike[5] == source:
             return False
@@ -84,61 +84,61 @@ class Copies(Struct):
         last = cursor.last_iteration if cursor is not None else None
         return last is None or event.iteration > last
 
-    def remember(self, event: IterationLogged, source: str, attempt: int) -> None:
+    def remember(self, event: IterationLogged, source: str, number: int) -> None:
         """A report that counts, and where its source stands."""
         seen, iteration = self.seen, event.iteration
         report = (
-            event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, attempt, source
+            event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, number, source
         )  # fmt: skip
         if iteration in seen:
-            seen[iteration] = [*seen.pop(iteration)[1 - _LAUNCHES :], report]  # the newest stands last
+            seen[iteration] = [*seen.pop(iteration)[1 - _ATTEMPTS :], report]  # the newest stands last
         else:
             seen[iteration] = [report]
-        self.moved(source, iteration, attempt)
-        room = RING if self.several else _ALONE
+        self.moved(source, iteration, number)
+        room = RING if self.several else _SINGLE
         if len(seen) > 2 * room:
             for key in tuple(islice(seen, len(seen) - room)):
                 del seen[key]
 
-    def is_told(self, step: int, event: EngineStepLogged, launch: int) -> bool:
-        """Whether DeepSpeed's engine has told this very step in this launch: the line once more."""
-        return self.steps.get(step) == (launch, event.form, event.loss, event.learning_rate, event.seconds_per_step)
+    def is_reported(self, step: int, event: EngineStepLogged, attempt: int) -> bool:
+        """Whether DeepSpeed's engine has told this very step in this attempt: the line once more."""
+        return self.steps.get(step) == (attempt, event.form, event.loss, event.learning_rate, event.seconds_per_step)
 
-    def tell(self, step: int, event: EngineStepLogged, launch: int) -> None:
+    def record(self, step: int, event: EngineStepLogged, attempt: int) -> None:
         """A step that DeepSpeed's engine has told."""
-        self.steps[step] = (launch, event.form, event.loss, event.learning_rate, event.seconds_per_step)
-        if len(self.steps) > 2 * _ALONE:
-            for key in tuple(islice(self.steps, len(self.steps) - _ALONE)):
+        self.steps[step] = (attempt, event.form, event.loss, event.learning_rate, event.seconds_per_step)
+        if len(self.steps) > 2 * _SINGLE:
+            for key in tuple(islice(self.steps, len(self.steps) - _SINGLE)):
                 del self.steps[key]
 
-    def count(self, source: str, launch: int) -> None:
+    def count(self, source: str, attempt: int) -> None:
         """An iteration that the source told has counted, whoever counts."""
-        self._counting(source, launch)
+        self._counting(source, attempt)
 
-    def moved(self, source: str, iteration: int, attempt: int) -> None:
+    def moved(self, source: str, iteration: int, number: int) -> None:
         """The source has reported this iteration."""
-        self._counting(source, attempt).last_iteration = iteration
+        self._counting(source, number).last_iteration = iteration
 
-    def _counting(self, source: str, attempt: int) -> Stream:
+    def _counting(self, source: str, number: int) -> StreamPosition:
         cursor = self.stream(source)
         if cursor.first == NONE:
-            cursor.first = attempt
+            cursor.first = number
             self.several = self.several or any(one is not cursor and one.first != NONE for one in self.cursors.values())
-        cursor.launch, cursor.set_up_anew = attempt, False
+        cursor.attempt, cursor.set_up_anew = number, False
         return cursor
 
-    def stream(self, source: str) -> Stream:
+    def stream(self, source: str) -> StreamPosition:
         """Where the source stands."""
         cursor = self.cursors.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = Stream()
+            cursor = self.cursors[source] = StreamPosition()
         return cursor
 
-    def note_furthest(self, told: Mapping[str, float], attempt: int) -> None:
+    def note_furthest(self, reported: Mapping[str, float], number: int) -> None:
         """A stream that is abreast of others has told these steps of that attempt."""
-        if attempt != self.furthest_of:
-            self.furthest, self.furthest_of = {}, attempt
-        for kind, step in told.items():
+        if number != self.furthest_of:
+            self.furthest, self.furthest_of = {}, number
+        for kind, step in reported.items():
             self.furthest[kind] = max(step, self.furthest.get(kind, step))
 
 

@@ -38,7 +38,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Pace:
-    """Windows of seconds per iteration by batch size (key 0 where the log tells none), of one launch: the next may run
+    """Windows of seconds per iteration by batch size (key 0 where the log tells none), of one attempt: the next may run
     on other nodes.
     """
 

@@ -1,13 +1,13 @@
-"""Who counts a launch's steps: the training loop's own line, HF Trainer, DeepSpeed's engine. Plain values.
+"""Who counts an attempt's steps: the training loop's own line, HF Trainer, DeepSpeed's engine. Plain values.
 
 Several may report the same steps; one of them counts, the others add values. `PRECEDENCE` is the order: what a source
-further to the left reports takes the place of what one further to the right has counted in the same launch.
+further to the left reports takes the place of what one further to the right has counted in the same attempt.
 """
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from megatron_monitor.charts.steady import Sample
+from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.parsers.events import TrainerProgressed
 from megatron_monitor.statistics.median import median
 
@@ -16,7 +16,7 @@ _LEARNED = 5  # lines that must have shown how long a step takes, before a longe
 
 
 @dataclass(slots=True)
-class Between:
+class EngineGap:
     """What DeepSpeed's engine does not time: what lies between the end of one step and the begin of the next one.
 
     Its clock runs from the forward pass to the end of the step (deepspeed/utils/timer.py, `ThroughputTimer`): the data
@@ -63,7 +63,7 @@ class Trainer:
 
     declared: bool = False
     """Its heading or one of its dicts was seen: a bar may be the training's."""
-    supposed: bool = False
+    inferred: bool = False
     """Neither was seen: a bar that goes on for minutes is taken for the training's."""
     drawings: dict[int, list[TrainerProgressed]] = field(default_factory=dict)
     """Of bars that may be the training's, by their length, while nobody knows: the first one, ever fewer of the others.
@@ -91,13 +91,13 @@ class Engine:
 
     numbered: bool = False
     """A line with the iteration's own number was seen: the timer's counts from the start of the process."""
-    step_beside: int | None = None
+    latest_step: int | None = None
     """The last step that it reported beside another source."""
     timed: bool = False
     """It prints the time of a step, or a rate that gives it: else the stamps of its lines do."""
-    rates: Sample = field(default_factory=Sample)
+    rates: SampledValues = field(default_factory=SampledValues)
     """Samples per second as it prints them."""
     rates_of_loop: bool = False
     """They are those of a loop around several engines."""
-    between: Between = field(default_factory=Between)
+    between: EngineGap = field(default_factory=EngineGap)
     """What it does not time."""

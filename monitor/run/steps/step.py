@@ -2,11 +2,11 @@
 
 from msgspec import Struct
 
-from megatron_monitor.breakdown.account import Timed
+from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.parsers.dialects import BY_NAME
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
-from megatron_monitor.run.records import Memory
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.records import MemoryPeaks
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.sources import SourceName
 
 _SOURCES: dict[type[Event], SourceName] = {
@@ -28,9 +28,9 @@ class Step(Struct, gc=False, kw_only=True):
     counted: bool
     """False: a further report of a step that is counted already (DeepSpeed's second line, the Trainer's dict)."""
     interval: int = 1
-    """Iterations between two lines of this launch, 1 while only one line is known."""
+    """Iterations between two lines of this attempt, 1 while only one line is known."""
     finished: int = 0
-    """Iterations that this launch has finished, this one included."""
+    """Iterations that this attempt has finished, this one included."""
     seconds: float | None = None
     """Seconds per iteration, evaluation and saving taken out; None where they are unknown or those are still in it."""
     printed_seconds: float | None = None
@@ -60,7 +60,7 @@ class Step(Struct, gc=False, kw_only=True):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
-    timed: Timed | None = None
+    timed: TimerLine | None = None
     """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
     outside: tuple[float, float] | None = None
     """Of a step that DeepSpeed's engine counts: seconds that lie outside its clock, and of the whole step."""
@@ -70,44 +70,44 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     """The step that an event of STEP_EVENTS reports, read from the state right after its fold; None if it says nothing
     of a step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
-    launch, driver = state.launch, state.launch.driver
+    attempt, step_source = state.attempt, state.attempt.step_source
     counted = state.iterations_total != iterations
     match event:
         case TrainerProgressed():
             return _step(state, counted, skipped) if counted else None
         case IterationLogged():
-            if not counted and source == driver:
+            if not counted and source == step_source:
                 return None  # a copy, or a source that lags behind
             step = _step(state, counted, skipped)
             _take_line(step, event)
         case EngineStepLogged():
             carries = event.allocated_bytes is not None or event.max_allocated_bytes is not None
-            if driver == "iteration" and event.loss is None and not carries:
+            if step_source == "iteration" and event.loss is None and not carries:
                 return None
             step = _step(state, counted, skipped)
             if carries:
-                _take_memory(step, launch.memory)
-            if driver == "engine":
-                step.reported, step.outside = event.loss is not None, launch.engine.between.outside
+                _take_memory(step, attempt.memory)
+            if step_source == "engine":
+                step.reported, step.outside = event.loss is not None, attempt.engine.between.outside
             step.loss = event.loss
         case TrainerLogged():
-            if driver != "trainer":
+            if step_source != "trainer":
                 return None
             step = _step(state, counted, skipped)
-            _take_dict(step, launch, event)
+            _take_dict(step, attempt, event)
         case _:
             return None
     step.learning_rate = event.learning_rate
     return step
 
 
-def is_amended(step: Step, launch: Launch, event: Event) -> bool:
+def is_amended(step: Step, attempt: Attempt, event: Event) -> bool:
     """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
-    if type(event) is not TrainerLogged or launch.driver != "trainer" or step.reported:
+    if type(event) is not TrainerLogged or attempt.step_source != "trainer" or step.reported:
         return False
-    if step.iteration != launch.latest.iteration:
+    if step.iteration != attempt.latest.iteration:
         return False
-    _take_dict(step, launch, event)
+    _take_dict(step, attempt, event)
     step.learning_rate = event.learning_rate
     return True
 
@@ -119,32 +119,32 @@ def _take_line(step: Step, event: IterationLogged) -> None:
     step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
 
-def _take_dict(step: Step, launch: Launch, event: TrainerLogged) -> None:
+def _take_dict(step: Step, attempt: Attempt, event: TrainerLogged) -> None:
     if event.memory_bytes is not None:
-        _take_memory(step, launch.memory)
+        _take_memory(step, attempt.memory)
     step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
 
 
 def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
     """What every report has."""
-    launch, latest = state.launch, state.launch.latest
+    attempt, latest = state.attempt, state.attempt.latest
     return Step(
         iteration=latest.iteration or 0,
-        at=state.updated_at if launch.watch.at is None else launch.watch.at,
+        at=state.updated_at if attempt.watch.at is None else attempt.watch.at,
         counted=counted,
-        interval=launch.log_interval or 1,
-        finished=launch.iterations,
-        seconds=launch.step_seconds,
+        interval=attempt.log_interval or 1,
+        finished=attempt.iterations,
+        seconds=attempt.step_seconds,
         printed_seconds=latest.seconds_per_iteration,
         loss_scale=latest.loss_scale,
         batch_size=latest.global_batch_size,
         sequence_length=latest.sequence_length,
         samples=latest.consumed_samples,
         new_skipped=state.skipped_iterations_total - skipped_before,
-        timed=launch.account.last if counted else None,
+        timed=attempt.account.last if counted else None,
     )
 
 
-def _take_memory(step: Step, memory: Memory) -> None:
+def _take_memory(step: Step, memory: MemoryPeaks) -> None:
     step.memory_bytes = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
     step.memory_peak_bytes = max(memory.max_allocated or 0, memory.allocated or 0) or None

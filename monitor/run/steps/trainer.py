@@ -11,100 +11,100 @@ from megatron_monitor.parsers.dialects import HF_TRAINER
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
 from megatron_monitor.run.attempts import take_bar, take_over
 from megatron_monitor.run.evidence import fold_left, pass_by
-from megatron_monitor.run.launches import withdraw
 from megatron_monitor.run.phases import ENDED, Moved, Phase
-from megatron_monitor.run.records import Told, Validation
+from megatron_monitor.run.records import EventContext, Validation
+from megatron_monitor.run.restarts import withdraw
 from megatron_monitor.run.saves import end_save
-from megatron_monitor.run.state import Launch, RunState
-from megatron_monitor.run.steps.counting import Report, count_step, measured
+from megatron_monitor.run.state import Attempt, RunState
+from megatron_monitor.run.steps.counting import StepReport, count_step, measured
 from megatron_monitor.run.steps.sources import Trainer
 
 _OF_TRAINING = ("", "train", "training")
-_SUPPOSED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
+_INFERRED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
 _SLOW = 0.2  # seconds a step that a training takes at least: what is read or tokenised is faster
 _DRAWINGS, _BARS = 64, 8  # that are kept of a bar that may be a training's, and such bars
 _BEFORE: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
-def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
+def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
-    launch = state.launch
-    trainer, name = launch.trainer, event.description.lower()
-    if trainer.supposed and event.total == trainer.total:
-        if event.step == 0 and launch.last_iteration == trainer.before + event.total:  # a bar an epoch
+    attempt = state.attempt
+    trainer, name = attempt.trainer, event.description.lower()
+    if trainer.inferred and event.total == trainer.total:
+        if event.step == 0 and attempt.last_iteration == trainer.before + event.total:  # a bar an epoch
             trainer.before += event.total
         event = structs.replace(event, step=trainer.before + event.step)
     if event.step == 0 and name in _OF_TRAINING:
-        take_bar(state, event.total, told)
-        launch, trainer = state.launch, state.launch.trainer
-    if not trainer.declared and (trainer.total is None or _is_drawn_out(launch)) and name in _OF_TRAINING:
-        _suppose(state, event, told)
-        launch, trainer = state.launch, state.launch.trainer
+        take_bar(state, event.total, context)
+        attempt, trainer = state.attempt, state.attempt.trainer
+    if not trainer.declared and (trainer.total is None or _is_drawn_out(attempt)) and name in _OF_TRAINING:
+        _suppose(state, event, context)
+        attempt, trainer = state.attempt, state.attempt.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
-        return _of_another(state, event, told)
+        return _of_another(state, event, context)
     trainer.bar = event.step, event.total
-    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, told):
+    if attempt.step_source != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, context):
         return False
     state.proven = True
-    launch.train_iterations = trainer.before + event.total
-    return _step(state, _timed(state, event, told))
+    attempt.train_iterations = trainer.before + event.total
+    return _step(state, _timed(state, event, context))
 
 
-def _of_another(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
+def _of_another(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
     """A bar that is not the training's: an evaluation's, or what is prepared before the first step."""
-    launch, trainer = state.launch, state.launch.trainer
-    within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
+    attempt, trainer = state.attempt, state.attempt.trainer
+    within = attempt.phase == "evaluating" or (attempt.step_source == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
-        if launch.phase != "finished":
-            launch.evaluation_due, launch.evaluation_silent, launch.silent_work = False, False, None
-        return _evaluates(launch, told, over=event.step >= event.total)
-    if not launch.iterations and _begins_set_up(state, event, told):
-        launch, trainer = state.launch, state.launch.trainer
+        if attempt.phase != "finished":
+            attempt.evaluation_due, attempt.evaluation_silent, attempt.silent_work = False, False, None
+        return _evaluates(attempt, context, over=event.step >= event.total)
+    if not attempt.iterations and _begins_set_up(state, event, context):
+        attempt, trainer = state.attempt, state.attempt.trainer
     moves = event.step > 0 and trainer.drawn != (event.step, event.total)
     trainer.drawn = event.step, event.total
     if event.description.lower() in _OF_TRAINING:
         trainer.bar = trainer.drawn
-    return moves and state.proven and launch.phase in _BEFORE
+    return moves and state.proven and attempt.phase in _BEFORE
 
 
-def _begins_set_up(state: RunState, event: TrainerProgressed, told: Told) -> bool:
+def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventContext) -> bool:
     """A bar of a set-up. Whether it begins another attempt: it had come to its end before, and behind that an exception
     was raised, which nobody caught if no process loads the same twice. Risk left: one that is caught, and another rank
     that is as late as that.
     """
-    launch, name = state.launch, f"{event.description}/{event.total}"
-    again = event.step == 0 and name in launch.trainer.whole and launch.ending.hint is not None
+    attempt, name = state.attempt, f"{event.description}/{event.total}"
+    again = event.step == 0 and name in attempt.trainer.whole and attempt.ending.hint is not None
     if again:
-        fold_left(state, told)
-        take_bar(state, event.total, told)
-    elif event.step >= event.total and len(launch.trainer.whole) < _BARS:
-        launch.trainer.whole.add(name)
+        fold_left(state, context)
+        take_bar(state, event.total, context)
+    elif event.step >= event.total and len(attempt.trainer.whole) < _BARS:
+        attempt.trainer.whole.add(name)
     return again
 
 
-def _is_drawn_out(launch: Launch) -> bool:
+def _is_drawn_out(attempt: Attempt) -> bool:
     """Whether the bar that was taken for the training's has come to its end, and may have been another one's."""
-    trainer = launch.trainer
-    return trainer.supposed and trainer.total is not None and (launch.last_iteration or 0) >= trainer.total
+    trainer = attempt.trainer
+    return trainer.inferred and trainer.total is not None and (attempt.last_iteration or 0) >= trainer.total
 
 
-def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
+def _suppose(state: RunState, event: TrainerProgressed, context: EventContext) -> None:
     """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
     trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
     """
-    trainer, elapsed = state.launch.trainer, event.elapsed_seconds
-    if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
+    trainer, elapsed = state.attempt.trainer, event.elapsed_seconds
+    if elapsed is None or event.step <= 0 or state.attempt.step_source not in (None, "trainer"):
         return
-    if state.launch.phase == "evaluating" and state.launch.last_iteration is None:
+    if state.attempt.phase == "evaluating" and state.attempt.last_iteration is None:
         return  # a prediction's, under its heading
     drawn = _drawn(trainer, event, elapsed)
-    if len(drawn) < 2 or elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
+    if len(drawn) < 2 or elapsed < _INFERRED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
-    trainer = (withdraw(state) if trainer.supposed else state.launch).trainer
-    trainer.supposed, trainer.total = True, event.total
-    _count_drawn(state, drawn, told)
+    trainer = (withdraw(state) if trainer.inferred else state.attempt).trainer
+    trainer.inferred, trainer.total = True, event.total
+    _count_drawn(state, drawn, context)
 
 
 def _drawn(trainer: Trainer, event: TrainerProgressed, elapsed: float) -> list[TrainerProgressed]:
@@ -121,95 +121,99 @@ def _drawn(trainer: Trainer, event: TrainerProgressed, elapsed: float) -> list[T
     return drawn
 
 
-def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], told: Told) -> None:
+def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], context: EventContext) -> None:
     """A bar is the training's: so it was while nobody knew."""
     now = drawn[-1].elapsed_seconds or 0.0 if drawn else 0.0
     for event in drawn:
-        fold_trainer_progress(state, event, structs.replace(told, at=told.at - now + (event.elapsed_seconds or 0.0)))
+        fold_trainer_progress(
+            state, event, structs.replace(context, at=context.at - now + (event.elapsed_seconds or 0.0))
+        )
 
 
-def _timed(state: RunState, event: TrainerProgressed, told: Told) -> Report:
+def _timed(state: RunState, event: TrainerProgressed, context: EventContext) -> StepReport:
     """The bar's step and what it took: by the time since the start, which it shows in whole seconds. The rate that it
     shows is a running mean, and 0.00s/it no time yet: it tells what the first step took, nothing of the others.
     """
-    launch, trainer, rate = state.launch, state.launch.trainer, event.seconds_per_step or None
-    elapsed, last = event.elapsed_seconds, launch.last_iteration
+    attempt, trainer, rate = state.attempt, state.attempt.trainer, event.seconds_per_step or None
+    elapsed, last = event.elapsed_seconds, attempt.last_iteration
     if elapsed is None or (last is not None and event.step <= last):
-        return Report(event.step, rate, told)
-    passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not launch.watch.inside else 0.0
+        return StepReport(event.step, rate, context)
+    passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not attempt.watch.inside else 0.0
     seconds, steps = measured(state, event.step, elapsed, None)
     trainer.elapsed = elapsed
     if last is None:
-        done = event.step - launch.loaded if launch.loaded is not None else 0
-        return Report(event.step, elapsed / done if done > 0 else rate, told)  # the rate counts what it passed over
-    return Report(event.step, seconds, told, steps, passed if passed > 0.0 else 0.0)
+        done = event.step - attempt.loaded if attempt.loaded is not None else 0
+        return StepReport(
+            event.step, elapsed / done if done > 0 else rate, context
+        )  # the rate counts what it passed over
+    return StepReport(event.step, seconds, context, steps, passed if passed > 0.0 else 0.0)
 
 
-def _evaluates(launch: Launch, told: Told, *, over: bool) -> Moved:
+def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:
     """An evaluation or prediction amid the training has moved, or is over. Behind the end nothing is the training's."""
-    if launch.phase == "finished":
+    if attempt.phase == "finished":
         return False
-    launch.watch.interrupt(told.at)
-    pass_by(launch, told.at, told.source, step=False)
-    return launch.ending.state == "crashed" or (launch.resumes_as if over else "evaluating")
+    attempt.watch.interrupt(context.at)
+    pass_by(attempt, context.at, context.source, step=False)
+    return attempt.ending.state == "crashed" or (attempt.resumes_as if over else "evaluating")
 
 
-def _step(state: RunState, report: Report) -> Moved:
-    launch = state.launch
-    launch.dialect = HF_TRAINER.name
-    if report.iteration <= 0 or (launch.last_iteration is not None and report.iteration <= launch.last_iteration):
-        return False  # every node draws its own bar; a new launch begins with the Trainer's own heading
+def _step(state: RunState, report: StepReport) -> Moved:
+    attempt = state.attempt
+    attempt.dialect = HF_TRAINER.name
+    if report.iteration <= 0 or (attempt.last_iteration is not None and report.iteration <= attempt.last_iteration):
+        return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
     end_save(state)
-    launch.latest.global_batch_size = launch.topology.global_batch_size
+    attempt.latest.global_batch_size = attempt.topology.global_batch_size
     return count_step(state, report)
 
 
-def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved:
+def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContext) -> Moved:
     """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
-    launch = state.launch
-    trainer = launch.trainer
+    attempt = state.attempt
+    trainer = attempt.trainer
     if event.max_steps is not None:
-        trainer.total = launch.train_iterations = event.max_steps
+        trainer.total = attempt.train_iterations = event.max_steps
     if event.eval_loss is not None:
-        launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
-        return _evaluates(launch, told, over=launch.training_done)
-    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, told):
+        attempt.validations["validation"] = Validation(attempt.latest.iteration, event.eval_loss)
+        return _evaluates(attempt, context, over=attempt.training_done)
+    if attempt.step_source != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, context):
         return False
-    _take_values(launch, event)
-    if launch.last_iteration is None:
-        _count_drawn(state, trainer.drawings.get(trainer.total or 0, []), told)
+    _take_values(attempt, event)
+    if attempt.last_iteration is None:
+        _count_drawn(state, trainer.drawings.get(trainer.total or 0, []), context)
     trainer.drawings.clear()
-    step = event.step if event.step is not None else _step_of(launch, event.epoch)
-    launch.dialect = HF_TRAINER.name
+    step = event.step if event.step is not None else _step_of(attempt, event.epoch)
+    attempt.dialect = HF_TRAINER.name
     if step is None:  # neither bar nor heading: the loop goes on, nobody knows where
         end_save(state)
-        return launch.phase in ENDED or "training"
-    if step <= (launch.last_iteration or 0):
+        return attempt.phase in ENDED or "training"
+    if step <= (attempt.last_iteration or 0):
         return True  # the bar before it has counted
     if event.seconds_per_step is None and trainer.bar is None:
-        seconds, steps = measured(state, step, None, told.clock)
+        seconds, steps = measured(state, step, None, context.clock)
     else:
         seconds, steps = event.seconds_per_step, None
-    return _step(state, Report(step, seconds, told, steps)) or True
+    return _step(state, StepReport(step, seconds, context, steps)) or True
 
 
-def _take_values(launch: Launch, event: TrainerLogged) -> None:
-    latest, trainer = launch.latest, launch.trainer
+def _take_values(attempt: Attempt, event: TrainerLogged) -> None:
+    latest, trainer = attempt.latest, attempt.trainer
     if trainer.total is None and trainer.bar:
-        trainer.total = launch.train_iterations = trainer.bar[1]
-    trainer.declared, trainer.supposed = True, False
+        trainer.total = attempt.train_iterations = trainer.bar[1]
+    trainer.declared, trainer.inferred = True, False
     trainer.generates = trainer.generates or event.reward is not None
     latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
     latest.learning_rate = event.learning_rate
     if event.memory_bytes is not None:
-        launch.memory.max_reserved = max(event.memory_bytes, launch.memory.max_reserved or 0)
+        attempt.memory.max_reserved = max(event.memory_bytes, attempt.memory.max_reserved or 0)
 
 
-def _step_of(launch: Launch, epoch: float | None) -> int | None:
+def _step_of(attempt: Attempt, epoch: float | None) -> int | None:
     """That of the bar; where none is drawn, by the share of the epochs that are done (trainer.py rounds the epoch to
     hundredths; its steps are as many in each).
     """
-    trainer = launch.trainer
+    trainer = attempt.trainer
     if trainer.bar is not None:
         return trainer.bar[0] if trainer.bar[1] == trainer.total else None
     if epoch is None or not trainer.epochs or trainer.total is None:

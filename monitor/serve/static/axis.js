@@ -37,7 +37,7 @@ export class Axis {
       const before = this.rows[this.rows.length - 1];
       const apart = before !== undefined && (attempt[before] !== attempt[row] || column[row] - column[before] > pause);
       if (this.chronicle && apart) {
-        this.rows.push(NO_ROW); // nothing was computed between two launches, or for long: the line breaks
+        this.rows.push(NO_ROW); // nothing was computed between two attempts, or for long: the line breaks
         this.x.push((column[before] + column[row]) / 2);
       }
       this.rows.push(row);
@@ -90,7 +90,7 @@ function longest(times) {
   return gaps.length > 4 ? PAUSE * Math.max(gaps[gaps.length >> 1], 1) : Infinity;
 }
 
-// 1 for each row that no later launch computed again.
+// 1 for each row that no later attempt computed again.
 function lasting(iteration, first) {
   const kept = new Uint8Array(iteration.length);
   let next = Infinity;

@@ -4,7 +4,7 @@ import { SYMBOLS } from "./live.js";
 
 const TONES = { critical: "--bad", warning: "--warn", info: "--soft" };
 const FAINT = { critical: 0.12, warning: 0.08, info: 0 }; // how much of its colour an incident lays over a chart
-const LASTING = ["configuration", "launch_blocking"]; // true of a whole launch: these would tint all of it
+const LASTING = ["configuration", "launch_blocking"]; // true of a whole attempt: these would tint all of it
 const PHASES = { starting: "--soft", loading: "--soft", evaluating: "--line-3", saving: "--line-1" };
 const STRIP = 4; // pixels of the phases' strip
 

@@ -30,7 +30,7 @@ def asked(site: Remediated, **parameters: str) -> dict[str, Any]:
 
 
 def crashed(text: str, *, saved: int | None = 5) -> Remediated:
-    """A run whose launch ends with this text."""
+    """A run whose attempt ends with this text."""
     site = Remediated(POLICY.replace("hang, crash", "hang"))
     site.say(SAVED.format(saved) if saved else "")
     site.say(text)
@@ -38,8 +38,8 @@ def crashed(text: str, *, saved: int | None = 5) -> Remediated:
     return site
 
 
-def relaunch(site: Remediated, text: str) -> None:
-    """The job's next launch computes the same steps again, and ends so."""
+def restart(site: Remediated, text: str) -> None:
+    """The job's next attempt computes the same steps again, and ends so."""
     site.say("using world size: 2, data-parallel-size: 2\n")
     for number in (6, 7):
         site.say(line(number, seconds=10.0))
@@ -49,10 +49,10 @@ def relaunch(site: Remediated, text: str) -> None:
 
 
 def test_a_run_that_is_well_needs_nothing() -> None:
-    """Unless the launcher knows that the launch is over: then the log will tell yet. Nobody knows another name."""
+    """Unless the launcher knows that the attempt is over: then the log will tell yet. Nobody knows another name."""
     site = Remediated(POLICY)
-    told = asked(site)
-    assert (told["advice"], told["reason"]) == ("none", "nothing is wrong")
+    reported = asked(site)
+    assert (reported["advice"], reported["reason"]) == ("none", "nothing is wrong")
     assert asked(site, ended="1")["advice"] == "wait"
     gone = Snapshot(site.now, ended=(RunSnapshot("r", {}, {"state": "finished"}),))
     reply = view_of(Request(path="/api/v1/advice", query="run=r&ended=1"), gone, site.now)
@@ -64,12 +64,12 @@ def test_a_run_that_is_well_needs_nothing() -> None:
 def test_a_broken_node_is_left_out_and_the_checkpoint_is_told() -> None:
     """A dry run's policy is enough: who asks acts. Without one for crashes it is the usual."""
     site = crashed(FAULT)
-    told = asked(site)
-    assert (told["advice"], told["exclude"], told["checkpoint"]) == ("restart", ["n-02"], 5)
-    assert told["same_cause_before"] == 0
-    assert told["since"] == pytest.approx(site.now - 40, abs=2)
-    assert told["evidence"][0] == FAULT.strip()
-    assert "iteration        5" in told["evidence"][-1]
+    reported = asked(site)
+    assert (reported["advice"], reported["exclude"], reported["checkpoint"]) == ("restart", ["n-02"], 5)
+    assert reported["same_cause_before"] == 0
+    assert reported["since"] == pytest.approx(site.now - 40, abs=2)
+    assert reported["evidence"][0] == FAULT.strip()
+    assert "iteration        5" in reported["evidence"][-1]
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def test_the_same_end_again_and_again_without_a_checkpoint_is_stopped() -> None:
     """The fourth time; with a new checkpoint in between it is restarted as before. Three crashes are a loop."""
     site, advices = crashed(LIMIT), list[str]()
     for number in (1, 2, 3):
-        relaunch(site, LIMIT)
-        told = asked(site)
-        assert told["same_cause_before"] == number
-        advices.append(told["advice"])
+        restart(site, LIMIT)
+        reported = asked(site)
+        assert reported["same_cause_before"] == number
+        advices.append(reported["advice"])
     assert advices == ["restart", "restart", "stop"]
-    assert told["reason"].startswith("it came 4 times without a new checkpoint: ")
-    relaunch(site, SAVED.format(7) + LIMIT)
+    assert reported["reason"].startswith("it came 4 times without a new checkpoint: ")
+    restart(site, SAVED.format(7) + LIMIT)
     assert (asked(site)["advice"], asked(site)["same_cause_before"]) == ("restart", 4)
     unnamed = (
         "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0. Some of the step tasks have been OOM Killed.\n"
     )
     loop = crashed(unnamed)
     for _ in range(2):
-        relaunch(loop, unnamed)
+        restart(loop, unnamed)
     assert (asked(loop)["advice"], asked(loop)["reason"].split(" (")[0]) == (
-        "stop", "3 launches in a row have crashed",
+        "stop", "3 attempts in a row have crashed",
     )  # fmt: skip
 
 
@@ -126,9 +126,9 @@ def test_a_hang_is_waited_for_as_long_as_its_policy_says() -> None:
     site.wait(45)
     assert asked(site)["advice"] in ("none", "wait")
     site.wait(30)
-    told = asked(site)
-    assert told["advice"] == "wait"
-    assert "lasted long enough: hung in training" in told["reason"]
+    reported = asked(site)
+    assert reported["advice"] == "wait"
+    assert "lasted long enough: hung in training" in reported["reason"]
     site.wait(30)
     assert asked(site)["advice"] == "restart"
     armed = Remediated(REQUEUE)
@@ -147,8 +147,8 @@ def test_a_policy_that_only_cancels_stops() -> None:
     for number in range(6, 30):
         nan.say(line(number, seconds=10.0, loss=float("nan")))
         nan.wait(10)
-    told = asked(nan)
-    assert (told["advice"], told["checkpoint"]) == ("stop", 5)
+    reported = asked(nan)
+    assert (reported["advice"], reported["checkpoint"]) == ("stop", 5)
 
 
 def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) -> None:
@@ -160,16 +160,16 @@ def test_the_command_waits_for_the_answer_and_gives_it_to_a_shell(serve: Serve) 
 
     def app(request: Request) -> Reply:
         requests.append((request.path, request.query))
-        told = {
+        reported = {
             "run": "a b",
             "advice": next(answers),
             "exclude": ["n-01", "n-02"],
             "reason": "x\ny",
             "checkpoint": None,
         }
-        if told["advice"] == "none":
-            told = {"run": "a b", "advice": "none", "reason": "no run of this name is known"}
-        return Reply(200, "application/json", json.dumps(told).encode())
+        if reported["advice"] == "none":
+            reported = {"run": "a b", "advice": "none", "reason": "no run of this name is known"}
+        return Reply(200, "application/json", json.dumps(reported).encode())
 
     port = serve(app).address[1]
     only = ["--only", "advice", "--only", "exclude", "--only", "checkpoint", "--only", "reason"]

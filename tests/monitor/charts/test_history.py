@@ -99,7 +99,7 @@ def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], ti
 
 
 def test_two_launches_are_never_one_bucket() -> None:
-    """However often buckets are merged: a batch size between that of one launch and the next was never trained with."""
+    """Buckets of two attempts are never merged: no step was trained with a batch size between theirs."""
     track, rows = Track(), 0
     for attempt, many in enumerate((701, 33, 1501, 7, 1200)):
         for number in range(many):
@@ -224,22 +224,22 @@ def test_what_was_used_up_by_each_iteration() -> None:
 
 
 def test_a_launch_with_other_arguments_says_which() -> None:
-    """Those that say what is trained: no paths, nothing that is off; a launch that changes nothing says nothing."""
+    """Those that say what is trained: no paths, nothing that is off; an attempt that changes nothing says nothing."""
     state, at = RunState(name="run"), 0.0
     dump = {"lr": "0.0003", "load": "/a", "fp8": "None", "bf16": "True", "train_iters": "50"}
-    launches = (dump, {**dump, "lr": "0.0001", "load": "/b", "fp8": "hybrid", "bf16": "False"}, {**dump, "seed": "5"})
-    for launch, values in enumerate(launches):
+    attempts = (dump, {**dump, "lr": "0.0001", "load": "/b", "fp8": "hybrid", "bf16": "False"}, {**dump, "seed": "5"})
+    for attempt, values in enumerate(attempts):
         for event in (
             ArgumentsDumped(values=values),
             *(
                 IterationLogged(iteration=n, seconds_per_iteration=2.0, lm_loss=3.0 - at - n)
-                for n in (launch + 1, launch + 2)
+                for n in (attempt + 1, attempt + 2)
             ),
         ):
             at += 1.0
             fold(state, LogEvent(int(at), "r", event, "line"), "a", at, True)
     state = decode(encode(state), RunState)
-    assert state.launch.arguments == {"lr": "0.0003", "bf16": "True", "train_iters": "50", "seed": "5"}
+    assert state.attempt.arguments == {"lr": "0.0003", "bf16": "True", "train_iters": "50", "seed": "5"}
     first, second = history_json(state.history)["changes"]
     assert (first["iteration"], second["iteration"]) == (2, 3)
     assert sorted(first["arguments"]) == [("bf16", "True", ""), ("fp8", "", "hybrid"), ("lr", "0.0003", "0.0001")]

@@ -6,13 +6,13 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.charts.steady import Sample, Steady
+from megatron_monitor.charts.steady import SampledValues, Steady
 
 
 @given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=500))
 def test_exact_while_all_fit(values: list[float]) -> None:
     """Up to 512 values the median is the median."""
-    sample = Sample()
+    sample = SampledValues()
     for value in values:
         sample.add(value)
     assert sample.median is not None
@@ -23,7 +23,7 @@ def test_bounded_and_near_afterwards() -> None:
     """A hundred thousand noisy iterations: 512 kept at most, the median within a tenth of the noise."""
     rng = random.Random(3)
     values = [100 * (1 + rng.gauss(0, 0.004)) for _ in range(100_000)]
-    sample = Sample()
+    sample = SampledValues()
     for value in values:
         sample.add(value)
         assert len(sample.values) <= 512
@@ -49,7 +49,7 @@ def test_the_planned_batch_size_stands_for_the_run() -> None:
     assert last[0] == 160
     unknown = Steady()
     unknown.add(None, 1.5, 20.0)
-    told = unknown.chosen(None)
-    assert told is not None
-    assert (told[0], told[1].seconds.median, told[1].tflops.median) == (None, 1.5, 20.0)
+    reported = unknown.chosen(None)
+    assert reported is not None
+    assert (reported[0], reported[1].seconds.median, reported[1].tflops.median) == (None, 1.5, 20.0)
     assert Steady().chosen(1) is None

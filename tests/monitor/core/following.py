@@ -31,7 +31,7 @@ class Following:
         """`owner`: the user id of the files."""
         self.settings, self.owner = settings, owner
         self.core = self._begun()
-        self.now, self.told = NOW, list[Transition]()
+        self.now, self.reported = NOW, list[Transition]()
         self.written: dict[str, bytes] = {}
         self.kept = Disk()
 
@@ -61,7 +61,7 @@ class Following:
         """Time passes."""
         for _ in range(int(seconds)):
             self.now += 1.0
-            self.told += self.core.tick(self.now)
+            self.reported += self.core.tick(self.now)
             self.kept.save(self.core, self.now)
 
     def saved(self) -> Saved:
@@ -111,4 +111,6 @@ class Following:
 
     def firing(self, kind: str) -> list[str]:
         """The runs of which an incident of that kind was told."""
-        return [one.run for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]
+        return [
+            one.run for one in self.reported if one.incident == kind and one.status == "firing" and not one.display_only
+        ]

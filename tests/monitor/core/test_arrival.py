@@ -24,16 +24,16 @@ def step(number: int) -> bytes:
 
 def followed(arrivals: Iterable[tuple[float, bytes]], *, behind: int = 0) -> tuple[Core, RunState, list[Transition]]:
     """A file that is read to its end, and then grows by these bytes at these seconds."""
-    core, offset, told = core_for(), 0, list[Transition]()
+    core, offset, reported = core_for(), 0, list[Transition]()
     core.handle(opened(PATH, START), START)
     core.handle(CaughtUp(PATH, START), START)
     for after, text in arrivals:
         at = START + after
         message = data(PATH, text, offset, at, at)
         core.handle(type(message)(PATH, offset, text, at, at, behind), at)
-        told += core.tick(at)
+        reported += core.tick(at)
         offset += len(text)
-    return core, core.runs["a"].state, told
+    return core, core.runs["a"].state, reported
 
 
 def steady(seconds: float, count: int, *, slower: float = 1.0, look: float = 0.5, seed: int = 1) -> Iterator[float]:
@@ -47,9 +47,9 @@ def steady(seconds: float, count: int, *, slower: float = 1.0, look: float = 0.5
 def test_single_lines_give_the_pace() -> None:
     """Lines that come one by one: their pace, and a step of 30 % in it."""
     lines = [(at, step(number)) for number, at in enumerate(steady(30.0, 120, slower=1.3), 1)]
-    _, state, told = followed(lines)
-    assert state.launch.pace.baseline == pytest.approx(39.0, rel=0.05)
-    (slow,) = [item for item in told if item.incident == "slowdown"]
+    _, state, reported = followed(lines)
+    assert state.attempt.pace.baseline == pytest.approx(39.0, rel=0.05)
+    (slow,) = [item for item in reported if item.incident == "slowdown"]
     assert slow.onset_iteration == pytest.approx(60, abs=8)  # a lap may be as long
     assert followed(lines[:60])[2] == []
 
@@ -61,10 +61,10 @@ def test_a_buffer_is_no_slowdown(flush: float, seconds: float) -> None:
     bursts: dict[float, list[int]] = {}
     for number, at in enumerate(steady(seconds, 300, seed=int(flush + seconds)), 1):
         bursts.setdefault((at // flush + 1) * flush, []).append(number)
-    _, state, told = followed((at, b"".join(map(step, numbers))) for at, numbers in bursts.items())
-    assert told == []
+    _, state, reported = followed((at, b"".join(map(step, numbers))) for at, numbers in bursts.items())
+    assert reported == []
     if seconds < flush / 2:
-        assert state.launch.pace.baseline is None
+        assert state.attempt.pace.baseline is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -83,12 +83,12 @@ def test_a_cache_that_begins_to_hold_lines_back_is_no_slowdown(lag: str, seed: i
 def test_what_lags_behind_gives_no_pace() -> None:
     """A reader that is behind, a backlog, and lines after an hour in which nobody listened say nothing."""
     lines = [(at, step(number)) for number, at in enumerate(steady(30.0, 40), 1)]
-    assert followed(lines, behind=1)[1].launch.pace.baseline is None
+    assert followed(lines, behind=1)[1].attempt.pace.baseline is None
     core = core_for()
     core.handle(opened(PATH, START), START)
     for number in range(1, 40):
         core.handle(data(PATH, step(number), (number - 1) * len(step(1)), START, START + number), START + number)
-    assert core.runs["a"].state.launch.pace.baseline is None
+    assert core.runs["a"].state.attempt.pace.baseline is None
 
 
 HEAD = b"[batch=%d/100]:\n"
@@ -107,8 +107,8 @@ def test_a_block_that_stands_whole_at_the_end_counts() -> None:
     core.tick(START + 74.0)
     assert state.iterations_total == 1
     core.tick(START + 75.5)
-    assert (state.iterations_total, state.launch.latest.iteration, state.launch.latest.lm_loss) == (2, 2, 11.5)
-    assert state.launch.watch.at == START + 70.0
+    assert (state.iterations_total, state.attempt.latest.iteration, state.attempt.latest.lm_loss) == (2, 2, 11.5)
+    assert state.attempt.watch.at == START + 70.0
     core.handle(data(PATH, HEAD % 3, offset + 8, START + 80.0, START + 80.0), START + 80.0)
     core.tick(START + 90.0)
     assert state.iterations_total == 2  # the third has no values yet

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor import judgement
+from megatron_monitor import evaluation
 from megatron_monitor.core import view
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.detectors import RULES
@@ -20,7 +20,7 @@ from megatron_monitor.detectors.loss_spike import LossSpike
 from megatron_monitor.follow.messages import Restarted
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.notifiers.message import payload
-from megatron_monitor.parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
+from megatron_monitor.parsers.events import EVENT_TYPES, Event, LogEvent, SizesReported
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.http import App
@@ -48,7 +48,7 @@ class Two(Following):
         self.now += seconds
         for path in self.written:
             self.write(path, line(self.number).encode() + (text if "bad" in path else b""))
-        self.told += self.core.tick(self.now)
+        self.reported += self.core.tick(self.now)
 
     def served(self) -> dict[str, bytes]:
         """What HTTP shows."""
@@ -64,7 +64,7 @@ class Two(Following):
         self.kept.save(self.core, self.now)
         return self.kept.saved()
 
-    def put_aside(self) -> dict[str, float]:
+    def quarantine(self) -> dict[str, float]:
         """Room -> how much was put aside."""
         counted = self.core.counted().values.get("megatron_monitor_quarantined_total", {})
         return {labels[0]: count for labels, count in counted.items()}
@@ -72,12 +72,12 @@ class Two(Following):
     def check_good(self) -> None:
         """The neighbour is read, judged, shown and saved; its hang is told."""
         good = self.core.runs["good"]
-        assert good.state.launch.latest.iteration == self.number
+        assert good.state.attempt.latest.iteration == self.number
         assert not good.book.open
         assert f'megatron_iteration{{run="good"}} {self.number:.1f}'.encode() in self.served()["/metrics"]
-        assert self.saved().runs["good"].state.launch.latest.iteration == self.number
-        self.told += self.core.tick(self.now + 7200.0)
-        assert [(one.incident, one.status) for one in self.told if one.run == "good" and not one.quiet] == [
+        assert self.saved().runs["good"].state.attempt.latest.iteration == self.number
+        self.reported += self.core.tick(self.now + 7200.0)
+        assert [(one.incident, one.status) for one in self.reported if one.run == "good" and not one.display_only] == [
             ("hang", "firing")
         ]
 
@@ -116,9 +116,9 @@ def test_a_detector_that_raises(monkeypatch: pytest.MonkeyPatch, detector: str, 
         two.core.folding.take(two.core.sources["/l/bad.log"], [entry], two.now, two.now)
     two.step()
     two.step()
-    assert two.put_aside() == {"run": 1.0}
-    assert [(one.incident, one.severity) for one in two.told if one.run == "bad"] == [("source_lost", "critical")]
-    assert "OverflowError" in two.told[0].summary
+    assert two.quarantine() == {"run": 1.0}
+    assert [(one.incident, one.severity) for one in two.reported if one.run == "bad"] == [("source_lost", "critical")]
+    assert "OverflowError" in two.reported[0].summary
     assert set(two.saved().runs) == {"good"}
     assert set(two.saved().sources) == {"/l/good.log"}
     two.check_good()
@@ -135,13 +135,13 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
         monkeypatch.setattr(bad, "reader", SourceReader())
         monkeypatch.setattr(bad.reader, "feed", raising(bad.reader.feed))
     elif room == "fold":
-        monkeypatch.setattr(judgement, "fold", raising(judgement.fold))
+        monkeypatch.setattr(evaluation, "fold", raising(evaluation.fold))
     elif room == "page":
         monkeypatch.setattr(view, "page_of", raising(view.page_of))
     elif room == "metrics":
         monkeypatch.setattr(view, "samples_of", raising(view.samples_of))
     elif room == "state":
-        two.core.runs["bad"].state.launch.software["x"] = "\ud800"
+        two.core.runs["bad"].state.attempt.software["x"] = "\ud800"
     else:
         monkeypatch.setattr(bad.marker, "position", raising(bad.marker.position))
     with caplog.at_level(logging.ERROR):
@@ -150,15 +150,15 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
             two.served()
             two.saved()
     names = {"reader": "source", "fold": "run", "metrics": "page", "gather": "state"}
-    assert two.put_aside() == {names.get(room, room): 1.0}
-    (record,) = [record for record in caplog.records if record.name == "megatron_monitor.core.aside"]
+    assert two.quarantine() == {names.get(room, room): 1.0}
+    (record,) = [record for record in caplog.records if record.name == "megatron_monitor.core.quarantine"]
     assert record.exc_info is not None
-    lost = [one for one in two.told if one.run == "bad"]
+    lost = [one for one in two.reported if one.run == "bad"]
     if room in ("reader", "fold"):
         assert [(one.incident, one.status, one.severity) for one in lost] == [("source_lost", "firing", "critical")]
     else:
         assert lost == []
-        assert two.core.runs["bad"].state.launch.latest.iteration == two.number
+        assert two.core.runs["bad"].state.attempt.latest.iteration == two.number
     assert ("bad" in two.saved().runs) is (room in ("page", "metrics"))
     two.check_good()
 
@@ -173,8 +173,11 @@ def test_a_source_is_read_again_when_other_content_begins(monkeypatch: pytest.Mo
     two.core.handle(Restarted("/l/bad.log", "rotated", "proof"), two.now)
     two.written["/l/bad.log"] = b""
     two.step()
-    assert [(one.incident, one.status) for one in two.told] == [("source_lost", "firing"), ("source_lost", "resolved")]
-    assert two.core.runs["bad"].state.launch.latest.iteration == two.number
+    assert [(one.incident, one.status) for one in two.reported] == [
+        ("source_lost", "firing"),
+        ("source_lost", "resolved"),
+    ]
+    assert two.core.runs["bad"].state.attempt.latest.iteration == two.number
     two.check_good()
 
 
@@ -214,9 +217,9 @@ def _event(kind: type[Event], **values: Any) -> Event:
 
 
 def _variants(kind: type[Event], *, beyond: bool) -> Iterator[Event]:
-    if kind is SizesTold:  # its names are a closed set
+    if kind is SizesReported:  # its names are a closed set
         sizes = [one.name for one in msgspec.structs.fields(Topology) if one.type == "int | None"]
-        yield from (SizesTold(values={name: value}) for name in sizes for value in (BEYOND if beyond else WHOLE))
+        yield from (SizesReported(values={name: value}) for name in sizes for value in (BEYOND if beyond else WHOLE))
         return
     for place, (name, hint) in enumerate(typing.get_type_hints(kind).items()):
         if typing.get_origin(hint) is typing.ClassVar or name not in kind.__struct_fields__:
@@ -244,17 +247,17 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
     two.step()
     for place, event in enumerate(_variants(kind, beyond=False)):
         two.core.folding.take(two.core.sources["/l/bad.log"], [LogEvent(place, "x", event, b"x")], two.now, two.now)
-        two.told += two.core.tick(two.now)
+        two.reported += two.core.tick(two.now)
         if place % 128 == 0:
             two.step()
             two.served()
-    for one in two.told:
+    for one in two.reported:
         json.loads(json.dumps(payload(one), allow_nan=False))
     encode(decode(encode(two.core.save(two.now)), Saved))
     two.served()
-    assert two.put_aside() == {}
+    assert two.quarantine() == {}
     two.step()
-    two.told = [one for one in two.told if one.run == "good"]
+    two.reported = [one for one in two.reported if one.run == "good"]
     two.check_good()
     for event in _variants(kind, beyond=True):
         two = Two()
@@ -262,7 +265,7 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
         two.step()
         two.core.snapshot(two.now)
         two.saved()
-        assert two.core.runs["good"].state.launch.latest.iteration == two.number
+        assert two.core.runs["good"].state.attempt.latest.iteration == two.number
 
 
 def test_replay_gives_no_verdict_on_a_quarantined_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,11 @@ import pytest
 from megatron_monitor.config import Config, Watch, default_config
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.receiver.labels import followed
-from megatron_monitor.snapshot import FIGURES, NOTHING, Asked, Histogram, Sample
+from megatron_monitor.snapshot import FIGURES, NOTHING, HistogramSample, MetricSample, ViewRequest
 from megatron_monitor.units import LONGEST_SECONDS
 from tests.lines import line as iteration_line
 from tests.plain import decode, encode
@@ -26,7 +26,7 @@ def line(number: int, total: int = 1000, seconds: float = 10.0) -> bytes:
     return iteration_line(number, total, seconds).encode()
 
 
-def core_for(*paths: str, judge: Judge | None = None) -> Core:
+def core_for(*paths: str, judge: Evaluator | None = None) -> Core:
     """A core that follows these paths."""
     return Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=paths or ("/l/*",)),)), judge=judge)
 
@@ -79,10 +79,10 @@ def test_a_stale_log_is_archived() -> None:
 def test_a_stale_log_that_dies_before_our_eyes() -> None:
     """Its crash is told, though it had not moved: what wrote it lived."""
     core = core_for()
-    told = line(1) + line(2)
-    read(core, "/l/a.log", told, NOW - 86400)
+    reported = line(1) + line(2)
+    read(core, "/l/a.log", reported, NOW - 86400)
     words = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nKilled\n"
-    core.handle(data("/l/a.log", words, offset=len(told), at=NOW + 5), NOW + 5)
+    core.handle(data("/l/a.log", words, offset=len(reported), at=NOW + 5), NOW + 5)
     assert [item.incident for at in (6, 60) for item in core.tick(NOW + at)] == ["crash"]
     assert state_of(core, NOW + 60) == {"a": "crashed"}
 
@@ -91,7 +91,7 @@ def test_a_bar_that_another_program_ends_is_no_progress() -> None:
     """The training died without a word behind its bar. What is written days later ends the bar's line: the hang that
     was told stands until a step comes, and is told once.
     """
-    core, offset, told = core_for(judge=Judge(default_config(), repeats=False)), 0, list[Transition]()
+    core, offset, reported = core_for(judge=Evaluator(default_config(), repeats=False)), 0, list[Transition]()
     bars = [f"\r {n:2d}%|#   | {n}/100 [{n // 6:02d}:{n % 6}0<59:00, 10.00s/it]".encode() for n in range(31)]
     heading = b"***** Running training *****\n  Total optimization steps = 100\n"
     later = [(NOW + 260_000, b"Loading the model\n"), (NOW + 261_000, b"It is loaded\n")]
@@ -101,12 +101,16 @@ def test_a_bar_that_another_program_ends_is_no_progress() -> None:
         else:
             core.handle(data("/l/a.log", text, offset=offset, at=at), at)
         offset += len(text)
-        told += [item for after in range(1, 10) for item in core.tick(at + after) if not item.quiet]
+        reported += [item for after in range(1, 10) for item in core.tick(at + after) if not item.display_only]
         if text == bars[-1]:
-            told += [item for after in range(20, 600, 20) for item in core.tick(at + after) if not item.quiet]
-            assert core.runs["a"].state.launch.last_iteration == 30
-    told += [item for after in range(20, 600, 20) for item in core.tick(NOW + 261_000 + after) if not item.quiet]
-    assert [(item.incident, item.status) for item in told] == [("hang", "firing")]
+            reported += [
+                item for after in range(20, 600, 20) for item in core.tick(at + after) if not item.display_only
+            ]
+            assert core.runs["a"].state.attempt.last_iteration == 30
+    reported += [
+        item for after in range(20, 600, 20) for item in core.tick(NOW + 261_000 + after) if not item.display_only
+    ]
+    assert [(item.incident, item.status) for item in reported] == [("hang", "firing")]
 
 
 def stepped(numbers: Iterable[int], day: str) -> bytes:
@@ -136,8 +140,8 @@ def test_a_copy_of_an_old_log_is_archived_by_its_stamps(split: bool) -> None:
     read(core, "/l/slurm-77.out", lines)
     if split:
         core.handle(data("/l/slurm-77.err", end, offset=len(setup)), NOW)
-    told = [item for at in (1, 60, 10_000) for item in core.tick(NOW + at)]
-    assert told == []
+    reported = [item for at in (1, 60, 10_000) for item in core.tick(NOW + at)]
+    assert reported == []
     assert set(state_of(core, NOW + 10_000).values()) <= {"lost", "crashed"}
     moved = stepped([6], "2023-11-14")
     core.handle(data("/l/slurm-77.out", moved, offset=len(lines), at=NOW + 10_001), NOW + 10_001)
@@ -145,14 +149,14 @@ def test_a_copy_of_an_old_log_is_archived_by_its_stamps(split: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "opening", [b"", b"[2013-01-07 08:38:30,469] [INFO] [real_accelerator.py:161:get_accelerator] cuda\n"]
+    "setup_events", [b"", b"[2013-01-07 08:38:30,469] [INFO] [real_accelerator.py:161:get_accelerator] cuda\n"]
 )
-def test_a_live_log_whose_steps_have_no_stamps_is_watched(opening: bytes) -> None:
+def test_a_live_log_whose_steps_have_no_stamps_is_watched(setup_events: bytes) -> None:
     """Also one that was launched long ago: the stamps of its set-up are no steps'."""
     core = core_for()
-    read(core, "/l/a.log", opening + undated(1) + undated(2) + undated(3))
+    read(core, "/l/a.log", setup_events + undated(1) + undated(2) + undated(3))
     assert state_of(core, NOW) == {"a": "training"}
-    assert [item.incident for item in core.tick(NOW + 8000) if not item.quiet] == ["hang"]
+    assert [item.incident for item in core.tick(NOW + 8000) if not item.display_only] == ["hang"]
 
 
 def test_a_file_without_training_makes_no_run() -> None:
@@ -169,8 +173,11 @@ def test_an_unreadable_source_is_lost_and_comes_back() -> None:
         read(core, path, line(1) + line(2) + line(3))
     core.tick(NOW)
     core.handle(Unreadable("/l/a.log", 5, "EIO: Input/output error", NOW + 1), NOW + 1)
-    told = core.tick(NOW + 1000)
-    assert {(item.run, item.incident) for item in told if not item.quiet} == {("a", "source_lost"), ("b", "hang")}
+    reported = core.tick(NOW + 1000)
+    assert {(item.run, item.incident) for item in reported if not item.display_only} == {
+        ("a", "source_lost"),
+        ("b", "hang"),
+    }
     assert state_of(core, NOW + 1000)["a"] == "lost"
     core.handle(Readable("/l/a.log", NOW + 1001), NOW + 1001)
     assert ("a", "source_lost", "resolved") in [(i.run, i.incident, i.status) for i in core.tick(NOW + 1001)]
@@ -183,7 +190,7 @@ def test_rotation_ends_the_last_line_and_truncation_does_not() -> None:
         core.handle(opened("/l/a.log"), NOW)
         core.handle(data("/l/a.log", line(1) + line(2).rstrip(b"\n")), NOW)
         core.handle(Restarted("/l/a.log", reason, "inode"), NOW)  # type: ignore[arg-type]
-        assert core.runs["a"].state.launch.latest.iteration == expected
+        assert core.runs["a"].state.attempt.latest.iteration == expected
 
 
 def test_a_deleted_log_of_a_live_run_is_lost() -> None:
@@ -214,13 +221,13 @@ def test_a_restart_of_the_daemon_goes_on() -> None:
     again.handle(Opened("/l/a.log", "/l/a.log", position, 500, NOW, True, offset=position.offset), NOW + 700)
     again.handle(data("/l/a.log", line(4), offset=position.offset, mtime=NOW + 650, at=NOW + 700), NOW + 700)
     again.handle(CaughtUp("/l/a.log", NOW + 700), NOW + 700)
-    told = [(item.incident, item.status) for item in again.tick(NOW + 700) if not item.quiet]
-    assert told == [("hang", "resolved")]  # it moved at 650, and is late again by now, which nobody is told
+    reported = [(item.incident, item.status) for item in again.tick(NOW + 700) if not item.display_only]
+    assert reported == [("hang", "resolved")]  # it moved at 650, and is late again by now, which nobody is told
     (run,) = again.snapshot(NOW + 700).runs
-    assert run.samples["megatron_iterations_total"] == (Sample((), 4.0),)
-    assert run.samples["megatron_incidents_total"] == (Sample(("hang",), 1.0),)
+    assert run.samples["megatron_iterations_total"] == (MetricSample((), 4.0),)
+    assert run.samples["megatron_incidents_total"] == (MetricSample(("hang",), 1.0),)
     durations = run.samples["megatron_iteration_duration_seconds"]
-    assert isinstance(durations, Histogram)
+    assert isinstance(durations, HistogramSample)
     assert durations.buckets[-1][1] == 3.0
 
 
@@ -240,14 +247,14 @@ def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot(
     assert restored(LONGEST_SECONDS) == set()
 
 
-class NotingJudge(Judge):
+class NotingJudge(Evaluator):
     """`seen`: (run, time) of each judgement."""
 
     def __init__(self) -> None:
         super().__init__(default_config())
         self.seen: list[tuple[str, float]] = []
 
-    def judge(self, run: Judged, now: float) -> list[Transition]:
+    def judge(self, run: MonitoredRun, now: float) -> list[Transition]:
         """Judge as always."""
         self.seen.append((run.state.name, now))
         return super().judge(run, now)
@@ -317,7 +324,7 @@ def test_who_asks_for_one_run_makes_none_of_the_others() -> None:
     snapshot = core.snapshot(NOW + 1, NOTHING)
     assert [one["run"] for one in snapshot.incidents] == ["c"]
     assert snapshot.runs[:2] == before[:2]
-    asked = core.snapshot(NOW + 1, Asked(samples=False, pages=False, whole=frozenset({"b"}))).runs
+    asked = core.snapshot(NOW + 1, ViewRequest(samples=False, pages=False, whole=frozenset({"b"}))).runs
     assert asked[0] is before[0]
     assert [run.page["iteration"] for run in asked] == [3, 4, 4]
     scraped = core.snapshot(NOW + 1, FIGURES).runs

@@ -59,7 +59,7 @@ class Both:
         self.reader.close()
         self._begin(killed=True)
 
-    def told(self) -> list[dict[str, float]]:
+    def reported(self) -> list[dict[str, float]]:
         """By core: what was counted of the lines, and the iterations of each run."""
         found = []
         for core in self.cores:
@@ -111,7 +111,7 @@ def test_no_line_is_lost_or_doubled_whatever_happens_to_the_file(seed: int, tmp_
         if chance.random() < 0.8:
             both.look()
     both.look(60)
-    dormant, plain = both.told()
+    dormant, plain = both.reported()
     assert dormant == plain
     assert both.dormant
     assert sum(value for name, value in plain.items() if name.startswith("(")) >= 0.5 * written

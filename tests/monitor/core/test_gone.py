@@ -12,7 +12,7 @@ from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.incidents import Transition
-from megatron_monitor.snapshot import Sample
+from megatron_monitor.snapshot import MetricSample
 from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs, reader_of
@@ -27,7 +27,7 @@ class Site:
     def __init__(self, root: Path, file_system: str = "ext4", config: str = "") -> None:
         self.root, self.file_system, self.config = root, file_system, config
         self.clock, self.os = ManualClock(), FaultyOs()
-        self.told: list[Transition] = []
+        self.reported: list[Transition] = []
         self._begin(None)
 
     def _begin(self, saved: Saved | None) -> None:
@@ -68,7 +68,7 @@ class Site:
             for message in self.reader.poll(self.clock):
                 self.core.handle(message, self.clock.wall())
             self.reader.passed(self.clock.monotonic(), 1.0)
-            self.told += self.core.tick(self.clock.wall())
+            self.reported += self.core.tick(self.clock.wall())
 
     def shown(self) -> list[str]:
         """The runs that HTTP shows."""
@@ -76,7 +76,7 @@ class Site:
 
     def messages(self) -> list[tuple[str, str, str]]:
         """What people were told."""
-        return [(one.run, one.incident, one.status) for one in self.told if not one.quiet]
+        return [(one.run, one.incident, one.status) for one in self.reported if not one.display_only]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_rotation_while_the_daemon_is_away(site: Callable[..., Site]) -> None:
 
     jobs.restart(away, 10.0)
     jobs.run(50.0, live, 128)
-    assert jobs.core.runs["live/main"].state.launch.latest.iteration == 133
+    assert jobs.core.runs["live/main"].state.attempt.latest.iteration == 133
     assert jobs.messages() == []
     jobs.run(75.0)
     assert jobs.messages() == [("live/main", "hang", "firing")]
@@ -166,11 +166,11 @@ def test_files_that_may_not_be_read(site: Callable[..., Site], caplog: pytest.Lo
     named = [record.message for record in caplog.records if "unreadable" in record.message]
     assert len(named) == len(set(named)) == 20
     sources = jobs.core.snapshot(jobs.clock.wall()).monitor["megatron_monitor_sources"]
-    assert Sample(("unreadable",), 20.0) in sources
+    assert MetricSample(("unreadable",), 20.0) in sources
     jobs.os.heal()
     jobs.run(60.0, live, 110)
     sources = jobs.core.snapshot(jobs.clock.wall()).monitor["megatron_monitor_sources"]
-    assert Sample(("unreadable",), 0.0) in sources
+    assert MetricSample(("unreadable",), 0.0) in sources
 
 
 def test_dead_runs_make_room(site: Callable[..., Site]) -> None:
@@ -200,7 +200,7 @@ def test_a_time_stamp_from_the_far_future_begins_no_hang(site: Callable[..., Sit
     jobs.run(200.0)
     assert jobs.messages() == [("skewed/main", "hang", "firing")]
     jobs.run(60.0, broken)
-    assert jobs.core.runs["broken/main"].state.launch.latest.iteration > 100
+    assert jobs.core.runs["broken/main"].state.attempt.latest.iteration > 100
     jobs.write(skewed, line(101))
     jobs.run(200.0)
     assert ("broken/main", "hang", "firing") in jobs.messages()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_monitor.notifiers.words import facts
+from megatron_monitor.notifiers.texts import facts
 from megatron_monitor.slurm import JobAnswered
 from tests.lines import dump, line
 from tests.monitor.extended import slurm
@@ -63,7 +63,7 @@ def test_what_a_log_cannot_say() -> None:
     site.answer(shown(state="COMPLETED", EndTime=int(site.now)))
     site.wait(300)
     assert site.page["state"] == "finished"
-    assert site.told == []
+    assert site.reported == []
 
 
 def test_the_log_has_the_first_word() -> None:
@@ -164,7 +164,7 @@ def test_a_suspended_job_is_no_hang() -> None:
     site.wait(3600)
     site.answer(shown(SuspendTime=int(site.now)))
     site.wait(20)
-    assert site.told == []
+    assert site.reported == []
     site.wait(100)
     assert len(site.fired("hang")) == 1
 
@@ -237,7 +237,7 @@ def test_slurm_that_does_not_answer_costs_nothing() -> None:
 
 
 def test_the_accounting_is_asked_of_the_job_that_was_cancelled_alone() -> None:
-    """The next launch writes into another file: its job is asked about like any other."""
+    """The next attempt writes into another file: its job is asked about like any other."""
     site = Site()
     site.answer(shown(state="CANCELLED", EndTime=int(site.now)))
     site.wait(30)
@@ -260,7 +260,7 @@ def test_without_slurm_the_command_has_the_launchers_pid_file() -> None:
     site = Site("/l/a b.log", 1000, 5, "runs=[{name: r, paths: [/l/*], pid_file: '{log}.pid'}]")
     site.killed()
     site.wait(200)
-    (told,) = site.fired("hang")
+    (reported,) = site.fired("hang")
     pid = "\"$(cat '/l/a b.pid')\""
-    assert facts(told)["command"] == f"py-spy dump --subprocesses --pid {pid}; kill {pid}"
-    assert site.page["incidents"][0]["command"] == facts(told)["command"]
+    assert facts(reported)["command"] == f"py-spy dump --subprocesses --pid {pid}; kill {pid}"
+    assert site.page["incidents"][0]["command"] == facts(reported)["command"]

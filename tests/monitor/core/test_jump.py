@@ -139,7 +139,7 @@ def restarted(lab: Lab, offset: float, away: float = 0.0, unseen: float = 0.0) -
     again.clock = lab.clock
     again.core = Core(lab.core.config)
     position = again.core.restore(saved)["/x.log"]
-    again.steady = SteadyClock(again.clock, saved.wall_offset, saved.heard_at)
+    again.steady = SteadyClock(again.clock, saved.wall_offset, saved.contact_at)
     again.core.wall_offset = again.steady.offset
     again.written, again.at = lab.written, lab.at
     wall = again.clock.wall()

@@ -12,7 +12,7 @@ import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
-from megatron_monitor.follow.messages import Message, Unheard
+from megatron_monitor.follow.messages import Message, UnobservedTime
 from megatron_monitor.incidents import Transition
 from tests.clock import ManualClock
 from tests.conftest import spread
@@ -34,7 +34,7 @@ class Fleet:
         self.written = dict.fromkeys(self.paths, 0)
         self.writing = set(self.paths)
         self.due = self.clock.monotonic()
-        self.told: list[tuple[float, Transition]] = []
+        self.reported: list[tuple[float, Transition]] = []
         self.core = Core(load(config or f"runs: [{{paths: ['{directory}/*.log']}}]"))
         self.reader = reader_of(f"{directory}/*.log", mounts=file_system, os_layer=self.os)
         self.run(120.0)
@@ -67,9 +67,9 @@ class Fleet:
     def loop(self) -> None:
         """A turn of the loop."""
         now = self.clock.wall()
-        unheard = self.reader.unheard_seconds(self.clock.monotonic())
-        self.core.listen({"/": now - unheard} if unheard else {}, now)
-        self.told += [(now, one) for one in self.core.tick(now)]
+        unobserved_time = self.reader.unobserved_seconds(self.clock.monotonic())
+        self.core.listen({"/": now - unobserved_time} if unobserved_time else {}, now)
+        self.reported += [(now, one) for one in self.core.tick(now)]
 
     def block(self, seconds: float, *calls: str) -> None:
         """The next of these calls takes so long."""
@@ -92,7 +92,7 @@ class Fleet:
 
     def incidents(self) -> list[tuple[str, str]]:
         """(run, incident) of what people were told."""
-        return [(one.run, one.incident) for _, one in self.told if not one.quiet and one.status == "firing"]
+        return [(one.run, one.incident) for _, one in self.reported if not one.display_only and one.status == "firing"]
 
     def close(self) -> None:
         """Give the files back."""
@@ -130,20 +130,20 @@ def test_a_blocked_mount(fleet: Callable[..., Fleet], file_system: str, seconds:
     some.run(10.0)
     assert not some.os.faults, "the call was made"
     assert some.incidents() == []
-    assert some.core.runs["run003"].state.launch.latest.iteration is not None
+    assert some.core.runs["run003"].state.attempt.latest.iteration is not None
     some.writing -= {meanwhile, after}
     back = some.clock.wall()
     some.run(BUDGET + LATE)
     assert sorted(some.incidents()) == [("run000", "hang"), ("run001", "hang"), ("run002", "hang")]
-    assert all(at - back <= BUDGET + LATE for at, _ in some.told)
+    assert all(at - back <= BUDGET + LATE for at, _ in some.reported)
     some.writing.add(healthy)
     gaps = [
-        some.core.runs["run003"].state.past.silences.longest("training"),
-        some.core.runs["run003"].state.launch.gap_ratios.longest,
+        some.core.runs["run003"].state.learned.silences.longest("training"),
+        some.core.runs["run003"].state.attempt.gap_ratios.longest,
     ]
     assert gaps[0] is not None
     assert gaps[0] <= 3 * PACE
-    assert some.core.runs["run003"].state.past.silences.held is None
+    assert some.core.runs["run003"].state.learned.silences.held is None
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
@@ -156,24 +156,24 @@ def test_while_the_mount_is_blocked_runs_are_unknown(fleet: Callable[..., Fleet]
     assert some.incidents() == [("run000", "hang")]
     some.block(400.0, "stat")
     some.run(1.0)
-    assert [(one.run, one.status) for _, one in some.told if not one.quiet] == [("run000", "firing")]
+    assert [(one.run, one.status) for _, one in some.reported if not one.display_only] == [("run000", "firing")]
     some.writing.add(hung)
     some.run(20.0)
-    assert [(one.run, one.status) for _, one in some.told if not one.quiet] == [
+    assert [(one.run, one.status) for _, one in some.reported if not one.display_only] == [
         ("run000", "firing"), ("run000", "resolved"),
     ]  # fmt: skip
     some.writing.discard(healthy)
     some.run(2.0)
-    quiet = some.core.runs["run001"].state.progress_at
-    assert quiet is not None
-    some.run(quiet + BUDGET - 0.6 - some.clock.wall())
-    some.told.clear()
+    display_only = some.core.runs["run001"].state.progress_at
+    assert display_only is not None
+    some.run(display_only + BUDGET - 0.6 - some.clock.wall())
+    some.reported.clear()
     some.block(400.0, "stat")  # it begins as the budget ends: what is open or pending stays as it is
     some.run(1.0)
-    assert [(one.run, one.status) for _, one in some.told if not one.quiet] in ([], [("run001", "firing")])
+    assert [(one.run, one.status) for _, one in some.reported if not one.display_only] in ([], [("run001", "firing")])
     some.run(BUDGET)
     assert some.incidents() == [("run001", "hang")]
-    assert [one.status for _, one in some.told if not one.quiet] == ["firing"]
+    assert [one.status for _, one in some.reported if not one.display_only] == ["firing"]
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])
@@ -201,9 +201,9 @@ def test_a_pause_of_the_daemon_teaches_no_gap(fleet: Callable[..., Fleet], tmp_p
     some.writing.clear()
     stopped = some.clock.wall()
     some.run(60.0)
-    ((told, one),) = [(at, one) for at, one in some.told if not one.quiet]
+    ((reported, one),) = [(at, one) for at, one in some.reported if not one.display_only]
     assert one.incident == "hang"
-    assert told - stopped <= 3 * PACE + 2.0
+    assert reported - stopped <= 3 * PACE + 2.0
 
 
 def test_a_mount_that_fails_for_a_while(fleet: Callable[..., Fleet]) -> None:
@@ -227,11 +227,11 @@ def test_a_lapse_is_told_before_what_was_written_meanwhile(fleet: Callable[..., 
     some = fleet()
     some.reader.passed(some.clock.monotonic(), 50.0)
     some.pass_time(50.0)
-    assert not any(isinstance(message, Unheard) for message in some.reader.poll(some.clock))
+    assert not any(isinstance(message, UnobservedTime) for message in some.reader.poll(some.clock))
     some.reader.passed(some.clock.monotonic(), 0.5)
     some.pass_time(50.0)
     messages = list(some.reader.poll(some.clock))
-    assert isinstance(messages[0], Unheard)
+    assert isinstance(messages[0], UnobservedTime)
     assert messages[0].seconds == 49.5
     assert len(messages) > 1
 
@@ -267,5 +267,5 @@ def test_a_loop_that_stays_behind_tells_later_and_of_nobody_else(fleet: Callable
         while waiting and waiting[0][0] <= now - behind:
             some.core.handle(waiting.pop(0)[1], now)
         some.core.listen({}, now)
-        some.told += [(now, one) for one in some.core.tick(waiting[0][0] if waiting else now)]
+        some.reported += [(now, one) for one in some.core.tick(waiting[0][0] if waiting else now)]
     assert some.incidents() == [("run000", "hang")]

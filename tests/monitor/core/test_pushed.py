@@ -21,7 +21,7 @@ class Pushed(Following):
 
     def __init__(self, *nodes: str) -> None:
         super().__init__("receiver.listen=127.0.0.1:1", owner=None)
-        self.heard = dict.fromkeys(nodes, self.now)
+        self.notices = dict.fromkeys(nodes, self.now)
         self.silent: dict[str, float] = {}
         self.receiver: float | None = None
 
@@ -46,11 +46,11 @@ class Pushed(Following):
     def wait(self, seconds: float) -> None:
         """Time passes; agents that live are heard each second."""
         for _ in range(int(seconds)):
-            self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
+            self.notices = {node: at if node in self.silent else self.now + 1.0 for node, at in self.notices.items()}
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
-            behind = dict.fromkeys(self.heard, self.core.wall_offset)
+            behind = dict.fromkeys(self.notices, self.core.wall_offset)
             until = None if self.receiver is None else self.receiver + self.core.wall_offset
-            self.core.listen({}, self.now, AgentStates(deaf, frozenset(self.heard), {}, behind, 0.0, until))
+            self.core.listen({}, self.now, AgentStates(deaf, frozenset(self.notices), {}, behind, 0.0, until))
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:
@@ -80,9 +80,9 @@ def test_our_clock_is_set_while_the_agents_go_on() -> None:
     for first, set_by in ((1, 0.0), (40, 2548.0), (80, 2372.0), (120, -3000.0)):
         lab.core.wall_offset = set_by
         lab.train(range(first, first + 40))
-    assert lab.told == []
+    assert lab.reported == []
     lab.wait(600)
-    assert {one.incident for one in lab.told} == {"hang"}
+    assert {one.incident for one in lab.reported} == {"hang"}
 
 
 def test_swapped_batches_are_put_in_order() -> None:
@@ -215,8 +215,8 @@ def test_training_stopped_under_a_living_agent() -> None:
     assert lab.firing("hang") == []
     lab.wait(4)
     assert lab.firing("hang") == ["gpt"]
-    assert {one.incident for one in lab.told} == {"hang"}
-    assert "heartbeat" not in next(one.summary for one in lab.told if not one.quiet)
+    assert {one.incident for one in lab.reported} == {"hang"}
+    assert "heartbeat" not in next(one.summary for one in lab.reported if not one.display_only)
 
 
 def test_a_dead_agent_is_no_hang() -> None:
@@ -245,7 +245,7 @@ def test_a_dead_receiver_is_no_hang() -> None:
     lab.write("/logs/b.log", step(30))
     lab.receiver = lab.now
     lab.wait(1000)
-    assert {one.run for one in lab.told if one.incident == "hang"} == {"b"}
+    assert {one.run for one in lab.reported if one.incident == "hang"} == {"b"}
     lab.receiver = None
     lab.wait(BUDGET - 12)
     assert "gpt" not in lab.firing("hang")
@@ -268,14 +268,14 @@ def test_a_tenth_of_the_places_is_for_files() -> None:
 
 def test_one_dead_agent_of_many() -> None:
     """One that never carried a step makes nobody blind: the hang is told. One that carried all of them does."""
-    for dead, told in (("node3", ["gpt"]), ("node0", [])):
+    for dead, reported in (("node3", ["gpt"]), ("node0", [])):
         lab = Pushed(*NODES)
         for node in NODES:
             lab.push((0.0, "loaded 5 modules"), node=node)
         lab.train(range(1, 30))
         lab.deafen(dead)
         lab.wait(200)
-        assert lab.firing("hang") == told, dead
+        assert lab.firing("hang") == reported, dead
         assert lab.firing("source_lost") == ["gpt"]
 
 
@@ -310,9 +310,9 @@ def test_agents_without_heartbeats() -> None:
     lab = Pushed()
     lab.train(range(1, 30))
     lab.wait(BUDGET)
-    (told,) = [one for one in lab.told if not one.quiet]
-    assert told.incident == "hang"
-    assert "without a heartbeat" in told.summary
+    (reported,) = [one for one in lab.reported if not one.display_only]
+    assert reported.incident == "hang"
+    assert "without a heartbeat" in reported.summary
 
 
 def test_the_node_and_the_text_are_those_of_the_line() -> None:
@@ -322,9 +322,9 @@ def test_the_node_and_the_text_are_those_of_the_line() -> None:
     lab.push((lab.now - NOW, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"))
     lab.push((lab.now - NOW + 1, "srun: error: node0: task 0: Exited with exit code 1"))
     lab.wait(60)
-    (told,) = [one for one in lab.told if one.incident == "crash" and one.status == "firing"]
-    assert "torch.OutOfMemoryError" in told.summary
-    assert "<14>1" not in told.summary
+    (reported,) = [one for one in lab.reported if one.incident == "crash" and one.status == "firing"]
+    assert "torch.OutOfMemoryError" in reported.summary
+    assert "<14>1" not in reported.summary
 
 
 def test_a_stream_that_goes_on_in_another_file() -> None:
@@ -349,6 +349,6 @@ def test_what_agents_keep_while_nobody_takes_it_is_no_silence() -> None:
     logs.wait(35)
     logs.killed(15.0)
     logs.wait(10)
-    assert [one for one in logs.told if not one.quiet] == []
+    assert [one for one in logs.reported if not one.display_only] == []
     logs.wait(15)
-    assert [(one.incident, one.status) for one in logs.told if not one.quiet] == [("hang", "firing")]
+    assert [(one.incident, one.status) for one in logs.reported if not one.display_only] == [("hang", "firing")]

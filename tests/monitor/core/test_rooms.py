@@ -4,11 +4,11 @@ import msgspec
 
 from megatron_monitor.config import Config, default_config
 from megatron_monitor.core.runs import Run, Runs
-from megatron_monitor.core.saved import OfLog, Waiting
+from megatron_monitor.core.saved import LogState, UnclaimedState
 from megatron_monitor.core.sources import Sources
+from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.context import Registry
 from megatron_monitor.follow.messages import Opened, Position
-from megatron_monitor.judgement import Judged
 from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.run.state import RunState
 
@@ -47,7 +47,7 @@ def test_a_run_catches_up_until_its_last_source_was_read() -> None:
 def ended(runs: Runs, name: str, progress_at: float) -> Run:
     """A finished run."""
     run = runs.begin(name, NOW)
-    run.state.launch.phase, run.state.progress_at = "finished", progress_at
+    run.state.attempt.phase, run.state.progress_at = "finished", progress_at
     return run
 
 
@@ -82,9 +82,9 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     """Unless there is one of that name already; it takes the present offset of the wall clock."""
     runs = Runs(config(), charts=True)
     runs.wall_offset = 60.0
-    saved = OfLog(runs={"old": Judged(RunState("old", iterations_total=7), archived=True)})
-    runs.claim(Waiting(saved), "old", "new")
+    saved = LogState(runs={"old": MonitoredRun(RunState("old", iterations_total=7), historical=True)})
+    runs.claim(UnclaimedState(saved), "old", "new")
     run = runs["new"]
-    assert (run.state.name, run.state.iterations_total, run.archived, run.state.wall_offset) == ("new", 7, True, 60.0)
-    runs.claim(Waiting(OfLog(runs={"old": Judged(RunState("old"))})), "old", "new")
+    assert (run.state.name, run.state.iterations_total, run.historical, run.state.wall_offset) == ("new", 7, True, 60.0)
+    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", "new")
     assert runs["new"] is run

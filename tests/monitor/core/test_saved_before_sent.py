@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.core.outbox import Tried
+from megatron_monitor.core.outbox import DeliveryResult
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.saving import Saving
 from megatron_monitor.store import Store
@@ -32,8 +32,8 @@ class Site(Following):
         self.now += 1.0
         self.clock.advance(1.0)
         for one in self.core.tick(self.now):
-            self.told.append(one)
-            self.core.outbox.owe(one, ["chat"], self.now)
+            self.reported.append(one)
+            self.core.outbox.enqueue(one, ["chat"], self.now)
             self.saving.soon()
         for _ in range(2):  # it learns that this is there
             self.saving.turn(self.now)
@@ -57,28 +57,28 @@ def test_a_message_is_owed_over_a_crash_and_told_once(tmp_path: Path, monkeypatc
     site.write("/logs/a.log", DIES)
     for _ in range(12):
         site.turn()
-    (message,) = site.told
+    (message,) = site.reported
     assert (message.run, message.incident) == ("a", "crash")
     assert site.core.outbox.saved == site.core.outbox.last
-    assert [one.message for one in site.saved().owed["chat"]] == [message]
+    assert [one.message for one in site.saved().pending["chat"]] == [message]
 
     before = site.totals()
     site.saving.release()
     site.killed()
     for _ in range(20):
         site.now += 1.0
-        site.told += site.core.tick(site.now)
+        site.reported += site.core.tick(site.now)
     assert site.totals() == before
-    assert site.told == [message]
-    (owed,) = site.core.outbox.save()["chat"]
-    assert owed.message == message
+    assert site.reported == [message]
+    (pending,) = site.core.outbox.save()["chat"]
+    assert pending.message == message
 
     site.saving = Saving(site.core, site.clock, lambda: None)
     site.saving.load(tmp_path)
     site.core.outbox.batch("chat", site.now)
-    site.core.outbox.settle("chat", [Tried(owed.number, "sent")], site.now)
+    site.core.outbox.settle("chat", [DeliveryResult(pending.number, "sent")], site.now)
     site.clock.advance(60.0)
     site.turn()
     found = site.saved()
-    assert found.owed == {}
+    assert found.pending == {}
     assert (("chat", "sent"), 1.0) in found.counts["megatron_monitor_notifications_total"]

@@ -24,7 +24,7 @@ def followed(
         logs.wait(NOW + second - logs.now)
         logs.write(PATH, text)
     logs.wait(after)
-    return logs.core, [(item.time - NOW, item) for item in logs.told if not item.quiet]
+    return logs.core, [(item.time - NOW, item) for item in logs.reported if not item.display_only]
 
 
 def saving(seconds: float, *, every: int = 50, iterations: int = 250, loss: float = 3.0) -> Iterator[tuple[float, str]]:
@@ -37,22 +37,22 @@ def saving(seconds: float, *, every: int = 50, iterations: int = 250, loss: floa
             at += seconds
 
 
-def firing(told: list[tuple[float, Transition]]) -> list[float]:
+def firing(reported: list[tuple[float, Transition]]) -> list[float]:
     """When hangs were told."""
-    return [at for at, item in told if (item.incident, item.status) == ("hang", "firing")]
+    return [at for at, item in reported if (item.incident, item.status) == ("hang", "firing")]
 
 
 def test_each_line_comes_later_than_the_least_budget() -> None:
     """A bar that prints a pace of 2 s and comes every 73 s: one hang at most, then it is known how it is."""
-    _, told = followed((73.0 * number, line(number, 100_000, seconds=2.0)) for number in range(1, 30))
-    assert len(firing(told)) <= 1
+    _, reported = followed((73.0 * number, line(number, 100_000, seconds=2.0)) for number in range(1, 30))
+    assert len(firing(reported)) <= 1
 
 
 def test_an_hour_of_standing_still_hides_no_hang() -> None:
     """What ranks that wait for each other cannot outlast is no habit: the next silence is told after a minute."""
     arrivals = list(saving(3600.0, iterations=60))
-    _, told = followed(arrivals, after=61.0)
-    assert firing(told) == [arrivals[4][0] + 60.0, arrivals[-1][0] + 60.0]
+    _, reported = followed(arrivals, after=61.0)
+    assert firing(reported) == [arrivals[4][0] + 60.0, arrivals[-1][0] + 60.0]
 
 
 SETTINGS = "node-03:4242:4300 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\nCUDA_VISIBLE_DEVICES=0,1\n"
@@ -63,22 +63,22 @@ def test_lines_that_wait_hold_no_judgement_back() -> None:
     after the iteration all the same, and once, though the settings are taken two minutes later.
     """
     lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
-    core, told = followed([*lines, (120.0, SETTINGS)], after=600.0)
-    assert firing(told) == [119.0 + 60.0]
-    assert len(told) == 1
-    assert core.runs["a"].state.launch.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    core, reported = followed([*lines, (120.0, SETTINGS)], after=600.0)
+    assert firing(reported) == [119.0 + 60.0]
+    assert len(reported) == 1
+    assert core.runs["a"].state.attempt.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     going_on = [(float(second), line(second - 180, 500, 1.0)) for second in range(300, 400)]
-    _, told = followed([*lines, (120.0, SETTINGS), *going_on])
-    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
+    _, reported = followed([*lines, (120.0, SETTINGS), *going_on])
+    assert [(item.incident, item.status) for _, item in reported] == [("hang", "firing"), ("hang", "resolved")]
 
 
 @pytest.mark.parametrize("later", [30.0, 90.0, 150.0])
 def test_a_launch_whose_lines_wait_ends_the_hang_before_it_once(later: float) -> None:
     """A hung run is started again, its first lines wait for the arguments: the hang is told once, and over once."""
     lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
-    opening = (200.0, SETTINGS + "> setting tensorboard ...\ntime to initialize megatron (seconds): 12.3\n")
+    setup_events = (200.0, SETTINGS + "> setting tensorboard ...\ntime to initialize megatron (seconds): 12.3\n")
     again = [(300.0 + later + number, line(number, 500, 1.0, 4.0)) for number in range(1, 40)]
-    core, told = followed([*lines, opening, (200.0 + later, dump(hidden_size=64, num_layers=2)), *again])
-    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
-    assert firing(told) == [119.0 + 60.0]
+    core, reported = followed([*lines, setup_events, (200.0 + later, dump(hidden_size=64, num_layers=2)), *again])
+    assert [(item.incident, item.status) for _, item in reported] == [("hang", "firing"), ("hang", "resolved")]
+    assert firing(reported) == [119.0 + 60.0]
     assert core.runs["a"].state.restarts == 1

@@ -56,7 +56,7 @@ class Lab:
         self.config = load(
             f"runs: [{{name: a, paths: ['{self.pattern}']}}]\ndetectors: {{hang: {{minimum: {minimum}s}}}}"
         )
-        self.told: list[tuple[float, Transition]] = []
+        self.reported: list[tuple[float, Transition]] = []
         self.written = 0
         self.start()
 
@@ -81,7 +81,7 @@ class Lab:
             for message in self.reader.poll(self.clock):
                 self.core.handle(message, self.clock.wall())
             self.reader.passed(self.clock.monotonic(), 0.5)
-            self.told += [(self.clock.wall(), one) for one in self.core.tick(self.clock.wall())]
+            self.reported += [(self.clock.wall(), one) for one in self.core.tick(self.clock.wall())]
             self.saving.turn(self.clock.wall())
             self.clock.advance(0.5)
 
@@ -112,7 +112,9 @@ class Lab:
 
     def hangs(self) -> list[float]:
         """When people were told of one."""
-        return [at for at, one in self.told if (one.incident, one.status, one.quiet) == ("hang", "firing", False)]
+        return [
+            at for at, one in self.reported if (one.incident, one.status, one.display_only) == ("hang", "firing", False)
+        ]
 
 
 @pytest.fixture
@@ -149,8 +151,8 @@ def test_a_hang_is_told_in_its_time(lab: Callable[..., Lab], budget: float, ever
         if some.core.runs and not some.hangs():
             assert some.deadline == shown
             some.restart(away)
-    (told,) = some.hangs()
-    assert told - silent <= budget + away + 2.0
+    (reported,) = some.hangs()
+    assert reported - silent <= budget + away + 2.0
 
 
 def test_lines_that_are_no_progress_prove_silence_as_none_do(lab: Callable[..., Lab]) -> None:
@@ -239,7 +241,7 @@ def test_what_is_silent_is_saved_from_time_to_time(lab: Callable[..., Lab]) -> N
 
 
 @pytest.mark.parametrize(
-    ("zone", "behind", "silent", "told"),
+    ("zone", "behind", "silent", "reported"),
     [
         (0, 0.0, 420.0, True),
         (-8, 0.0, 420.0, True),  # a stamp names no zone
@@ -250,7 +252,7 @@ def test_what_is_silent_is_saved_from_time_to_time(lab: Callable[..., Lab]) -> N
     ],
 )
 def test_a_dated_log_is_judged_by_its_stamps(
-    lab: Callable[..., Lab], zone: int | None, behind: float, silent: float, told: bool
+    lab: Callable[..., Lab], zone: int | None, behind: float, silent: float, reported: bool
 ) -> None:
     """It trained on while the daemon was away, and stopped: told as the daemon is back, since the last step."""
     some = lab(60.0)
@@ -274,8 +276,8 @@ def test_a_dated_log_is_judged_by_its_stamps(
     some.clock.advance(silent)
     some.start()
     some.turn(4.0)
-    assert bool(some.hangs()) is told
-    if told:
-        assert some.told[-1][1].since == pytest.approx(last, abs=2.0)
+    assert bool(some.hangs()) is reported
+    if reported:
+        assert some.reported[-1][1].since == pytest.approx(last, abs=2.0)
     some.turn(64.0)
     assert len(some.hangs()) == 1

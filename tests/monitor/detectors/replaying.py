@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from megatron_monitor.config import default_config
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.incidents import Transition
-from megatron_monitor.judgement import Judge, Judged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from tests.lines import dump
@@ -17,32 +17,32 @@ class Replaying:
     """One live run. `say` gives it a text at an instant; `told` is everything that was said of it."""
 
     def __init__(self, name: str = "run") -> None:
-        self.judge = Judge(default_config())
-        self.run = Judged(RunState(name=name))
+        self.judge = Evaluator(default_config())
+        self.run = MonitoredRun(RunState(name=name))
         self.reader = SourceReader()
-        self.told: list[Transition] = []
+        self.reported: list[Transition] = []
         self.at = START
 
     def say(self, text: str, after: float = 0.0) -> list[Transition]:
         """The text is written `after` seconds later; the daemon judges once after it, as its loop does."""
         self.at += after
-        before = len(self.told)
+        before = len(self.reported)
         for entry in self.reader.feed(text.encode()):
-            self.told += self.judge.take(self.run, [entry], "a.log", self.at, True)
-        self.told += self.judge.judge(self.run, self.at)
-        return self.told[before:]
+            self.reported += self.judge.take(self.run, [entry], "a.log", self.at, True)
+        self.reported += self.judge.judge(self.run, self.at)
+        return self.reported[before:]
 
     def fired(self, kind: str) -> bool:
         """Whether it was told or shown."""
-        return any(item.incident == kind and item.status == "firing" for item in self.told)
+        return any(item.incident == kind and item.status == "firing" for item in self.reported)
 
     def firing(self, kind: str) -> Transition:
         """The first time that it was told."""
-        return next(item for item in self.told if item.incident == kind and item.status == "firing")
+        return next(item for item in self.reported if item.incident == kind and item.status == "firing")
 
     def loud(self, *kinds: str) -> list[Transition]:
         """What a person would be told of these kinds, or of any."""
-        return [item for item in self.told if not item.quiet and (not kinds or item.incident in kinds)]
+        return [item for item in self.reported if not item.display_only and (not kinds or item.incident in kinds)]
 
     def stands(self, kind: str) -> bool:
         """It is open now."""

@@ -48,9 +48,9 @@ def test_a_save_that_never_ended_while_training_went_on() -> None:
     trained(run, 151, 155)
     assert not run.fired(FAILED)
     trained(run, 156, 157)
-    told = run.firing(FAILED)
-    assert (told.severity, told.onset_iteration, told.iteration) == ("warning", 150, 156)
-    assert "iteration 100" in told.summary
+    reported = run.firing(FAILED)
+    assert (reported.severity, reported.onset_iteration, reported.iteration) == ("warning", 150, 156)
+    assert "iteration 100" in reported.summary
     trained(run, 158, 200)
     run.say(start(200), 1.0)
     trained(run, 201, 210)
@@ -106,10 +106,10 @@ def test_a_full_disk() -> None:
         "OSError: [Errno 28] No space left on device\n",
         20.0,
     )
-    told = run.firing(FAILED)
-    assert told.severity == "critical"
-    assert "No space left on device" in told.summary
-    assert "1500 s of training at risk" in told.summary
+    reported = run.firing(FAILED)
+    assert reported.severity == "critical"
+    assert "No space left on device" in reported.summary
+    assert "1500 s of training at risk" in reported.summary
 
 
 def test_an_exception_that_training_survives() -> None:
@@ -135,8 +135,8 @@ def test_killed_inside_a_save() -> None:
     run.say(
         "slurmstepd: error: *** JOB 1718955 ON nid006149 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", 5.0
     )
-    told = run.firing(FAILED)
-    assert ("partial" in told.summary, told.severity, told.onset_iteration) == (True, "warning", 150)
+    reported = run.firing(FAILED)
+    assert ("partial" in reported.summary, reported.severity, reported.onset_iteration) == (True, "warning", 150)
 
 
 def test_asynchronous_saves_end_many_iterations_later() -> None:
@@ -207,8 +207,8 @@ def test_saves_that_stop() -> None:
     trained(run, 101, 201)
     assert not run.fired(OVERDUE)
     trained(run, 202, 230)
-    told = run.firing(OVERDUE)
-    assert (told.severity, told.onset_iteration, told.iteration) == ("warning", 100, 202)
+    reported = run.firing(OVERDUE)
+    assert (reported.severity, reported.onset_iteration, reported.iteration) == ("warning", 100, 202)
     assert len(run.loud(OVERDUE)) == 1
     run.say(start(230) + end(230))
     assert run.loud(OVERDUE)[-1].status == "firing"  # a level that is over may come back for five minutes
@@ -243,8 +243,8 @@ def test_a_run_that_never_saved() -> None:
     shown = Replaying()
     shown.say(arguments(save_interval=10, save="/ckpt"))
     trained(shown, 1, 100)
-    told = shown.firing(OVERDUE)
-    assert (told.severity, told.quiet) == ("info", True)
+    reported = shown.firing(OVERDUE)
+    assert (reported.severity, reported.display_only) == ("info", True)
     assert shown.loud() == []
 
 

@@ -16,7 +16,7 @@ def test_bloom_is_clean() -> None:
     """The arguments and lines of a sound run: nothing at all is wrong, for a thousand lines."""
     run = started("tr11-176B-ml")
     run.say(lines(range(1, 1000)))
-    assert run.told == []
+    assert run.reported == []
 
 
 RIGHT = {"rampup_batch_size": "['24', '24', '1000000']", "global_batch_size": 2016, "micro_batch_size": 1,
@@ -29,7 +29,7 @@ WRONG = {**RIGHT, "rampup_batch_size": "['32', '32', '1000000']"}
 
 def test_a_ramp_that_does_not_divide() -> None:
     """Told when the arguments are printed: 24 is a multiple of 12, 32 is not."""
-    assert started(**RIGHT).told == []
+    assert started(**RIGHT).reported == []
     run = started(**WRONG)
     assert [item.severity for item in run.loud("configuration")] == ["warning"]
 
@@ -47,13 +47,13 @@ def test_the_batch_of_the_engine_is_not_that_of_the_loop(before: bool) -> None:
     is the batch.
     """
     run = started(text=ENGINE if before else "")
-    told = run.run.state.launch.topology.global_batch_size
+    reported = run.run.state.attempt.topology.global_batch_size
     run.say(ENGINE)
-    assert run.run.state.launch.topology.global_batch_size == told != 48
+    assert run.run.state.attempt.topology.global_batch_size == reported != 48
     assert not run.fired("configuration")
-    alone = Replaying("run")
-    alone.say(ENGINE)
-    assert alone.run.state.launch.topology.global_batch_size == 48
+    single = Replaying("run")
+    single.say(ENGINE)
+    assert single.run.state.attempt.topology.global_batch_size == 48
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,20 @@ from tests.monitor.playing import Played, Playing, fault, play, texts
 def test_a_fatal_line_and_then_nothing() -> None:
     """BLOOM's limbo: 3.5 min after the line (two iterations), not before, and with what to do."""
     assert fault("crash_without_exit", after=200.0).of("crash_without_exit") == []
-    told = fault("crash_without_exit", after=220.0).firing("crash_without_exit")
-    assert told.severity == "critical"
-    assert "kill-on-bad-exit" in told.summary
+    reported = fault("crash_without_exit", after=220.0).firing("crash_without_exit")
+    assert reported.severity == "critical"
+    assert "kill-on-bad-exit" in reported.summary
 
 
 def test_the_same_node_twice_is_named() -> None:
-    """Two launches fail on one node: excluded by name after the second."""
+    """Two attempts fail on one node: excluded by name after the second."""
     died = "srun: error: {}: task 7: Killed\n"
     head = list(texts(Scenario(iterations=120)))[:-1]
     again = [(at + 20_000, text) for at, text in texts(Scenario(iterations=105, first_iteration=101))][:-1]
     played = play([*head, (head[-1][0] + 1, died.format("r7i3n2")), *again, (40_000.0, died.format("r7i3n2"))], 20.0)
-    told = played.firing("crash_loop")
-    assert told.evidence["common_nodes"] == ["r7i3n2"]
-    assert "--exclude=r7i3n2" in told.summary
+    reported = played.firing("crash_loop")
+    assert reported.evidence["common_nodes"] == ["r7i3n2"]
+    assert "--exclude=r7i3n2" in reported.summary
     other = play([*head, (head[-1][0] + 1, died.format("r7i3n2")), *again, (40_000.0, died.format("r1i1n1"))], 20.0)
     assert other.of("crash_loop") == []
 
@@ -77,7 +77,7 @@ def test_what_the_loop_catches_is_not_told(seconds: float, text: str, after: flo
     """Whenever in an iteration it came, and the whole iteration is computed again (or nearly twice)."""
     played = interrupted(seconds, after, text, lost=lost)
     assert played.kinds() == set()
-    assert played.state.launch.phase == "finished"
+    assert played.state.attempt.phase == "finished"
     assert played.state.failures_total == {}
 
 
@@ -106,9 +106,9 @@ def test_what_the_loop_catches_is_not_told_where_every_tenth_iteration_is_logged
 def test_an_end_that_anything_proves_is_told_as_fast_as_ever(seconds: float, end: str) -> None:
     """A launcher, the scheduler, another rank, the kernel, an aborted process, or a traceback from the program's top."""
     played = interrupted(seconds, 0.5, end, lost=math.inf)
-    told = played.firing("crash")
-    assert told.severity == "critical"
-    assert told.time - fatal_at(seconds) <= 5.01
+    reported = played.firing("crash")
+    assert reported.severity == "critical"
+    assert reported.time - fatal_at(seconds) <= 5.01
     assert sum(played.state.failures_total.values()) == 1
 
 
@@ -117,9 +117,9 @@ def test_an_end_that_anything_proves_is_told_as_fast_as_ever(seconds: float, end
 def test_an_end_that_nothing_proves_is_told_when_the_iterations_do_not_come(seconds: float, text: str) -> None:
     """The bound: twice the time of an iteration, 5 s at least and 5 minutes at most."""
     played = interrupted(seconds, 0.5, text, lost=math.inf)
-    told = played.firing("crash")
-    assert told.evidence["failure"] == "cuda_oom"
-    assert told.time - fatal_at(seconds) <= max(5.01, 2.1 * seconds)
+    reported = played.firing("crash")
+    assert reported.evidence["failure"] == "cuda_oom"
+    assert reported.time - fatal_at(seconds) <= max(5.01, 2.1 * seconds)
     assert played.state.failures_total == {"cuda_oom": 1}
 
 
@@ -134,13 +134,13 @@ def test_the_end_that_is_proved_later_is_told_then(late: float) -> None:
     log = list(texts(Scenario(iterations=100, save_interval=0)))[:-1]
     fatal = log[-1][0] + 10.0
     end = (fatal + late, "srun: error: node07: task 3: Exited with exit code 1\n")
-    told = play([*log, (fatal, OUT_OF_MEMORY), end], after=60.0).firing("crash")
-    assert told.evidence["failure"] == "cuda_oom"
-    assert told.time - fatal == pytest.approx(max(4.0, late + 1.0), abs=0.01)
+    reported = play([*log, (fatal, OUT_OF_MEMORY), end], after=60.0).firing("crash")
+    assert reported.evidence["failure"] == "cuda_oom"
+    assert reported.time - fatal == pytest.approx(max(4.0, late + 1.0), abs=0.01)
 
 
-@pytest.mark.parametrize(("late", "told"), [(0.5, "python_exception"), (3.5, "python_exception"), (30.0, "nccl")])
-def test_the_cause_on_another_node_is_awaited_while_a_file_server_may_hide_it(late: float, told: str) -> None:
+@pytest.mark.parametrize(("late", "reported"), [(0.5, "python_exception"), (3.5, "python_exception"), (30.0, "nccl")])
+def test_the_cause_on_another_node_is_awaited_while_a_file_server_may_hide_it(late: float, reported: str) -> None:
     """A victim's watchdog is seen first, and the exception when an NFS client looks again, 3 s later. What comes long
     after that was told is neither another crash nor another cause.
     """
@@ -156,8 +156,8 @@ def test_the_cause_on_another_node_is_awaited_while_a_file_server_may_hide_it(la
         '[rank3]:   File "pretrain_gpt.py", line 1, in <module>\n[rank3]: KeyError: 3\n'
     )
     played = play([*log, (fatal, victim), (fatal, ended), (fatal + late, cause)], after=120.0)
-    assert played.firing("crash").evidence["failure"] == told
-    assert played.state.failures_total == {told: 1}
+    assert played.firing("crash").evidence["failure"] == reported
+    assert played.state.failures_total == {reported: 1}
 
 
 def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None:
@@ -170,7 +170,7 @@ def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None
 
 
 def test_what_is_caught_twice_is_no_loop() -> None:
-    """After two launches that died, a third that catches what it meets is not the third that died."""
+    """After two attempts that died, a third that catches what it meets is not the third that died."""
     died = "srun: error: r7i3n2: task 7: Killed\n"
     head = list(texts(Scenario(iterations=120)))[:-1]
     second = [(at + 20_000, text) for at, text in texts(Scenario(iterations=105, first_iteration=101))][:-1]

@@ -19,11 +19,11 @@ def test_a_loss_that_rises_slowly() -> None:
     for step in range(1, 800):
         log.feed(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01), log.around(0.2, 0.15)))
     assert log.incidents == {"divergence"}
-    told = log.firings("divergence")
-    assert (told[0].iteration or 0) <= 750
-    assert [item.severity for item in told] == ["warning", "critical"]
-    assert told[0].evidence["rollback_iteration"] == 400
-    assert 375 <= (told[0].onset_iteration or 0) <= 550
+    reported = log.firings("divergence")
+    assert (reported[0].iteration or 0) <= 750
+    assert [item.severity for item in reported] == ["warning", "critical"]
+    assert reported[0].evidence["rollback_iteration"] == 400
+    assert 375 <= (reported[0].onset_iteration or 0) <= 550
 
 
 def test_it_resolves_when_the_loss_is_back() -> None:
@@ -39,9 +39,9 @@ def test_between_half_of_the_threshold_and_all_of_it_a_rise_stands() -> None:
     """What hovers about the threshold is one divergence, not one after the other."""
     log = long_run()
     log.lines(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)) for step in range(1, 301))
-    (told,) = log.firings("divergence")
-    bar = told.evidence["threshold_ratio"]
-    base = told.evidence["lowest_median_lm_loss"]
+    (reported,) = log.firings("divergence")
+    bar = reported.evidence["threshold_ratio"]
+    base = reported.evidence["lowest_median_lm_loss"]
     log.lines(bloom(800 + step, log.around(base * (1 + 0.75 * bar), 0.01)) for step in range(1, 201))
     assert log.resolved("divergence") == []
     log.lines(bloom(1000 + step, log.around(base * (1 + 0.25 * bar), 0.01)) for step in range(1, 101))

@@ -14,7 +14,7 @@ from megatron_monitor.parsers.events import (
     LogEvent,
 )
 from megatron_monitor.run.fold import fold
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import DIALECTS, Fault, Scenario
 from tests.monitor.playing import play, texts
@@ -76,8 +76,8 @@ def test_the_trainers_first_step_says_nothing_of_the_next_report(seconds: float)
 @pytest.mark.parametrize(("seconds", "every"), [(20.0, 50), (90.0, 10)])
 @pytest.mark.parametrize("first", [1, 1001])
 def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, first: int) -> None:
-    """A quarter of an hour between two lines, in a fresh launch, one that goes on from a checkpoint, and after a crash:
-    the first line of a launch comes after as many iterations as the others.
+    """A quarter of an hour between two lines, in a fresh attempt, one that goes on from a checkpoint, and after a
+    crash: the first line of an attempt comes after as many iterations as the others.
     """
     faults = (Fault("crash_and_restart", 230),) if first == 1 else ()
     scenario = Scenario(
@@ -92,7 +92,7 @@ def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, f
 @pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"hf-trainer", "deepspeed"}))
 @pytest.mark.parametrize(("evaluated", "saved"), [(75, 30), (75, 0), (30, 20)])
 def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, evaluated: int, saved: int) -> None:
-    """They come amid the fifty iterations of a line: what a line says of one stays what one takes, and a launch
+    """They come amid the fifty iterations of a line: what a line says of one stays what one takes, and an attempt
     that goes on from between two lines is not called hung.
     """
     scenario = Scenario(
@@ -102,13 +102,13 @@ def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, 
     played = play(texts(scenario))
     assert played.of("hang") == []
     assert played.of("slowdown") == []
-    window = played.state.launch.pace.windows[played.state.launch.pace.last_batch_size]
+    window = played.state.attempt.pace.windows[played.state.attempt.pace.last_batch_size]
     assert window == pytest.approx([30.0] * len(window), rel=0.03)
 
 
 @pytest.mark.parametrize(("seconds", "every", "within"), [(90.0, 10, 4000.0), (20.0, 1, 700.0)])
 def test_a_hang_after_a_restart_is_told_all_the_same(seconds: float, every: int, within: float) -> None:
-    """No line comes after the second launch's set-up: told within what its iterations take three times over."""
+    """No line comes after the second attempt's set-up: told within what its iterations take three times over."""
     scenario = Scenario(
         dialect="megatron-lm", iterations=400, seconds_per_iteration=seconds, log_interval=every,
         faults=(Fault("crash_and_restart", 230),),
@@ -121,8 +121,8 @@ def test_a_hang_after_a_restart_is_told_all_the_same(seconds: float, every: int,
 
 def hung_once(state: RunState, seconds: float) -> None:
     """It stands still, is called a hang, and goes on."""
-    state.launch.hung = True
-    number = (state.launch.last_iteration or 0) + 1
+    state.attempt.hung = True
+    number = (state.attempt.last_iteration or 0) + 1
     line = IterationLogged(iteration=number, seconds_per_iteration=10.0, lm_loss=2.0)
     feed(state, line, (state.progress_at or 0.0) + seconds)
 
@@ -132,9 +132,9 @@ def test_one_that_comes_daily_stays_known() -> None:
     state = trained()
     for _ in range(4):
         hung_once(state, 600.0)
-        state.launch.gap_ratios.values.clear()
+        state.attempt.gap_ratios.values.clear()
         state.progress_at = (state.progress_at or 0.0) + 80_000.0
-        feed(state, IterationLogged(iteration=(state.launch.last_iteration or 0) + 1), state.progress_at + 610.0)
+        feed(state, IterationLogged(iteration=(state.attempt.last_iteration or 0) + 1), state.progress_at + 610.0)
         state.progress_at += 80_000.0
         assert hang.budget(state, SETTINGS).seconds == pytest.approx(1220.0)
 
@@ -144,7 +144,7 @@ def test_a_hang_that_ended_raises_the_budget_of_its_phase_alone() -> None:
     state = trained()
     now = state.progress_at or 0.0
     feed(state, CheckpointSaveStarted(iteration=20), now + 1)
-    assert state.launch.phase == "saving"
+    assert state.attempt.phase == "saving"
     hung_once(state, 1700.0)
     assert hang.budget(state, SETTINGS).seconds == 60.0
     feed(state, CheckpointSaveStarted(iteration=21), now + 2050)
@@ -159,7 +159,7 @@ def test_a_hang_that_a_restart_ended_teaches_nothing() -> None:
     feed(state, CheckpointSaved(iteration=20), now + 41)
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.0), now + 51)
     feed(state, CheckpointSaveStarted(iteration=21), now + 52)
-    state.launch.hung = True
+    state.attempt.hung = True
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.5), now + 7252)
     assert state.restarts == 1
     feed(state, CheckpointSaveStarted(iteration=22), now + 7262)
@@ -170,6 +170,6 @@ def test_a_suspended_job_teaches_nothing() -> None:
     """Slurm stopped its processes for half an hour: that was no silence of theirs."""
     state = trained(30.0)
     now = state.progress_at or 0.0
-    state.job = Job("1", "RUNNING", suspended_at=now + 1800.0)
+    state.job = SlurmJob("1", "RUNNING", suspended_at=now + 1800.0)
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=30.0, lm_loss=2.0), now + 1830.0)
     assert hang.budget(state, SETTINGS).seconds == pytest.approx(90.0)

@@ -13,9 +13,9 @@ from megatron_monitor.nodes.collectives import Missing
 from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Evidence
 from megatron_monitor.run.phases import Parts
-from megatron_monitor.run.records import AttemptEnd, Job, Latest
+from megatron_monitor.run.records import AttemptEnd, LatestValues, SlurmJob
 from megatron_monitor.run.silence import Intervals
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 TEN = (10.0, 10.0, 10.0)
 TWENTY = (20.0, 20.0, 20.0)
@@ -26,27 +26,29 @@ def run(
     phase: str = "training", *, window: tuple[float, ...] = (), ratios: tuple[float, ...] = (),
     held: float | None = None, learned: list[float] | dict[str, list[float]] | None = None,
     forgiven: dict[str, float] | None = None, past: dict[str, Any] | None = None, topology: Topology | None = None,
-    at: float | None = 1000.0, **launch: Any,
+    at: float | None = 1000.0, **attempt: Any,
 ) -> RunState:  # fmt: skip
     """A run in that phase: seconds of its iterations, its gaps over what was expected, and what silences taught."""
     state = RunState("run", proven=True, progress_at=at, live=True, iterations_total=9)
-    state.launch = Launch(phase=phase, topology=topology or Topology(), **launch)  # type: ignore[arg-type]
+    state.attempt = Attempt(phase=phase, topology=topology or Topology(), **attempt)  # type: ignore[arg-type]
     for seconds in window:
-        state.launch.pace.add(seconds, None)
-    state.launch.gap_ratios.values.extend(ratios)
+        state.attempt.pace.add(seconds, None)
+    state.attempt.gap_ratios.values.extend(ratios)
     for kind, values in (learned if isinstance(learned, dict) else {phase: learned or []}).items():
-        state.past.silences.good[kind] = Intervals(values)
+        state.learned.silences.good[kind] = Intervals(values)
     for kind, seconds in (forgiven or {}).items():
-        state.past.silences.forgive(kind, seconds, 900.0)
-    state.past.silences.held = held
+        state.learned.silences.forgive(kind, seconds, 900.0)
+    state.learned.silences.held = held
     for name, value in (past or {}).items():
-        setattr(state.past, name, value)
+        setattr(state.learned, name, value)
     return state
 
 
-def told(*lines_of: str, lines: int = 0, **printed: float) -> Parts:
+def reported(*lines_of: str, lines: int = 0, **printed: float) -> Parts:
     """Parts of a step of which lines told, and what steps printed of them."""
-    return Parts(list(lines_of), lines=lines, printed={part: Intervals([took]) for part, took in printed.items()})
+    return Parts(
+        list(lines_of), lines=lines, printed={part: Intervals([duration]) for part, duration in printed.items()}
+    )
 
 
 def verdict(state: RunState, silence: float = 60.0) -> Finding:
@@ -55,10 +57,10 @@ def verdict(state: RunState, silence: float = 60.0) -> Finding:
 
 
 def trained(**known: Any) -> RunState:
-    """20 s an iteration: late after 40 s, hung after 60; `known` is of the run or of its launch."""
+    """20 s an iteration: late after 40 s, hung after 60; `known` is of the run or of its attempt."""
     state = run(known.pop("phase", "training"), window=TWENTY)
     for name, value in known.items():
-        setattr(state if hasattr(state, name) else state.launch, name, value)
+        setattr(state if hasattr(state, name) else state.attempt, name, value)
     return state
 
 
@@ -66,20 +68,20 @@ def test_late_then_hung() -> None:
     """Late is shown, hung is told; nothing before."""
     assert verdict(trained(), 39.9) == Finding("clear", next_check=1040.0)
     late, hung = verdict(trained(), 40.0), verdict(trained(), 60.0)
-    assert (late.state, late.severity, late.quiet, late.since) == ("firing", "warning", True, 1000.0)
+    assert (late.state, late.severity, late.display_only, late.since) == ("firing", "warning", True, 1000.0)
     assert late.summary == "late in training: no progress for 40.0 s, budget 60.0 s (3 x 20 s expected)"
     assert late.facts == {
         "phase": "training", "silence_seconds": 40.0, "budget_seconds": 60.0, "budget_reason": "3 x 20 s expected",
         "last_progress_at": 1000.0, "last_line": "", "expected_gap_seconds": 20.0,
     }  # fmt: skip
     assert verdict(trained(), 59.9).severity == "warning"
-    assert (hung.severity, hung.quiet, hung.onset) == ("critical", False, None)
+    assert (hung.severity, hung.display_only, hung.onset) == ("critical", False, None)
     assert hung.summary == "hung in training: no progress for 60.0 s, budget 60.0 s (3 x 20 s expected)"
     assert verdict(trained(), 61.0).severity == "critical"
 
 
-ENDED, CUT = replace(RUNNING, ended=1), replace(RUNNING, done_at=990.0, cut_at=1000.0)
-STOPPED = [Job("1", state) for state in ("SUSPENDED", "STOPPED")]
+ENDED, CUT = replace(RUNNING, ended=1), replace(RUNNING, done_at=990.0, killed_at=1000.0)
+STOPPED = [SlurmJob("1", state) for state in ("SUSPENDED", "STOPPED")]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_whose_silence_means_anything(state: RunState, status: str) -> None:
     assert (at is None) == (status == "clear")
     if status != "unknown":
         due = 1000.0 + hang.budget(state, SETTINGS).late_after if status == "firing" else None
-        due = 1001.0 if state.launch.ending is CUT and state.live else due
+        due = 1001.0 if state.attempt.ending is CUT and state.live else due
         assert [verdict(state, silence).next_check for silence in (0.0, 1e6)] == [due, None]
 
 
@@ -121,21 +123,21 @@ def test_while_it_is_not_observed_it_is_unknown() -> None:
 
 def test_what_is_known_stands_beside_it() -> None:
     """The iteration, the job; nothing is expected where a default counts."""
-    found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
+    found = verdict(trained(latest=LatestValues(iteration=7), job=SlurmJob("1", "RUNNING")), 40.0)
     assert (found.onset, found.facts["slurm_job"]) == (7, "1")
     assert found.summary.startswith("late in training after iteration 7: ")
     assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).facts
-    parts = run("rollout", parts=told("rollout", reward=1.0), window=TEN)
+    parts = run("rollout", parts=reported("rollout", reward=1.0), window=TEN)
     assert " in rollout (no line tells reward apart): " in verdict(parts, 1e6).summary
-    assert " in rollout: " in verdict(run("rollout", parts=told(reward=1.0), window=TEN), 1e6).summary
-    assert " in saving: " in verdict(run("saving", parts=told("rollout", reward=1.0)), 1e6).summary
+    assert " in rollout: " in verdict(run("rollout", parts=reported(reward=1.0), window=TEN), 1e6).summary
+    assert " in saving: " in verdict(run("saving", parts=reported("rollout", reward=1.0)), 1e6).summary
 
 
 @pytest.mark.parametrize(("done", "seconds"), [(990.123456, 9.877), (None, 0.0)])
 def test_cut_at_exit(done: float | None, seconds: float) -> None:
     """It is told at once, and since when it was done."""
     cause = Evidence("failure", 1000.0, "time_limit", line="DUE TO TIME LIMIT")
-    state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=Latest(iteration=9))
+    state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=LatestValues(iteration=9))
     found = verdict(state, 0.0)
     assert (found.severity, found.onset, found.since) == ("critical", 9, done or 1000.0)
     assert f"was done, and {seconds:.0f} s later" in found.summary
@@ -215,7 +217,7 @@ def test_half_of_it_is_late(found: Budget, late: float) -> None:
 
 @pytest.mark.parametrize(("iterations", "seconds"), [(0, 7200.0), (1, 600.0)])
 def test_only_a_launch_that_made_a_step_shows_how_long_a_set_up_takes(iterations: int, seconds: float) -> None:
-    """Launches that died after 20 s teach nothing of the ten minutes that one needs which does not."""
+    """Attempts that died after 20 s teach nothing of the ten minutes that one needs which does not."""
     state = run("starting", number=1, learned=[20.0])
     state.ends = [AttemptEnd(0, "unknown", "", 20.0, 0.0, iterations, iterations or None, None, planned=False)]
     assert budget(state, HangSettings()).seconds == seconds

@@ -15,12 +15,12 @@ def restarted(first: int | None, factor: float, world_size: int = 384, **more: i
 
 
 def test_its_cost_is_told() -> None:
-    """0 before, 1 after, 6.3 % slower from the first iteration of the launch on."""
-    told = restarted(0, 1.063).firing("launch_blocking")
-    assert told.severity == "warning"
-    assert told.evidence["cost_ratio"] == pytest.approx(0.063, abs=0.01)
-    assert told.evidence["cuda_launch_blocking"] == "1"
-    assert "hung without it" in told.summary
+    """0 before, 1 after, 6.3 % slower from the first iteration of the attempt on."""
+    reported = restarted(0, 1.063).firing("launch_blocking")
+    assert reported.severity == "warning"
+    assert reported.evidence["cost_ratio"] == pytest.approx(0.063, abs=0.01)
+    assert reported.evidence["cuda_launch_blocking"] == "1"
+    assert "hung without it" in reported.summary
 
 
 def test_what_the_variable_costs_is_told_once() -> None:
@@ -39,14 +39,14 @@ def test_a_cost_within_noise_is_not_told() -> None:
 
 
 def test_not_seen_is_unknown() -> None:
-    """The launch before did not tell the variable: there is nothing to compare with, whatever the difference."""
+    """The attempt before did not tell the variable: there is nothing to compare with, whatever the difference."""
     assert restarted(None, 1.063).of("launch_blocking") == []
 
 
 def test_advice_in_a_traceback_is_no_setting() -> None:
     """`For debugging consider passing CUDA_LAUNCH_BLOCKING=1` stands in every CUDA traceback."""
     advice = [(0.5, "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n")]
-    assert play([*advice, *texts(Scenario(iterations=50))]).state.launch.environment == {}
+    assert play([*advice, *texts(Scenario(iterations=50))]).state.attempt.environment == {}
 
 
 def test_values() -> None:

@@ -102,10 +102,10 @@ def test_overflows_that_name_the_new_scale_only() -> None:
     log = TrainingLog()
     for iteration in range(1, 200):
         log.feed(_fairseq(iteration, 128, 300 + iteration % 7))
-    told = "2023-06-28 03:20:0{} | INFO | fairseq.trainer | NOTE: gradient overflow detected, ignoring gradient, "
+    reported = "2023-06-28 03:20:0{} | INFO | fairseq.trainer | NOTE: gradient overflow detected, ignoring gradient, "
     for number in (1, 2, 3):
         assert "overflow_storm" not in log.incidents
-        log.feed(told.format(number) + f"setting loss scale to: {128 / 2**number}\n")
+        log.feed(reported.format(number) + f"setting loss scale to: {128 / 2**number}\n")
     assert "overflow_storm" in log.incidents
 
 
@@ -135,9 +135,9 @@ def test_a_slow_decline() -> None:
     for iteration in range(4700, 7000):
         log.feed(fp16(iteration, 3.0, 32768.0 / 2 ** ((iteration - 4700) // 380), log.around(5e4, 0.1)))
     assert log.incidents == {"loss_scale_collapse"}
-    told = log.firings("loss_scale_collapse")[0]
-    assert told.evidence["reason"] == "declining"
-    assert (told.iteration or 0) < 7000
+    reported = log.firings("loss_scale_collapse")[0]
+    assert reported.evidence["reason"] == "declining"
+    assert (reported.iteration or 0) < 7000
 
 
 @pytest.mark.parametrize(("growth", "words"), [(1.0, "do not grow"), (0.4, "do not grow"), (3.0, "gradients grow (")])
@@ -150,7 +150,7 @@ def test_gradients_grow_only_where_their_norm_does(growth: float, words: str) ->
         )
         log.feed(line)
         silent.feed(re.sub(r"grad norm: \S+ \| ", "", line))
-        if log.told and silent.told:
+        if log.reported and silent.reported:
             break
     assert words in log.firings("loss_scale_collapse")[0].summary
     assert "if gradients grow" in silent.firings("loss_scale_collapse")[0].summary

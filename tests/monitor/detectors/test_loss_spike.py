@@ -68,10 +68,10 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     for iteration in range(29080, 29800, 10):
         log.feed(fp16(iteration, loss, 4096.0))
         loss = 2.77 + (loss - 2.77) * 0.93
-    told = log.firings("loss_spike")
-    assert [item.severity for item in told] == ["info", "critical"]
-    assert 29250 <= (told[1].iteration or 0) <= 29270
-    assert "not back" in told[1].summary
+    reported = log.firings("loss_spike")
+    assert [item.severity for item in reported] == ["info", "critical"]
+    assert 29250 <= (reported[1].iteration or 0) <= 29270
+    assert "not back" in reported[1].summary
     assert [item.status for item in log.resolved("loss_spike")] == ["resolved"]
     log.say("", 300.0)
     assert log.resolved("loss_scale_collapse")
@@ -107,9 +107,9 @@ def test_a_spike_does_not_widen_its_own_window() -> None:
     log.lines(bloom(iteration, 3.5, 20.0) for iteration in range(31214, 31260))
     calm_bloom(log, range(31260, 31275))
     log.feed(bloom(31275, 3.5, 20.0))
-    told = log.firings("loss_spike")
-    assert told[-1].iteration == 31275
-    assert told[-1].evidence["normal_lm_loss"] == pytest.approx(2.21, rel=0.01)
+    reported = log.firings("loss_spike")
+    assert reported[-1].iteration == 31275
+    assert reported[-1].evidence["normal_lm_loss"] == pytest.approx(2.21, rel=0.01)
 
 
 def test_a_loss_that_climbs_on_is_told_before_patience_ends() -> None:
@@ -118,11 +118,11 @@ def test_a_loss_that_climbs_on_is_told_before_patience_ends() -> None:
     """
     log = bloom_before_its_spike()
     log.lines(bloom(31214 + step, 2.6 * 1.01**step, 2.0) for step in range(60))
-    told = [item for item in log.firings("loss_spike") if item.severity == "warning"]
-    assert told
-    assert (told[0].iteration or 0) < 31280
-    assert "rising" in told[0].summary
-    assert "31000" in told[0].summary
+    reported = [item for item in log.firings("loss_spike") if item.severity == "warning"]
+    assert reported
+    assert (reported[0].iteration or 0) < 31280
+    assert "rising" in reported[0].summary
+    assert "31000" in reported[0].summary
 
 
 @pytest.mark.parametrize("loss", [2.6, 2.22])
@@ -136,11 +136,11 @@ def test_a_bump_after_a_resume_is_told_apart(loss: float) -> None:
     if loss < 2.5:
         assert log.incidents == set()
         return
-    told = log.firings("loss_spike")
-    assert [item.evidence["class"] for item in told] == ["resume_bump"]
-    assert told[0].severity == "info"
-    assert (told[0].iteration or 0) <= 31104
-    assert "optimizer" in told[0].summary
+    reported = log.firings("loss_spike")
+    assert [item.evidence["class"] for item in reported] == ["resume_bump"]
+    assert reported[0].severity == "info"
+    assert (reported[0].iteration or 0) <= 31104
+    assert "optimizer" in reported[0].summary
 
 
 def test_going_far_back_is_no_spike() -> None:

@@ -64,18 +64,18 @@ def trained(
 def driven(used: Callable[[float], float], seconds: float, hours: float) -> float | None:
     """As `trained` without the text, for long series: hours until it fires aloud."""
     state = RunState(name="run")
-    state.launch.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
-    state.launch.iterations = 1
+    state.attempt.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
+    state.attempt.iterations = 1
     settings, rule = RuleSettings(), MemoryPressure()
     for iteration in range(1, int(hours * 3600 / seconds)):
         elapsed = iteration * seconds / 3600
-        state.launch.latest.iteration, state.launch.latest.seconds_per_iteration = iteration, seconds
-        state.launch.memory.allocated = state.launch.memory.max_allocated = int(used(elapsed) * 2**20)
-        rule.on_event(state, MemoryReported(allocated_bytes=state.launch.memory.allocated), settings)
+        state.attempt.latest.iteration, state.attempt.latest.seconds_per_iteration = iteration, seconds
+        state.attempt.memory.allocated = state.attempt.memory.max_allocated = int(used(elapsed) * 2**20)
+        rule.on_event(state, MemoryReported(allocated_bytes=state.attempt.memory.allocated), settings)
         step = Step(iteration=iteration, at=0.0, counted=True, printed_seconds=seconds)
         rule.on_steps(state, [step], settings)
         found = rule.evaluate(state, 0.0, settings)
-        if found.state == "firing" and not found.quiet:
+        if found.state == "firing" and not found.display_only:
             return elapsed
     return None
 
@@ -125,8 +125,8 @@ def test_a_leak_that_outlives_the_run_is_a_hint() -> None:
     """Full in a month, done in a day."""
     run, first = trained(lambda hours: (50 + hours / 24) * GIB, 20.0, 6.0, total=4000)
     assert first is None
-    told = run.firing(KIND)
-    assert (told.severity, told.quiet) == ("info", True)
+    reported = run.firing(KIND)
+    assert (reported.severity, reported.display_only) == ("info", True)
 
 
 def test_a_leak_of_unknown_room_is_a_hint() -> None:

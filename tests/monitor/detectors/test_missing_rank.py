@@ -36,11 +36,11 @@ def _played(lines: Iterable[str], head: str = "") -> Played:
 def test_the_silent_rank_of_the_world_is_named_with_its_node() -> None:
     """All others gave up on one collective; srun's list tells whose node the silent one ran on."""
     lines = [_gave_up(rank, 81234, f"0(default_pg) Rank {rank}") for rank in range(16) if rank != 13]
-    told = _played(lines, "SLURM_JOB_NODELIST=jz-[010-013]\n").firing("crash")
+    reported = _played(lines, "SLURM_JOB_NODELIST=jz-[010-013]\n").firing("crash")
     assert "rank 13 on node jz-013 did not arrive at all-reduce 81234 and said nothing; the other 15 wait for it" in (
-        told.summary
+        reported.summary
     )
-    assert (told.evidence["ranks"], told.evidence["nodes"]) == ([13], ["jz-013"])
+    assert (reported.evidence["ranks"], reported.evidence["nodes"]) == ([13], ["jz-013"])
 
 
 def test_a_rank_that_says_that_it_is_behind_never_reached_it() -> None:
@@ -51,19 +51,19 @@ def test_a_rank_that_says_that_it_is_behind_never_reached_it() -> None:
         "work: 699."
     )
     lines = [_gave_up(4 * place + 1, 700, f"9(DATA_PARALLEL_GROUP) Rank {place}") for place in (3, 0, 1)]
-    told = _played([_line(9, signal), *lines]).firing("crash")
-    assert "rank 9 never reached all-reduce 700 of DATA_PARALLEL_GROUP; 3 ranks wait for it" in told.summary
-    assert told.evidence["missing_proof"] == "behind"
-    assert "nodes" not in told.evidence  # nothing tells where it ran
+    reported = _played([_line(9, signal), *lines]).firing("crash")
+    assert "rank 9 never reached all-reduce 700 of DATA_PARALLEL_GROUP; 3 ranks wait for it" in reported.summary
+    assert reported.evidence["missing_proof"] == "behind"
+    assert "nodes" not in reported.evidence  # nothing tells where it ran
 
 
 def test_who_waits_for_somebody_else_is_not_accused() -> None:
     """Rank 5 is late for one group because it waits in another: rank 6 holds them all up."""
     pipeline = [_gave_up(rank, 40, f"3(PIPELINE) Rank {rank // 4}") for rank in (1, 9, 13)]
     tensor = [_gave_up(rank, 90, f"7(TENSOR) Rank {rank - 4}") for rank in (4, 5, 7)]
-    told = _played([*pipeline, *tensor]).firing("crash")
-    assert told.evidence["ranks"] == [6]
-    assert "rank 6 did not arrive at all-reduce 90 of TENSOR and said nothing; 6 ranks wait for it" in told.summary
+    reported = _played([*pipeline, *tensor]).firing("crash")
+    assert reported.evidence["ranks"] == [6]
+    assert "rank 6 did not arrive at all-reduce 90 of TENSOR and said nothing; 6 ranks wait for it" in reported.summary
 
 
 def test_half_a_log_accuses_nobody() -> None:

@@ -16,11 +16,11 @@ def test_the_field_is_gone() -> None:
     log.feed(fp16(9027, None, 8192.0, 20609.780))
     assert log.first("nan_loss") == (9027, "warning")  # the scaler may skip it
     log.lines(fp16(iteration, None, 4096.0, 20609.780) for iteration in (9028, 9029))
-    told = log.firings("nan_loss")
-    assert [item.severity for item in told] == ["warning", "critical"]
-    assert told[1].iteration == 9029
-    assert told[0].evidence["form"] == "gone"
-    assert told[0].evidence["last_finite_iteration"] == 9026
+    reported = log.firings("nan_loss")
+    assert [item.severity for item in reported] == ["warning", "critical"]
+    assert reported[1].iteration == 9029
+    assert reported[0].evidence["form"] == "gone"
+    assert reported[0].evidence["last_finite_iteration"] == 9026
     assert not log.firings("loss_spike")
 
 
@@ -43,8 +43,8 @@ def test_the_engine_tells_which_it_is() -> None:
     for iteration in range(1, 20):
         log.feed(f"steps: {iteration} loss: 2.5000 iter time (s): 105.2 samples/sec: 19.4\n" + bloom(iteration, 2.5))
     log.feed("steps: 20 loss: nan iter time (s): 105.2 samples/sec: 19.4\n" + bloom(20, None, "nan"))
-    told = log.firings("nan_loss")[0]
-    assert (told.evidence["form"], told.evidence["engine_loss"]) == ("gone", "nan")
+    reported = log.firings("nan_loss")[0]
+    assert (reported.evidence["form"], reported.evidence["engine_loss"]) == ("gone", "nan")
 
 
 def test_every_step_skipped_is_no_nan() -> None:
@@ -82,7 +82,7 @@ def test_a_copy_without_the_loss_is_not_the_line() -> None:
     for text in (bloom(24, 2.5), bloom(29, None)):
         for entry in SourceReader().feed(text.encode()):
             log.run.state.copies.moved("rank0.log", entry.event.iteration - 1, 0)  # it is behind, not restarted
-            log.told += log.judge.take(log.run, [entry], "rank0.log", log.at, True)
+            log.reported += log.judge.take(log.run, [entry], "rank0.log", log.at, True)
     assert log.incidents == set()
 
 

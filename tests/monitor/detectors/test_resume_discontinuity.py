@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor.detectors.resume_discontinuity import Line, Past, ResumeDiscontinuity
+from megatron_monitor.detectors.resume_discontinuity import PrintedStep, ResumeDiscontinuity, StepHistory
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "resume_discontinuity"
@@ -35,8 +35,8 @@ def saved(iteration: int) -> str:
     )
 
 
-def relaunched(iteration: int, **changes: Any) -> str:
-    """The end of one launch and the set-up of the next."""
+def restarted(iteration: int, **changes: Any) -> str:
+    """The end of one attempt and the set-up of the next."""
     return (
         "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" + arguments(train_iters=TOTAL, **changes) +
         f" loading checkpoint from /ckpt at iteration {iteration}\n"
@@ -57,9 +57,9 @@ def begun(last: int = 450, save: int = 400) -> Replaying:
 def test_a_learning_rate_that_starts_from_scratch() -> None:
     """IDEFICS: the schedule silently began anew. Critical with the first line."""
     run = begun()
-    run.say(relaunched(400), 600.0)
-    told = run.say(line(401, rate=schedule(1), total=TOTAL), 105.0)
-    assert [(item.severity, item.onset_iteration) for item in told if item.incident == KIND] == [("critical", 401)]
+    run.say(restarted(400), 600.0)
+    reported = run.say(line(401, rate=schedule(1), total=TOTAL), 105.0)
+    assert [(item.severity, item.onset_iteration) for item in reported if item.incident == KIND] == [("critical", 401)]
     assert "learning rate" in run.firing(KIND).summary
     trained(run, 402, 420, shift=400)
     assert run.stands(KIND)
@@ -69,7 +69,7 @@ def test_a_learning_rate_that_starts_from_scratch() -> None:
 def test_it_is_shown_for_some_hours() -> None:
     """What nobody mended in six hours was meant."""
     run = begun()
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     trained(run, 401, 401 + 6 * 3600 // 105 + 2, shift=400)
     assert not run.stands(KIND)
     assert [item.status for item in run.loud(KIND)] == ["firing", "firing", "resolved"]  # told again after four hours
@@ -79,10 +79,10 @@ def test_going_on_from_the_checkpoint_is_silent() -> None:
     """Iterations computed again, warm-up and decay going on, twice."""
     run = begun()
     for _ in range(2):
-        run.say(relaunched(400), 600.0)
+        run.say(restarted(400), 600.0)
         trained(run, 401, 440)
     run.say(saved(440))
-    run.say(relaunched(440), 600.0)
+    run.say(restarted(440), 600.0)
     trained(run, 441, 470)
     assert not run.fired(KIND)
 
@@ -94,7 +94,7 @@ def test_during_warm_up(last: int) -> None:
     run.say(arguments(train_iters=TOTAL))
     trained(run, 1, last)
     run.say(saved(last))
-    run.say(relaunched(last), 600.0)
+    run.say(restarted(last), 600.0)
     trained(run, last + 1, last + 20)
     assert not run.fired(KIND)
 
@@ -110,18 +110,18 @@ def test_from_scratch_without_a_checkpoint_is_silent() -> None:
 
 
 def test_from_scratch_beside_a_checkpoint_is_told() -> None:
-    """400 iterations were saved, and the launch began at 1: a wrong path to load from."""
+    """400 iterations were saved, and the attempt began at 1: a wrong path to load from."""
     run = begun()
     run.say("RuntimeError: CUDA error: unknown error\n" + arguments(train_iters=TOTAL), 100.0)
     run.say("WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt \n")
     trained(run, 1, 3)
-    told = run.firing(KIND)
-    assert told.severity == "warning"
-    assert "checkpoint of iteration 400" in told.summary
+    reported = run.firing(KIND)
+    assert reported.severity == "warning"
+    assert "checkpoint of iteration 400" in reported.summary
 
 
 @pytest.mark.parametrize(
-    ("words", "first", "told"),
+    ("words", "first", "reported"),
     [
         ("after 1190.03 minutes", 1, True),
         ("after receiving SIGTERM.", 1, True),
@@ -129,13 +129,13 @@ def test_from_scratch_beside_a_checkpoint_is_told() -> None:
         ("at iteration 450", 1, False),  # as benchmarks do, again and again
     ],
 )
-def test_a_job_of_a_chain_that_ended_in_time_is_gone_on_from(words: str, first: int, told: bool) -> None:
+def test_a_job_of_a_chain_that_ended_in_time_is_gone_on_from(words: str, first: int, reported: bool) -> None:
     """The job's 20 hours are over, and the next one finds no checkpoint: nobody may find out days later."""
     run = begun()
     run.say(f"[exiting program {words}] datetime: 2026-03-01 10:00:00 \n")
     run.say(arguments(train_iters=TOTAL), 600.0)
     trained(run, first, first + 2)
-    assert run.fired(KIND) is told
+    assert run.fired(KIND) is reported
 
 
 @pytest.mark.parametrize(
@@ -149,20 +149,20 @@ def test_a_job_of_a_chain_that_ended_in_time_is_gone_on_from(words: str, first: 
 def test_what_else_may_not_go_on(values: dict[str, Any], severity: str, word: str) -> None:
     """Counters and sizes are held against the past as well."""
     run = begun()
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     run.say(line(401, **{"rate": schedule(401), "total": TOTAL, **values}), 105.0)
-    told = run.firing(KIND)
-    assert (told.severity, word in told.summary) == (severity, True)
+    reported = run.firing(KIND)
+    assert (reported.severity, word in reported.summary) == (severity, True)
 
 
 def test_a_jump_ahead_that_the_samples_do_not_tell() -> None:
     """450, then 700 with the samples of 451: an iteration counter that was set by hand. With them: lines were lost."""
     run = begun()
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     run.say(line(700, rate=schedule(700), samples=451 * 2048, total=TOTAL), 105.0)
     assert run.firing(KIND).severity == "warning"
     other = begun()
-    other.say(relaunched(400), 600.0)
+    other.say(restarted(400), 600.0)
     other.say(line(700, rate=schedule(700), total=TOTAL), 105.0)
     assert not other.fired(KIND)
 
@@ -170,10 +170,10 @@ def test_a_jump_ahead_that_the_samples_do_not_tell() -> None:
 def test_another_plan_is_a_hint() -> None:
     """Other arguments for the schedule: meant. Shown, nobody is woken."""
     run = begun()
-    run.say(relaunched(400, lr=1e-05), 600.0)
+    run.say(restarted(400, lr=1e-05), 600.0)
     trained(run, 401, 405, rate=1e-05)
-    told = run.firing(KIND)
-    assert (told.severity, told.quiet) == ("info", True)
+    reported = run.firing(KIND)
+    assert (reported.severity, reported.display_only) == ("info", True)
 
 
 def test_a_batch_size_that_ramps_up_is_silent() -> None:
@@ -196,12 +196,12 @@ def test_a_batch_size_that_ramps_up_is_silent() -> None:
 
 
 def test_the_right_restart_after_a_wrong_one_is_silent() -> None:
-    """The wrong rate is no past to go on from; the next launch that repeats the true one is right."""
+    """The wrong rate is no past to go on from; the next attempt that repeats the true one is right."""
     run = begun()
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     trained(run, 401, 410, shift=400)
     assert run.stands(KIND)
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     trained(run, 401, 440)
     assert not run.stands(KIND)
     assert len([item for item in run.loud(KIND) if item.status == "firing"]) == 1
@@ -210,7 +210,7 @@ def test_the_right_restart_after_a_wrong_one_is_silent() -> None:
 def test_a_first_line_that_was_skipped_is_forgiven() -> None:
     """The first step overflowed and printed no rate yet: the second line is right, the incident ends with it."""
     run = begun()
-    run.say(relaunched(400), 600.0)
+    run.say(restarted(400), 600.0)
     run.say(line(401, rate=0.0, total=TOTAL), 105.0)
     trained(run, 402, 405)
     assert not run.stands(KIND)
@@ -218,18 +218,18 @@ def test_a_first_line_that_was_skipped_is_forgiven() -> None:
 
 def test_the_past_is_thin_and_true() -> None:
     """A hundred thousand lines fit in a thousand, and a value from the middle is still right; it survives as JSON."""
-    past = Past()
+    history = StepHistory()
     for iteration in range(1, 100_001):
-        past.add(Line(iteration, 1e-4 * iteration, 512, 512 * iteration))
-    assert len(past.lines) <= 1024
-    expected = past.at("rate", 54_321)
+        history.add(PrintedStep(iteration, 1e-4 * iteration, 512, 512 * iteration))
+    assert len(history.lines) <= 1024
+    expected = history.at("rate", 54_321)
     assert expected is not None
     assert expected[0] == pytest.approx(5.4321, rel=1e-6)
-    assert (past.at("samples", 99_999) or (0, 0))[0] == pytest.approx(512 * 99_999)
+    assert (history.at("samples", 99_999) or (0, 0))[0] == pytest.approx(512 * 99_999)
     again = msgspec.convert(
-        msgspec.json.decode(msgspec.json.encode(ResumeDiscontinuity(past=past))), ResumeDiscontinuity
+        msgspec.json.decode(msgspec.json.encode(ResumeDiscontinuity(history=history))), ResumeDiscontinuity
     )
-    assert again.past == past
+    assert again.history == history
 
 
 def engine(step: int, rate: float) -> str:

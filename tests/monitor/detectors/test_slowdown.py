@@ -37,14 +37,14 @@ def test_blooms_slow_gpu() -> None:
     series = steady(42580, 200)
     series += [(42780 + i, seconds, 2048) for i, seconds in enumerate((105.16, 105.17, 106.25, 110.17, 111.14))]
     series += steady(42785, 60, 111.05)
-    told = play(lines(series)).firing("slowdown")
-    assert told.iteration in range(42783, 42788)
-    assert told.severity == "warning"
-    assert told.onset_iteration in (42782, 42783)
-    assert told.evidence["normal_seconds_per_iteration"] == pytest.approx(105.2, rel=0.005)
-    assert told.evidence["seconds_per_iteration"] == pytest.approx(110.5, rel=0.01)
-    assert told.evidence["hours_added"] > 80
-    assert "look for one slow GPU" in told.summary
+    reported = play(lines(series)).firing("slowdown")
+    assert reported.iteration in range(42783, 42788)
+    assert reported.severity == "warning"
+    assert reported.onset_iteration in (42782, 42783)
+    assert reported.evidence["normal_seconds_per_iteration"] == pytest.approx(105.2, rel=0.005)
+    assert reported.evidence["seconds_per_iteration"] == pytest.approx(110.5, rel=0.01)
+    assert reported.evidence["hours_added"] > 80
+    assert "look for one slow GPU" in reported.summary
 
 
 @pytest.mark.parametrize("seed", spread(range(5), 4))
@@ -55,26 +55,26 @@ def test_a_step_is_found_in_time(factor: float, within: int, seed: int) -> None:
     assert play(lines(series)).firing("slowdown").iteration in range(251, 251 + within)
 
 
-@pytest.mark.parametrize(("factor", "told"), [(1.017, False), (1.023, True)])
-def test_less_than_the_threshold_is_no_slowdown(factor: float, told: bool) -> None:
+@pytest.mark.parametrize(("factor", "reported"), [(1.017, False), (1.023, True)])
+def test_less_than_the_threshold_is_no_slowdown(factor: float, reported: bool) -> None:
     """However sure it is: the threshold is 2 %."""
     rng = random.Random(3)
     series = [(i, 105.2 * (factor if i > 250 else 1) * rng.gauss(1, 0.001), 2048) for i in range(1, 500)]
-    assert bool(play(lines(series)).of("slowdown")) is told
+    assert bool(play(lines(series)).of("slowdown")) is reported
 
 
 def test_a_second_shift_is_a_second_incident() -> None:
     """Another 6 % on top, long after: told again, with the first normal as the base."""
     series = steady(1, 200) + steady(201, 200, 111.0, seed=2) + steady(401, 60, 118.0, seed=3)
-    told = [item for item in play(lines(series)).of("slowdown") if item.status == "firing"]
-    assert [100 * round(item.evidence["ratio"] - 1, 2) for item in told] == pytest.approx([5, 12], abs=1.01)
+    reported = [item for item in play(lines(series)).of("slowdown") if item.status == "firing"]
+    assert [100 * round(item.evidence["ratio"] - 1, 2) for item in reported] == pytest.approx([5, 12], abs=1.01)
 
 
 def test_faster_is_information() -> None:
     """Told to nobody at night, shown for a while, then the new normal."""
     played = play(lines(steady(1, 200) + steady(201, 200, 98.0, seed=2)))
     assert played.of("slowdown") == []
-    (firing, resolved) = played.of("slowdown", quiet=True)
+    (firing, resolved) = played.of("slowdown", display_only=True)
     assert (firing.severity, resolved.status) == ("info", "resolved")
 
 

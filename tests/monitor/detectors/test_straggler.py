@@ -42,12 +42,12 @@ def reports(pp: int, slow: float, rank: int | None) -> Iterator[tuple[float, str
 @pytest.mark.parametrize(("pp", "slow", "rank"), [(1, 0.0, 11), (1, 0.06, None), (4, 0.0, 31)])
 def test_reports_of_no_straggler(pp: int, slow: float, rank: int | None) -> None:
     """A usual difference, another rank each time, and the last stage of four, which has more to do."""
-    assert play(reports(pp, slow, rank)).of("straggler", quiet=True) == []
+    assert play(reports(pp, slow, rank)).of("straggler", display_only=True) == []
 
 
 @pytest.mark.parametrize(("pp", "slow"), [(1, 0.06), (4, 0.12)])
 def test_a_rank_that_lags_is_named_with_the_gpus_that_wait_for_it(pp: int, slow: float) -> None:
     """After eight reports in a row; of a pipeline by what has grown."""
-    told = play(reports(pp, slow, 31)).of("straggler", quiet=True)
-    assert (told[0].evidence["rank"], told[0].evidence["gpus_waiting"]) == (31, 31)
-    assert "rank 31 computes" in told[0].summary
+    reported = play(reports(pp, slow, 31)).of("straggler", display_only=True)
+    assert (reported[0].evidence["rank"], reported[0].evidence["gpus_waiting"]) == (31, 31)
+    assert "rank 31 computes" in reported[0].summary

@@ -27,7 +27,7 @@ class TrainingLog(Replaying):
     @property
     def said(self) -> list[Transition]:
         """All of them."""
-        return self.told
+        return self.reported
 
     def firings(self, incident: str) -> list[Transition]:
         """Every time it was told as firing."""
@@ -39,9 +39,9 @@ class TrainingLog(Replaying):
 
     def first(self, incident: str) -> tuple[int | None, str]:
         """(iteration, severity) of the first time."""
-        told = self.firings(incident)
-        assert told, f"{incident} did not fire"
-        return told[0].iteration, told[0].severity
+        reported = self.firings(incident)
+        assert reported, f"{incident} did not fire"
+        return reported[0].iteration, reported[0].severity
 
     @property
     def incidents(self) -> set[str]:

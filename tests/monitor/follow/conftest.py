@@ -13,7 +13,7 @@ from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.readers import MountReader, Readers
 from megatron_monitor.follow.settings import FollowSettings
 from tests.clock import ManualClock
@@ -99,14 +99,14 @@ class FaultyOs(OsLayer):
 
 
 def reader_of(
-    *patterns: Watch | str,
+    *patterns: WatchedPath | str,
     mounts: str | Mounts = "ext4",
     os_layer: OsLayer | None = None,
     resume: Mapping[str, Position] | None = None,
     **settings: Any,
 ) -> MountReader:
     """The only reader of what these patterns name; `mounts`: a table, or the type of the only file system."""
-    watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
+    watches = [WatchedPath(one) if isinstance(one, str) else one for one in patterns]
     table = Mounts([Mount("/", mounts)]) if isinstance(mounts, str) else mounts
     readers = Readers(resume or {}, FollowSettings(**settings), os_layer or OsLayer())
     (reader,) = readers.sync_readers(watches, table, os.path.realpath)
@@ -118,7 +118,7 @@ class Rig:
 
     def __init__(
         self,
-        *patterns: Watch | str,
+        *patterns: WatchedPath | str,
         resume: Mapping[str, Position] | None = None,
         file_system: str = "ext4",
         os_layer: FaultyOs | None = None,
@@ -221,11 +221,11 @@ def make_rig() -> Iterator[Callable[..., Rig]]:
     """Builds rigs and closes their files."""
     rigs: list[Rig] = []
 
-    def make(*patterns: Watch | str | Path, after: Rig | None = None, **options: Any) -> Rig:
+    def make(*patterns: WatchedPath | str | Path, after: Rig | None = None, **options: Any) -> Rig:
         """`after`: a daemon that was killed, whose state file the new one has."""
         if after is not None:
             options["resume"] = stored(after.positions())
-        rigs.append(Rig(*(one if isinstance(one, Watch) else str(one) for one in patterns), **options))
+        rigs.append(Rig(*(one if isinstance(one, WatchedPath) else str(one) for one in patterns), **options))
         return rigs[-1]
 
     yield make
@@ -245,7 +245,7 @@ def log(tmp_path: Path) -> Path:
 def begun(make_rig: Callable[..., Rig], log: Path) -> Callable[..., Rig]:
     """Makes rigs that have read so many lines of the log."""
 
-    def begin(lines: int, *patterns: Watch | str | Path, **options: Any) -> Rig:
+    def begin(lines: int, *patterns: WatchedPath | str | Path, **options: Any) -> Rig:
         log.write_bytes(text(0, lines))
         rig = make_rig(*(patterns or (log,)), **options)
         rig.poll()

@@ -8,7 +8,7 @@ from megatron_monitor.follow.discovery import Walk, plan
 from megatron_monitor.follow.messages import Opened, Scanned
 from megatron_monitor.follow.mounts import Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
-from megatron_monitor.follow.patterns import Pattern, Watch, absolute
+from megatron_monitor.follow.patterns import PathPattern, WatchedPath, absolute
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from megatron_monitor.follow.patterns import Pattern, Watch, absolute
 )
 def test_patterns(pattern, path, matches):
     """Each part matches one name, ** any depth, and hidden names only what asks for them."""
-    assert bool(Pattern.parse(pattern).finds(path)) is matches
+    assert bool(PathPattern.parse(pattern).finds(path)) is matches
 
 
 def test_paths_are_made_absolute(monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_excludes(make_rig, tmp_path):
     for name in ("a.log", "debug.log", "old/b.log", "new/c.log", "new/d.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")
-    rig = make_rig(Watch(f"{tmp_path}/**/*.log", exclude=("debug*", "old", f"{tmp_path}/*/d.log")))
+    rig = make_rig(WatchedPath(f"{tmp_path}/**/*.log", exclude=("debug*", "old", f"{tmp_path}/*/d.log")))
     rig.poll()
     assert sources(rig) == ["a.log", "c.log"]
 
@@ -165,8 +165,8 @@ def test_a_path_that_is_no_log_hastens_one_walk(make_rig, tmp_path):
     walks = 0
     for _ in range(5):
         rig.clock.advance(1.5)
-        told = list(rig.reader.poll(rig.clock, {str(tmp_path / "events.out.tfevents.1")}))
-        walks += any(isinstance(message, Scanned) for message in told)
+        reported = list(rig.reader.poll(rig.clock, {str(tmp_path / "events.out.tfevents.1")}))
+        walks += any(isinstance(message, Scanned) for message in reported)
     assert walks == 1
 
 
@@ -196,6 +196,6 @@ def test_a_tree_deeper_than_the_stack():
             if path.count("/") < 2000:
                 yield Entry("d", "directory", 1)
 
-    (jobs,) = plan([Watch("/logs/**/*.log")], Mounts([]), lambda path: path).values()
+    (jobs,) = plan([WatchedPath("/logs/**/*.log")], Mounts([]), lambda path: path).values()
     walk = Walk(Deep(), jobs, frozenset())
     assert sum(step is not None for step in walk.run()) == 2000

@@ -15,7 +15,7 @@ from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.readers import read_once
 from megatron_monitor.follow.settings import FollowSettings
 from megatron_monitor.follow.waker import Waker
@@ -33,7 +33,7 @@ def start():
         messages = Inbox(size)
         table = Mounts([Mount("/", "ext4" if local else "nfs")])
         follower = Follower(
-            [Watch(str(pattern)) for pattern in patterns],
+            [WatchedPath(str(pattern)) for pattern in patterns],
             resume or {},
             messages,
             settings=FollowSettings(**settings),
@@ -111,7 +111,7 @@ def test_a_call_ends_a_wait_that_events_do_not(tmp_path):
     waker.on_any_event(FileModifiedEvent(str(tmp_path / "a.log")))
     caller = threading.Timer(0.1, waker.wake)
     caller.start()
-    waker.wait(SECONDS, quiet_seconds=SECONDS)
+    waker.wait(SECONDS, idle_seconds=SECONDS)
     assert waker.take() == ({str(tmp_path / "a.log")}, True)
     assert waker.take() == (set(), False)
     caller.join()
@@ -215,7 +215,7 @@ def test_resume_through_the_follower(start, append, tmp_path):
     """Positions reach the reader of their mount."""
     log = tmp_path / "a.log"
     log.write_text("text that is long enough to prove that it is the same file\n")
-    opened = next(message for message in read_once([Watch(str(log))]) if isinstance(message, Opened))
+    opened = next(message for message in read_once([WatchedPath(str(log))]) if isinstance(message, Opened))
     marker = Marker()
     marker.feed(opened)
     marker.feed(Data(str(log), 0, log.read_bytes(), 0.0, 0.0, 0))
@@ -229,7 +229,7 @@ def test_read_once(append, kinds, tmp_path):
     """Every file to its end, in turns of one block, then the end: no thread, no wait."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.log").write_bytes(name.encode() * 25)
-    messages = list(read_once([Watch(f"{tmp_path}/*.log")], settings=FollowSettings(read_bytes=10)))
+    messages = list(read_once([WatchedPath(f"{tmp_path}/*.log")], settings=FollowSettings(read_bytes=10)))
     data = [message.data for message in messages if isinstance(message, Data)]
     assert data == [b"a" * 10, b"b" * 10] * 2 + [b"a" * 5, b"b" * 5]
     assert kinds(messages).count("CaughtUp") == 2
@@ -239,6 +239,6 @@ def test_read_once(append, kinds, tmp_path):
 def test_read_once_tells_what_cannot_be_read(tmp_path):
     """A path that was given and is absent, or is no file, is told; a pattern without a match is not."""
     os.mkfifo(tmp_path / "fifo")
-    watches = [Watch(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
-    told = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
-    assert told == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}
+    watches = [WatchedPath(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
+    reported = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
+    assert reported == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}

@@ -78,11 +78,11 @@ def test_what_is_taken_at_once() -> None:
     """In the order in which it came, up to a message that takes its time, and not without end."""
     inbox = Inbox(32)
     assert inbox.get_some() == []
-    told = [message(1), block(2), message(3), *map(message, range(4, 50))]
-    assert inbox.put_all(told, 0.0) == len(told)
-    assert inbox.get_some() == told[:2]
+    reported = [message(1), block(2), message(3), *map(message, range(4, 50))]
+    assert inbox.put_all(reported, 0.0) == len(reported)
+    assert inbox.get_some() == reported[:2]
     rest = [*inbox.get_some(), *inbox.get_some()]
-    assert rest == told[2:]
+    assert rest == reported[2:]
     assert inbox.empty()
     inbox.put_all([block(number) for number in range(40)], 0.0)
     assert inbox.full()

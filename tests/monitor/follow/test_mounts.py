@@ -6,7 +6,7 @@ import pytest
 
 from megatron_monitor.follow.discovery import owner, plan
 from megatron_monitor.follow.mounts import Mount, Mounts, parse_mountinfo, read_mounts
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 
 TABLE = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -58,7 +58,7 @@ def test_without_a_table_everything_is_polled():
 
 def jobs_by_mount(*patterns, resolve=lambda path: path):
     """The roots that each mount's reader walks."""
-    found = plan([Watch(pattern) for pattern in patterns], parse_mountinfo(TABLE), resolve)
+    found = plan([WatchedPath(pattern) for pattern in patterns], parse_mountinfo(TABLE), resolve)
     return {mount.point: [job.root for job in jobs] for mount, jobs in found.items()}
 
 
@@ -85,7 +85,9 @@ def test_link_to_another_mount():
 
 def test_owner_of_a_path_that_is_not_there():
     """A position is resumed by the reader whose walk would find its path."""
-    jobs = plan([Watch("/scratch/**/*.log", ("no*",)), Watch("/var/log")], parse_mountinfo(TABLE), lambda path: path)
+    jobs = plan(
+        [WatchedPath("/scratch/**/*.log", ("no*",)), WatchedPath("/var/log")], parse_mountinfo(TABLE), lambda path: path
+    )
     points = {
         path: getattr(owner(jobs, path), "point", None)
         for path in ("/scratch/a.log", "/scratch/local/b/a.log", "/scratch/no.log", "/scratch/a.txt", "/var/log/a/b")

@@ -32,12 +32,12 @@ def test_passes_are_paced(make_rig, append, tmp_path):
     thread.waker.close()
 
 
-@pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
-def test_pause_grows_with_silence(begun, log, quiet, pause):
+@pytest.mark.parametrize(("display_only", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
+def test_pause_grows_with_silence(begun, log, display_only, pause):
     """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
     rig = begun(3)
     (source,) = rig.reader.sources.values()
-    source.changed_at = rig.clock.monotonic() - quiet
+    source.changed_at = rig.clock.monotonic() - display_only
     source.recheck_until = 0.0
     source.poll(rig.clock.monotonic(), rig.clock.wall())
     assert pause * 0.9 <= source.due_at - rig.clock.monotonic() <= pause

@@ -14,7 +14,7 @@ from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import Watch
+from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.streams import STDIN, StreamThread, is_stream
 from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
@@ -112,7 +112,7 @@ def test_files_beside_a_stream_go_on(tmp_path: Path) -> None:
     """The follower is over only where nothing but streams is followed."""
     os.mkfifo(tmp_path / "fifo")
     for patterns, over in (([tmp_path / "fifo"], True), ([tmp_path / "fifo", tmp_path / "file"], False)):
-        follower = Follower([Watch(str(path)) for path in patterns], {}, Inbox(64))
+        follower = Follower([WatchedPath(str(path)) for path in patterns], {}, Inbox(64))
         follower.start()
         with open(tmp_path / "fifo", "wb", buffering=0) as writer:
             writer.write(b"x\n")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from megatron_monitor.snapshot import MonitorCounts, RunSnapshot, Sample, Snapshot, merged
+from megatron_monitor.snapshot import MetricSample, MonitorCounts, RunSnapshot, Snapshot, merged
 from tests.kafka_broker import loki
 from tests.kafka_partition import Partition, Record
 from tests.lines import line
@@ -38,7 +38,7 @@ def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -
     assert 0 < partition.begun_at < len(partition.records)
     partition.turns(8)
     assert partition.iterations("tr11") == 30
-    assert partition.shard.core.runs["tr11"].state.launch.number == 0
+    assert partition.shard.core.runs["tr11"].state.attempt.number == 0
 
 
 def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partition: Partition) -> None:
@@ -47,7 +47,7 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
         partition.write("tr11", line(step, seconds=0.5))
         partition.turn()
     partition.turns(6)
-    for step in range(1, 5):  # another pod of that name begins from 1: its next launch, or another training
+    for step in range(1, 5):  # another pod of that name begins from 1: its next attempt, or another training
         partition.write("tr11", line(step, seconds=0.5, loss=5.0), task="1")
         partition.turn()
     partition.turns(6)
@@ -148,18 +148,18 @@ def test_silence_counts_only_while_the_brokers_are_heard(partition: Partition) -
     for step in range(1, 21):
         partition.write("tr11", line(step, seconds=0.5))
         partition.turn()
-    told = partition.shard.core.runs["tr11"].book.open
-    partition.turns(300, heard=False)
-    assert "hang" not in told
+    reported = partition.shard.core.runs["tr11"].book.open
+    partition.turns(300, notices=False)
+    assert "hang" not in reported
     partition.turns(30)
-    assert "hang" not in told  # what nobody heard is no silence
+    assert "hang" not in reported  # what nobody heard is no silence
     partition.turns(200)
-    assert "hang" in told
+    assert "hang" in reported
 
 
 def test_a_member_that_was_stopped_sends_nothing(partition: Partition) -> None:
     """Until the loop has turned again, and unless the partition was lost."""
-    may_send = partition.shard.desk.deliveries.may_send
+    may_send = partition.shard.dispatcher.deliveries.may_send
     partition.turn(0.0)
     assert may_send()
     partition.clock.advance(6.0)
@@ -202,7 +202,7 @@ def test_what_a_process_shows_of_several_cores() -> None:
     one = Snapshot(at=1.0, runs=(run,), monitor=counts.frozen(), ready=True, behind_seconds=2.0)
     shown = merged([one, one, Snapshot(at=0.0, ready=False)])
     assert [found.run for found in shown.runs] == ["tr11"]
-    assert shown.monitor["megatron_monitor_lines_total"] == (Sample(("read",), 6.0),)
+    assert shown.monitor["megatron_monitor_lines_total"] == (MetricSample(("read",), 6.0),)
     assert shown.monitor["megatron_monitor_runs"][0].value == 4.0
     assert shown.monitor["megatron_monitor_ready"][0].value == 1.0
     assert (shown.ready, shown.behind_seconds, len(shown.incidents)) == (False, 2.0, 1)

@@ -19,9 +19,9 @@ _OVER = 95
 class Judged(NamedTuple):
     """What is known of a run at the end."""
 
-    told: list[tuple[str, str]]
+    reported: list[tuple[str, str]]
     iterations: int
-    launch: int
+    attempt: int
 
 
 def _steps(begin: float, first: int, last: int) -> Iterator[tuple[float, str]]:
@@ -39,7 +39,7 @@ _LINES = {
 
 
 _CRASH, _AGAIN = ("crash", "firing"), ("crash", "resolved")
-_TOLD = {
+_REPORTED = {
     "fails": Judged([_CRASH], 30, 0),
     "hangs": Judged([("hang", "firing")], 30, 0),
     "comes late": Judged([_CRASH], 8, 0),
@@ -81,15 +81,15 @@ class Story:
         self.partition.record.data = known
         self.partition.take_over()
 
-    def judged(self) -> dict[str, Judged]:
+    def evaluated(self) -> dict[str, Judged]:
         """At the end."""
         self.tell(_OVER)
         self.partition.shard.close(save=False)
         return {
             name: Judged(
-                [(one.incident, one.status) for one in run.book.history if not one.quiet],
+                [(one.incident, one.status) for one in run.book.history if not one.display_only],
                 run.state.iterations_total,
-                run.state.launch.number,
+                run.state.attempt.number,
             )
             for name, run in self.partition.shard.core.runs.items()
         }
@@ -102,7 +102,7 @@ def saved() -> list[bytes]:
     while story.second < max(_KILLED):
         known.append(story.known())
         story.tell(story.second + 1)
-    assert story.judged() == _TOLD
+    assert story.evaluated() == _REPORTED
     return known
 
 
@@ -114,7 +114,7 @@ def test_whoever_takes_over_tells_what_the_member_before_would_have_told(saved: 
     story = Story()
     story.tell(killed, read=False)
     story.kill((0, 12, 35)[killed % 3], saved[max(1, killed - killed % 9)])
-    assert story.judged() == _TOLD
+    assert story.evaluated() == _REPORTED
 
 
 def test_members_that_are_killed_again_and_again(saved: list[bytes]) -> None:
@@ -126,7 +126,7 @@ def test_members_that_are_killed_again_and_again(saved: list[bytes]) -> None:
         story.tell(story.second + 1)
         known = story.known()
         story.tell(story.second + 3)
-    assert story.judged() == _TOLD
+    assert story.evaluated() == _REPORTED
 
 
 def test_the_silence_of_brokers_is_none_of_trainings() -> None:
@@ -167,6 +167,6 @@ def test_what_lay_there_when_the_first_member_began_is_history() -> None:
         partition.turn(0.99)
     partition.write("new", _FAILS)
     partition.turns(20)
-    told = {name: [one.incident for one in run.book.history] for name, run in partition.shard.core.runs.items()}
-    assert (told, partition.iterations("old")) == ({"old": [], "new": ["crash"]}, 20)
+    reported = {name: [one.incident for one in run.book.history] for name, run in partition.shard.core.runs.items()}
+    assert (reported, partition.iterations("old")) == ({"old": [], "new": ["crash"]}, 20)
     partition.shard.close(save=False)

@@ -25,7 +25,7 @@ NEOX = {
 }  # fmt: skip
 
 
-def told(values: dict[str, str]) -> Topology:
+def reported(values: dict[str, str]) -> Topology:
     """The topology after one dump."""
     topology = apply(Topology(), ArgumentsDumped(values=values))
     assert topology is not None
@@ -34,7 +34,7 @@ def told(values: dict[str, str]) -> Topology:
 
 def test_megatron() -> None:
     """Every size of a dump, the data parallel size worked out, the labels of run_info."""
-    topology = told(MEGATRON)
+    topology = reported(MEGATRON)
     assert topology.data_parallel_size == 8
     assert (topology.dtype, topology.activation_checkpointing, topology.glu) == ("bf16", "full", False)
     assert topology.rampup == (192, 16, 9765625)
@@ -45,14 +45,14 @@ def test_megatron() -> None:
 
 def test_gpt_neox() -> None:
     """gpt-neox's names: no pipeline is one stage, ZeRO stands in a dict, precision is a word."""
-    topology = told(NEOX)
+    topology = reported(NEOX)
     assert (topology.world_size, topology.pipeline_parallel_size, topology.data_parallel_size) == (8, 1, 4)
     assert (topology.zero_stage, topology.dtype, topology.dialect) == (1, "fp16", "gpt-neox")
 
 
 def test_one_process_a_node() -> None:
     """A CPU machine is a world of nodes: nothing in the arithmetic needs a GPU."""
-    topology = told({"world_size": "64", "tensor_model_parallel_size": "1", "pipeline_model_parallel_size": "1"})
+    topology = reported({"world_size": "64", "tensor_model_parallel_size": "1", "pipeline_model_parallel_size": "1"})
     assert topology.data_parallel_size == 64
 
 
@@ -63,7 +63,7 @@ def test_none_is_absent() -> None:
 
 def test_what_is_told_outlives_what_is_worked_out() -> None:
     """A later dump replaces derived sizes, not told ones."""
-    topology = told({"world_size": "8", "tensor_model_parallel_size": "2", "pipeline_model_parallel_size": "1"})
+    topology = reported({"world_size": "8", "tensor_model_parallel_size": "2", "pipeline_model_parallel_size": "1"})
     assert topology.data_parallel_size == 4
     changed = apply(topology, TopologyLogged(world_size=16))
     assert changed is not None

@@ -36,7 +36,7 @@ def dump(rank: int, *entries: dict[str, Any], enqueued: int = 0) -> dict[str, An
     }  # fmt: skip
 
 
-def told(dumps: dict[int, dict[str, Any]]) -> Diagnosis:
+def reported(dumps: dict[int, dict[str, Any]]) -> Diagnosis:
     """What the dumps tell, as pickles."""
     return diagnose(read_dump(pickle.dumps(value, protocol=2), rank) for rank, value in dumps.items())
 
@@ -52,14 +52,14 @@ def test_a_rank_outside_nccl_never_reached_it() -> None:
     dumps = {rank: waiting(rank) for rank in (1, 3, 7)}
     dumps |= {rank: dump(rank, entry("0", 41, "scheduled")) for rank in (0, 2, 4, 6)}
     dumps[5] = dump(5, entry("4", 699, "completed"), enqueued=699)
-    found = told(dumps)
+    found = reported(dumps)
     assert found.missing is not None
     assert found.missing.sentence({5: "n-2"}) == (
         "rank 5 on node n-2 never reached all-reduce 700 of DATA_PARALLEL_GROUP; the other 7 wait for it"
     )
     empty = dump(5, enqueued=699)  # its records were retired: its status tells
     dumps[5] = empty
-    again = told(dumps)
+    again = reported(dumps)
     assert again.missing is not None
     assert again.missing.ranks == (5,)
 
@@ -68,7 +68,7 @@ def test_a_rank_that_hangs_in_what_others_finished_is_stuck() -> None:
     """All have enqueued everything; the GPU of rank 6 does not get through 690, the others wait in 700."""
     dumps = {rank: waiting(rank) for rank in range(8)}
     dumps[6] = dump(6, *(entry("3", number, "started") for number in range(690, 702)))
-    found = told(dumps)
+    found = reported(dumps)
     assert found.missing is not None
     assert (found.missing.ranks, found.missing.proof, found.missing.work) == ((6,), "stuck", 690)
     assert found.stacks[6] == ["step (train.py:690)"]
@@ -79,10 +79,10 @@ def test_pairs_and_ranks_without_a_dump() -> None:
     send = entry("0", 9, "started", "nccl:send 0->1", is_p2p=True)
     dumps = {rank: waiting(rank) for rank in range(8) if rank != 3}
     dumps[0] = dump(0, send, entry("3", 700, "scheduled"))
-    found = told(dumps)
+    found = reported(dumps)
     assert found.missing is not None
     assert (found.missing.ranks, found.missing.proof) == ((3,), "silent")
-    half = told({rank: waiting(rank) for rank in range(4)})
+    half = reported({rank: waiting(rank) for rank in range(4)})
     assert half.missing is None
 
 

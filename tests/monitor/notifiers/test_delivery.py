@@ -12,7 +12,7 @@ from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.outbox import OUTCOMES, Outbox
 from megatron_monitor.deliveries import Deliveries
-from megatron_monitor.desk import Desk
+from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError, payload
 from megatron_monitor.notifiers.command import Command
@@ -37,7 +37,7 @@ class Recorder:
 
     def wants(self, message: Transition) -> bool:
         """Whatever is not quiet."""
-        return not message.quiet
+        return not message.display_only
 
     def send(self, message: Transition) -> None:
         """Takes the message, or fails as often as scripted."""
@@ -59,16 +59,16 @@ class Loop:
         self.outbox.receivers(one.name for one in recorders)
         self.now = 0.0
 
-    def owe(self, *messages: Transition) -> None:
+    def enqueue(self, *messages: Transition) -> None:
         """As the daemon does, saved at once."""
         for message in messages:
-            self.outbox.owe(message, self.deliveries.receivers(message), self.now)
+            self.outbox.enqueue(message, self.deliveries.receivers(message), self.now)
         self.outbox.saved = self.outbox.last
 
     def turn(self, seconds: float = 0.0, reports: int | None = None) -> None:
         """Hand out what is due, and settle when so many notifiers have reported: all that were handed something."""
         self.now += seconds
-        busy = sum(bool(many) for many in self.outbox.owed().values()) if reports is None else reports
+        busy = sum(bool(many) for many in self.outbox.pending().values()) if reports is None else reports
         self.deliveries.turn(self.outbox, self.now)
         for _ in range(busy):
             assert self.called.acquire(timeout=PATIENCE)
@@ -77,7 +77,7 @@ class Loop:
     def finish(self, seconds: float = PATIENCE) -> dict[str, int]:
         """End; what is owed then."""
         self.deliveries.finish(self.outbox, self.now, seconds)
-        return self.outbox.owed()
+        return self.outbox.pending()
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_everything_is_sent_in_order(loop: Make) -> None:
     """Messages reach every notifier that wants them, in the order in which they were owed; a quiet one nobody."""
     a, b = Recorder("a"), Recorder("b")
     one, messages = loop(a, b), numbered(5)
-    one.owe(*messages, replace(HANG, quiet=True))
+    one.enqueue(*messages, replace(HANG, display_only=True))
     one.turn()
     assert a.messages == b.messages == messages
     assert one.outbox.take_outcomes() == {
@@ -127,7 +127,7 @@ def test_retry_until_it_is_taken(loop: Make) -> None:
     """A failure that may pass is tried again after pauses that double; what is behind waits, and comes after it."""
     a = Recorder("a", [DeliveryError("later", permanent=False) for _ in range(4)])
     one = loop(a)
-    one.owe(*numbered(3))
+    one.enqueue(*numbered(3))
     one.turn()
     for pause in (1.0, 2.0, 4.0):
         one.turn(pause - 0.01, reports=0)
@@ -141,10 +141,10 @@ def test_a_refusal_and_a_bug_hold_nobody_up(loop: Make, caplog: pytest.LogCaptur
     """The next message goes out; what was refused is owed. A bug of a notifier is logged with its trace."""
     a = Recorder("a", [DeliveryError("gone", permanent=True), ZeroDivisionError("a bug")])
     one = loop(a)
-    one.owe(*numbered(3))
+    one.enqueue(*numbered(3))
     one.turn()
     assert a.messages == numbered(3)[2:]
-    assert one.outbox.owed() == {"a": 2}
+    assert one.outbox.pending() == {"a": 2}
     assert "ZeroDivisionError" in caplog.text
     one.turn(300.0)
     assert a.messages == [numbered(3)[2], *numbered(2)]
@@ -155,9 +155,9 @@ def test_the_word_of_a_program_is_final(loop: Make) -> None:
     a = Recorder("a", [DeliveryError("exit 3", permanent=True)])
     a.refusal_is_final = Command.refusal_is_final
     one = loop(a)
-    one.owe(HANG)
+    one.enqueue(HANG)
     one.turn()
-    assert one.outbox.owed() == {"a": 0}
+    assert one.outbox.pending() == {"a": 0}
     assert outcomes(one) == {"failed": 1}
 
 
@@ -167,7 +167,7 @@ def test_slow_notifier_delays_nobody(loop: Make) -> None:
     slow.free.clear()
     one, messages = loop(slow, quick), numbered(3)
     for message in messages:
-        one.owe(message)
+        one.enqueue(message)
         one.turn(reports=1)
     assert quick.messages == messages
     assert slow.messages == []
@@ -182,7 +182,7 @@ def test_the_end_tries_each_once(loop: Make) -> None:
     later = DeliveryError("later", permanent=False)
     a, b = Recorder("a", [later]), Recorder("b", [later, later])
     one = loop(a, b)
-    one.owe(*numbered(2))
+    one.enqueue(*numbered(2))
     one.turn()
     assert one.finish() == {"a": 0, "b": 2}
     assert a.messages == numbered(2)
@@ -194,7 +194,7 @@ def test_the_end_leaves_a_hanging_receiver_behind(loop: Make) -> None:
     a = Recorder("a")
     a.free.clear()
     one = loop(a)
-    one.owe(*numbered(3))
+    one.enqueue(*numbered(3))
     one.turn(reports=0)
     assert a.entered.acquire(timeout=PATIENCE)
     assert one.finish(0.0) == {"a": 3}
@@ -217,7 +217,7 @@ def test_what_a_killed_daemon_delivered_is_not_sent_again(
     saving = Saving(core, clock, lambda: None)
     saving.load(tmp_path)
     one.deliveries.accepted = saving.accepted
-    one.owe(first, second, third)
+    one.enqueue(first, second, third)
     one.turn()
     core.changed = True
     saving.turn(0.0)
@@ -235,11 +235,11 @@ def test_what_a_killed_daemon_delivered_is_not_sent_again(
     saved = again.load(tmp_path)
     again.release()
     assert saved is not None
-    assert [owed.message for owed in saved.owed["chat"]] == ([first, second, third] if stuck else [third])
-    assert [owed.message for owed in saved.owed["mail"]] == [first, second, third]
-    saved.owed["chat"] = []  # the last was taken, too
+    assert [pending.message for pending in saved.pending["chat"]] == ([first, second, third] if stuck else [third])
+    assert [pending.message for pending in saved.pending["mail"]] == [first, second, third]
+    saved.pending["chat"] = []  # the last was taken, too
     core.restore(saved)
-    assert core.outbox.owed() == {"chat": 0, "mail": 3}
+    assert core.outbox.pending() == {"chat": 0, "mail": 3}
 
 
 def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:
@@ -252,7 +252,7 @@ def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> No
             notifier.send(message)
 
     one = loop(Watched("chat"))
-    one.owe(HANG)
+    one.enqueue(HANG)
     one.turn()
     one.turn(1.0)
     assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
@@ -265,21 +265,21 @@ def test_an_event_is_one_message_and_its_end(monkeypatch: pytest.MonkeyPatch) ->
     config = load("notifiers: [{type: command, name: chat, command: [/bin/false]}, {type: command, name: hangs, "
                   "command: [/bin/false], incidents: [hang]}]")  # fmt: skip
     core = Core(config)
-    desk = Desk(core, config, ManualClock(), lambda: None, lambda _: {})
-    desk.start(config)
+    dispatcher = Dispatcher(core, config, ManualClock(), lambda: None, lambda _: {})
+    dispatcher.start(config)
     known = core.judge.events.of("tr11-176B", "warning", 0.0, 0.0)
     save = replace(HANG, incident="checkpoint_failed", severity="warning", event=known)
     hang, again = replace(HANG, event=known), replace(save, incident="loss_spike")
 
-    def owed(*said: Transition) -> tuple[int, int]:
-        before = core.outbox.owed()
+    def pending(*said: Transition) -> tuple[int, int]:
+        before = core.outbox.pending()
         monkeypatch.setattr(core, "tick", lambda _now: list(said))
-        desk.judge(0.0, act=False)
-        after = core.outbox.owed()
+        dispatcher.judge(0.0, act=False)
+        after = core.outbox.pending()
         return after["chat"] - before.get("chat", 0), after["hangs"] - before.get("hangs", 0)
 
-    assert owed(save) == (1, 0)
-    assert owed(again) == (0, 0)
-    assert owed(hang) == (1, 1)  # who wants hangs alone hears of it
-    assert owed(replace(save, status="resolved"), replace(hang, status="resolved")) == (0, 1)
-    assert owed(replace(again, status="resolved")) == (1, 0)
+    assert pending(save) == (1, 0)
+    assert pending(again) == (0, 0)
+    assert pending(hang) == (1, 1)  # who wants hangs alone hears of it
+    assert pending(replace(save, status="resolved"), replace(hang, status="resolved")) == (0, 1)
+    assert pending(replace(again, status="resolved")) == (1, 0)

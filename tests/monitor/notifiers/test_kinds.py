@@ -28,7 +28,7 @@ from tests.monitor.notifiers.receiver import HANG, built, failure
         ("info", ("tr11-*",), {}, True),
         ("info", ("tr12-*", "*-176B"), {}, True),
         ("info", ("tr12-*",), {}, False),
-        ("info", (), {"quiet": True}, False),
+        ("info", (), {"display_only": True}, False),
         ("critical", (), {"status": "resolved"}, True),
     ],
 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from megatron_monitor.breakdown.advice import advice_for
 from megatron_monitor.notifiers import payload
 from megatron_monitor.notifiers.message import message_id
-from megatron_monitor.notifiers.words import body, title
+from megatron_monitor.notifiers.texts import body, title
 from tests.monitor.notifiers.receiver import HANG
 
 
@@ -80,8 +80,8 @@ def test_what_to_do_is_a_command_where_the_job_is_known() -> None:
 def test_a_title_says_how_much() -> None:
     """By how much iterations are longer, and which part of them."""
     slow = {"ratio": 1.305, "cause": "data_loader"}
-    told = replace(HANG, incident="slowdown", since=HANG.time, evidence=slow)
-    assert title(told) == "[critical] tr11-176B: slowdown since 22:13 UTC, +30.5 %, data loader, training"
+    reported = replace(HANG, incident="slowdown", since=HANG.time, evidence=slow)
+    assert title(reported) == "[critical] tr11-176B: slowdown since 22:13 UTC, +30.5 %, data loader, training"
 
 
 def test_a_log_line_calls_nobody() -> None:
@@ -89,13 +89,13 @@ def test_a_log_line_calls_nobody() -> None:
     the page's own address stays one.
     """
     line = "<!channel> @everyone @here \u202eabc mail@here.org \x9b2J\x1b[2J <http://e.vil|x> [x](https://e.vil)"
-    told = replace(HANG, run="<!here>", links={"page": "http://login-1/runs"}, evidence={"last_line": line})
-    text = body(told, {"also": line})
+    reported = replace(HANG, run="<!here>", links={"page": "http://login-1/runs"}, evidence={"last_line": line})
+    text = body(reported, {"also": line})
     shown = "< !channel> @ everyone @ here  abc mail@here.org  2J [2J < http: //e.vil|x> [x] (https: //e.vil)"
     assert f"last line: {shown}" in text
     assert f"also: {shown}" in text
     assert "page: http://login-1/runs" in text
-    assert title(told).startswith("[critical] < !here>: hang")
+    assert title(reported).startswith("[critical] < !here>: hang")
 
 
 def test_an_end_says_how_long_it_lasted() -> None:

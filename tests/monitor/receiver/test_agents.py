@@ -28,24 +28,24 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
     config = COLLECTOR if agent == "otel-collector.yaml" else loaded((AGENTS / agent).read_text())
     if agent == "fluent-bit.yaml":
         pairs = (pair.strip().partition("=") for pair in config["pipeline"]["outputs"][0]["labels"].split(","))
-        told = {"namespace_name": "ml", "pod_name": "gpt-0-abcde", "container_name": container, owner: "gpt"}
+        reported = {"namespace_name": "ml", "pod_name": "gpt-0-abcde", "container_name": container, owner: "gpt"}
         fields = {name: value.rpartition("['")[2].removesuffix("']") for name, _, value in pairs}
-        told["${NODE_NAME}"] = "n7"
-        return {name: told[field] for name, field in fields.items() if field in told}
+        reported["${NODE_NAME}"] = "n7"
+        return {name: reported[field] for name, field in fields.items() if field in reported}
     if agent == "vector.yaml":
         labels = dict(config["sinks"]["megatron_monitor"]["labels"])
         assert labels.pop("pod_labels_*") == "{{ kubernetes.pod_labels }}"
-        told = {"pod_namespace": "ml", "pod_name": "gpt-0-abcde", "container_name": container, "stream": "stdout"}
+        reported = {"pod_namespace": "ml", "pod_name": "gpt-0-abcde", "container_name": container, "stream": "stdout"}
         filled = {
-            name: "n7" if "NODE" in text else told[text.strip("{ }").rpartition(".")[2]]
+            name: "n7" if "NODE" in text else reported[text.strip("{ }").rpartition(".")[2]]
             for name, text in labels.items()
         }
         return filled | {f"pod_labels_{re.sub(r'[^a-zA-Z0-9_]', '_', owner)}": "gpt"}
     extract = config["processors"]["k8sattributes"]["extract"]
-    told = {"k8s.namespace.name": "ml", "k8s.pod.name": "gpt-0-abcde", "k8s.node.name": "n7"}
+    reported = {"k8s.namespace.name": "ml", "k8s.pod.name": "gpt-0-abcde", "k8s.node.name": "n7"}
     owners = {one["tag_name"]: "gpt" for one in extract["labels"] if one["key"] == owner}
     agent = {one["key"]: "n7" for one in config["processors"]["resource/megatron_monitor"]["attributes"]}
-    return {name: told[name] for name in extract["metadata"]} | owners | agent | {"k8s.container.name": container}
+    return {name: reported[name] for name in extract["metadata"]} | owners | agent | {"k8s.container.name": container}
 
 
 @pytest.mark.parametrize("owner", OWNERS)

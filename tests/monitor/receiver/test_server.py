@@ -118,8 +118,8 @@ def test_partial_success(running: Callable[..., Running]) -> None:
     records = [{"timeUnixNano": "x", "body": {"stringValue": "a"}}] * 300
     body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
     one = running()
-    told = json.loads(one.send("/v1/logs", body)[1])
-    assert told == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
+    reported = json.loads(one.send("/v1/logs", body)[1])
+    assert reported == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
     assert one.counted()["lines_total invalid"] == 300.0
 
 

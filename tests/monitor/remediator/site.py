@@ -15,7 +15,7 @@ from megatron_monitor.config import load
 from megatron_monitor.incidents import Transition
 from megatron_monitor.remediator.commands import LaterError
 from megatron_monitor.remediator.remediator import Remediator
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.serve.exchange import Reply, Request
 from megatron_monitor.serve.views import asked_by, view_of
 from megatron_monitor.slurm import JobAnswered, JobQuestion
@@ -70,7 +70,7 @@ class Remediated(Site):
         """Action -> what comes of it; a text: why it cannot be done yet."""
         self.stuck, self.begun, self.looked = "", False, list[str]()
         self.other: dict[str, object] = {}
-        self.account: Job | None = None
+        self.account: SlurmJob | None = None
         self.asked_accounts = 0
         self.said: list[Transition] = []
         """What the observer sends about remediations."""
@@ -116,13 +116,13 @@ class Remediated(Site):
 
     # --- Slurm --------------------------------------------------------------------------------------------------------
 
-    def job(self, number: str) -> Job:
+    def job(self, number: str) -> SlurmJob:
         """As scontrol shows it."""
         if self.later or self.job_fields is None:
             raise LaterError(self.later or "no answer")
         return read_show(shown(**self.job_fields), number)  # type: ignore[arg-type]
 
-    def check(self, execution: Execution, job: Job, record: Record) -> None:
+    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
         """What would refuse it."""
         self.checked.append(execution)
         for step in execution.steps:
@@ -184,7 +184,7 @@ class Remediated(Site):
             if question.account and self.account is not None:
                 self.asked_accounts += 1
                 slurm(self.core).answered(JobAnswered(question, self.account), self.now)
-            elif question.beside:
+            elif question.second_job:
                 slurm(self.core).answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
             elif self.job_fields is not None:
                 self.reply(question.job)

@@ -9,7 +9,7 @@ import pytest
 from megatron_monitor.advice.record import Execution, Record, Step
 from megatron_monitor.remediator import commands as module
 from megatron_monitor.remediator.commands import LaterError, Slurm
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, clients_in, shown
 
@@ -66,8 +66,8 @@ class Site:
 
     def job_file(self, state: str, **fields: object) -> None:
         """What scontrol shows."""
-        told: dict[str, Any] = {"UserId": f"ada({USER})", "StdOut": self.log, **fields}
-        (self.bin / "job").write_text(shown(state=state, **told))
+        reported: dict[str, Any] = {"UserId": f"ada({USER})", "StdOut": self.log, **fields}
+        (self.bin / "job").write_text(shown(state=state, **reported))
 
     def carry_out(self, action: str, *commands: tuple[str, ...], behind: bool = False, **more: Any) -> tuple[bool, str]:
         """A step for job 1234, which is as it was when this was planned; `behind` a cancellation."""
@@ -160,7 +160,7 @@ def test_whose_directory_it_is(monkeypatch: pytest.MonkeyPatch, owner: int, mode
     """
     monkeypatch.setattr(module.os, "lstat", lambda _: os.stat_result((0o100644, 1, 1, 1, 1000, 0, 0, 0, 0, 0)))
     monkeypatch.setattr(module.os, "stat", lambda _: os.stat_result((0o40000 | mode, 1, 1, 2, owner, 0, 0, 0, 0, 0)))
-    doubt = module._doubt("/l/12.out", Job("12", "RUNNING", uid=1000, output="/l/12.out"))
+    doubt = module._doubt("/l/12.out", SlurmJob("12", "RUNNING", uid=1000, output="/l/12.out"))
     assert doubt == ("" if own else "/l/12.out lies in a directory of somebody else")
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.advice import Advice, Neighbour, OpenIncident, Stream
 from megatron_monitor.remediator.permission import observed, of_job, proofs
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 SINCE = 1000.0
 FILE = Stream("/l/12.out", pushed=False, owner=1000, written_at=900.0, steps=True)
@@ -21,9 +21,9 @@ def incident(kind: str = "hang", **more: Any) -> OpenIncident:
     return OpenIncident(incident=kind, **{**fields, **more})
 
 
-def job(state: str = "RUNNING", **more: Any) -> Job:
+def job(state: str = "RUNNING", **more: Any) -> SlurmJob:
     """Job 12 of uid 1000, which began before the trouble."""
-    return Job("12", state, **{"uid": 1000, "started_at": SINCE - 500.0, "output": "/l/12.out", **more})
+    return SlurmJob("12", state, **{"uid": 1000, "started_at": SINCE - 500.0, "output": "/l/12.out", **more})
 
 
 def test_a_job_of_which_all_is_known_may_be_touched() -> None:
@@ -43,7 +43,7 @@ def test_a_job_of_which_all_is_known_may_be_touched() -> None:
         ({"job": ""}, "the run's Slurm job is not known"),
         ({"attempt": 2}, "another attempt has begun since"),
         ({"undecided": True}, "it is not known yet which run other lines of the job are of"),
-        ({"beside": "13"}, "job 13 writes into this run, too"),
+        ({"second_job": "13"}, "job 13 writes into this run, too"),
     ],
 )
 def test_what_the_observer_does_not_know_forbids_it(facts: dict[str, Any], why: str) -> None:
@@ -107,7 +107,7 @@ def test_a_job_in_which_something_else_may_go_on_is_left_alone(mate: Neighbour, 
 def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fields: dict[str, Any], why: str) -> None:
     """It is the job in which the trouble began, and runs or failed by itself."""
     known: dict[str, Any] = {"id": "12", "state": "RUNNING", "uid": 1000, "started_at": 500.0, "output": "/l/12.out"}
-    assert of_job(ADVICE, incident(kind), Job(**{**known, **fields}), PROOF, "") == why
+    assert of_job(ADVICE, incident(kind), SlurmJob(**{**known, **fields}), PROOF, "") == why
 
 
 def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:

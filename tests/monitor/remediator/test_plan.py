@@ -16,7 +16,7 @@ from megatron_monitor.remediator.plan import (
     too_many_drained,
     trials_of,
 )
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 
 DAY = 86400.0
 NOW = 10 * DAY
@@ -39,10 +39,10 @@ def hang(*nodes: str, **more: Any) -> OpenIncident:
     return OpenIncident(nodes=list(nodes), **{**fields, **more})
 
 
-def job(state: str = "RUNNING", **more: Any) -> Job:
+def job(state: str = "RUNNING", **more: Any) -> SlurmJob:
     """Job 12 on four nodes."""
     fields: dict[str, Any] = {"nodes": "n-[01-04]", "batch": True, "requeue": True, "started_at": 5.0, "uid": 1000}
-    return Job("12", state, **{**fields, **more})
+    return SlurmJob("12", state, **{**fields, **more})
 
 
 def course(*steps: Step, **more: Any) -> Execution:
@@ -56,7 +56,10 @@ def course(*steps: Step, **more: Any) -> Execution:
 
 
 def planned(
-    of: Remediation | None = None, of_job: Job | None = None, incident: OpenIncident | None = None, *earlier: Execution
+    of: Remediation | None = None,
+    of_job: SlurmJob | None = None,
+    incident: OpenIncident | None = None,
+    *earlier: Execution,
 ) -> Execution:
     """What is to be done. Raises RefusedError."""
     record, advice = Record(0.0, list(earlier)), Advice("r", checkpoint=50)
@@ -136,7 +139,7 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
     ],
 )
 def test_a_policy_acts_so_often_in_a_day(earlier: list[dict[str, Any]], why_not: bool) -> None:
-    """Twice: its own courses on this run in the last 24 hours, and all that ended a launch of it or began one, of
+    """Twice: its own courses on this run in the last 24 hours, and all that ended an attempt of it or began one, of
     whichever policy; real ones for a policy that acts.
     """
     courses = [
@@ -172,7 +175,7 @@ def test_a_dry_run_counts_the_dry_runs() -> None:
     ],
 )
 def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[str, Any], why_not: bool) -> None:
-    """Whichever policy it was. A dry run, an earlier launch, a signal and another run's course are no hindrance."""
+    """Whichever policy it was. A dry run, an earlier attempt, a signal and another run's course are no hindrance."""
     fields: dict[str, Any] = {"remediation": "q", "job": "12", "job_restarts": 0, **earlier}
     steps = fields.pop("steps", [])
     why = refused(None, None, None, course(*steps, **fields))
@@ -327,7 +330,7 @@ def test_nodes_are_left_out_that_the_log_names_and_the_job_has(
     [(job(restarts=2, array_id="8_3"), "8_3", 2, False), (job("FAILED"), "12", 0, True)],
 )
 def test_an_execution_keeps_which_start_of_the_job_it_was_planned_for(
-    of: Job, number: str, restarts: int, over: bool
+    of: SlurmJob, number: str, restarts: int, over: bool
 ) -> None:
     """It is asked right before each step whether it is still that one."""
     made = planned(None, of)

@@ -16,7 +16,7 @@ OTHER = "/l/other.log"
 
 def failed(site: Remediated) -> list[str]:
     """Whether `restart_failed` was said, and that it ended."""
-    return [one.status for one in site.told if one.incident == "restart_failed"]
+    return [one.status for one in site.reported if one.incident == "restart_failed"]
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------
@@ -63,9 +63,9 @@ def test_a_restart_that_failed_stands_until_an_attempt_begins() -> None:
     site.outcomes["resubmit"] = False, "sbatch: exit 1"
     site.wait(230)
     assert failed(site) == ["firing"]
-    (message,) = [one for one in site.told if one.incident == "restart_failed"]
+    (message,) = [one for one in site.reported if one.incident == "restart_failed"]
     assert message.severity == "critical"
-    assert "no launch begins: resubmit failed (sbatch: exit 1)" in message.summary
+    assert "no attempt begins: resubmit failed (sbatch: exit 1)" in message.summary
     assert message.evidence["actions"][-1].endswith("sbatch: exit 1")
     assert site.said == []
     site.killed()
@@ -211,7 +211,7 @@ def test_a_healthy_job_is_left_alone_whatever_stops_beside_it(path: str, setup: 
             site.write(path, SETUP)
         site.goes_on(1)
     site.goes_on(25)
-    assert any(one.incident == "hang" and one.run != "r" for one in site.told)
+    assert any(one.incident == "hang" and one.run != "r" for one in site.reported)
     assert (site.done, site.checked) == ([], [])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor import archive as readers
-from megatron_monitor.archive import Options, Reading, Row, Task, read_archive, read_run
+from megatron_monitor.archive import Options, Row, Task, TaskResult, read_archive, read_run
 from tests.commands import command
 from tests.lines import line
 
@@ -74,18 +74,18 @@ def test_several_processes_read_what_one_reads(archive: Path) -> None:
     assert two == one
 
 
-def _dies_once(marker: Path, task: Task) -> Reading:
+def _dies_once(marker: Path, task: Task) -> TaskResult:
     if "bad" in task[0].path:
         os._exit(9)
     if not marker.exists():
         marker.touch()
         os._exit(9)
-    return Reading(problems=[task[0].path])
+    return TaskResult(problems=[task[0].path])
 
 
 def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: Path) -> None:
     """It is read by another worker."""
-    tasks = [(readers.Found(name),) for name in ("one", "bad", "two")]
+    tasks = [(readers.DiscoveredPath(name),) for name in ("one", "bad", "two")]
     found = sorted(
         problem for one in read_archive(tasks, partial(_dies_once, tmp_path / "x"), 2) for problem in one.problems
     )

@@ -90,11 +90,11 @@ def test_nemos_bar(tmp_path: Path) -> None:
     """Each bar is drawn with the figures of the step before, then with its own; from 1,000 on they lose digits."""
     out = []
     for done in range(1, 1100):
-        for told in (done - 2, done - 1):
-            step = f"{told:.3f}"[:5] if told < 1000 else f"{told:.2e}"
+        for reported in (done - 2, done - 1):
+            step = f"{reported:.3f}"[:5] if reported < 1000 else f"{reported:.2e}"
             out.append(
                 f"Epoch 0: :  {done // 20}%|#   | {done}/2000 [00:49<07:25, v_num=None, reduced_train_loss="
-                f"{11 - done / 1e3:.2f}, global_step={step}, consumed_samples={128.0 * (told + 1):.1f}, "
+                f"{11 - done / 1e3:.2f}, global_step={step}, consumed_samples={128.0 * (reported + 1):.1f}, "
                 "train_step_timing in s=4.680]\r"
             )
     (tmp_path / "run.log").write_text("".join(out) + "\n")

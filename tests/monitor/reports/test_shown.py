@@ -71,8 +71,8 @@ class Terminal(io.StringIO):
 
 def test_long_work_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal alone, and no trace of it at the end."""
-    for error, told in ((Terminal(), True), (io.StringIO(), False)):
+    for error, reported in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", error)
         assert list(tracked(range(4), 4)) == [0, 1, 2, 3]
-        assert ("100%" in error.getvalue()) == told
-        assert error.getvalue().endswith("\x1b[2K") == told
+        assert ("100%" in error.getvalue()) == reported
+        assert error.getvalue().endswith("\x1b[2K") == reported

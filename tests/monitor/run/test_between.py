@@ -5,7 +5,7 @@ import random
 import pytest
 
 from megatron_monitor.breakdown.outside import Outside
-from megatron_monitor.run.steps.watch import Stopwatch
+from megatron_monitor.run.steps.timing import Stopwatch
 from tests.monitor.playing import Played, fault, play
 
 SIZES: dict[str, object] = {
@@ -19,13 +19,13 @@ def test_a_slow_loader_that_no_figure_of_the_engine_shows(interval: int, timers:
     """5 % more from line to line: seen with its cause by the seventh line; the engine's own figures are as ever."""
     at = 100 * interval
     played = fault("slow_data", at, iterations=5 * at, log_interval=interval, timers=timers, **SIZES)
-    told, shown = played.firing("slowdown"), played.shown("slowdown")
-    assert (told.evidence["cause"], told.evidence["reason"]) == ("outside_timers", "more time between steps")
-    assert told.evidence["ratio"] == pytest.approx(1.05, abs=0.012)
+    reported, shown = played.firing("slowdown"), played.shown("slowdown")
+    assert (reported.evidence["cause"], reported.evidence["reason"]) == ("outside_timers", "more time between steps")
+    assert reported.evidence["ratio"] == pytest.approx(1.05, abs=0.012)
     # a save comes behind the first slow step: the line after it says nothing
     assert (shown.onset_iteration, shown.iteration) == ((100, 107) if interval == 1 else (1020, 1080))
-    assert "look at the data loader first" in told.summary
-    assert played.state.launch.pure_seconds == pytest.approx(0.69, abs=0.03)
+    assert "look at the data loader first" in reported.summary
+    assert played.state.attempt.pure_seconds == pytest.approx(0.69, abs=0.03)
 
 
 def lines(gaps: list[float], *, saves: dict[int, str] | None = None) -> Played:
@@ -58,30 +58,30 @@ def test_what_lies_between_the_steps_varies() -> None:
     gaps[49::50] = [4.0] * len(gaps[49::50])
     assert lines(gaps).kinds() == set()
     slow = lines(gaps + [gap + 0.1 for gap in gaps[:120]])
-    shown, told = slow.shown("slowdown"), slow.firing("slowdown")
+    shown, reported = slow.shown("slowdown"), slow.firing("slowdown")
     assert shown.iteration is not None
-    assert told.iteration is not None
-    assert len(gaps) < shown.iteration <= len(gaps) + 20 < told.iteration
+    assert reported.iteration is not None
+    assert len(gaps) < shown.iteration <= len(gaps) + 20 < reported.iteration
 
 
 def test_one_is_told_once_it_has_stood() -> None:
     """Twice as long for 20 s: shown, nobody is woken. For a minute: somebody is, after half a minute."""
     before = [0.02, 0.025, 0.03] * 30
     assert lines([*before, *[1.0] * 10, *before]).kinds() == set()
-    told = lines([*before, *[1.0] * 30]).firing("slowdown")
-    assert told.severity == "critical"
-    assert told.iteration is not None
-    assert 105 <= told.iteration <= 114
+    reported = lines([*before, *[1.0] * 30]).firing("slowdown")
+    assert reported.severity == "critical"
+    assert reported.iteration is not None
+    assert 105 <= reported.iteration <= 114
 
 
 def test_a_level_that_comes_and_goes_must_stay_longer_each_time() -> None:
     """Shards of a data set that are slow for a dozen steps each: told twice at most."""
-    outside, told = Outside(), 0
+    outside, reported = Outside(), 0
     for step in range(1, 3001):
         slow = step > 100 and step % 100 < 12
         outside.add(step, (0.15 if slow else 0.02 + 0.0001 * (step % 7), 1.02), float(step), 0.02, lambda _: 0.0)
-        told += outside.longer is not None and outside.stood == 0
-    assert 1 <= told <= 2
+        reported += outside.longer is not None and outside.stood == 0
+    assert 1 <= reported <= 2
 
 
 def test_a_save_without_an_end_is_timed_by_the_step_behind_it() -> None:
@@ -95,16 +95,19 @@ def test_a_save_without_an_end_is_timed_by_the_step_behind_it() -> None:
         50: begins.format(49) + "\nEvaluating iter 10/10",
     }
     state = lines(gaps, saves=saves).state
-    assert state.past.checkpoints.took == {LAST + 1: pytest.approx(5.0, abs=0.01), 29: pytest.approx(7.0, abs=0.01)}
-    assert state.past.checkpoints.last_iteration in (29, 49)
-    assert state.past.checkpoints.saves in (2, 3)
-    assert state.launch.seconds_since_checkpoint < 32
+    assert state.learned.checkpoints.durations == {
+        LAST + 1: pytest.approx(5.0, abs=0.01),
+        29: pytest.approx(7.0, abs=0.01),
+    }
+    assert state.learned.checkpoints.last_iteration in (29, 49)
+    assert state.learned.checkpoints.saves in (2, 3)
+    assert state.attempt.seconds_since_checkpoint < 32
 
 
 def test_an_evaluation_in_the_middle_is_not_left_out() -> None:
     """Where steps lie before the evaluation, its end is not where the next ones begin."""
     watch = Stopwatch()
-    usual = {"disturbed": False, "alone": True, "stamped": True}
+    usual = {"disturbed": False, "single": True, "stamped": True}
     assert watch.lap(48, 100.5, **usual) is None
     watch.pause(145.5)
     assert not watch.go_on(175.5)

@@ -1,4 +1,4 @@
-"""How a launch ended: lines of a log -> state, cause, certainty; the same in whatever order they came."""
+"""How an attempt ended: lines of a log -> state, cause, certainty; the same in whatever order they came."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from megatron_monitor.parsers.events import Failure, LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.ending import KINDS, NODE_FAULTS
 from megatron_monitor.run.fold import fold
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.state import Attempt, RunState
 
 IMPORT_ERROR = (
     "Traceback (most recent call last):\n"
@@ -179,18 +179,18 @@ def events(text: str) -> list[LogEvent]:
     return [*reader.feed(text.encode()), *reader.flush()]
 
 
-def launch(told: list[LogEvent], *, apart: float = 0.01, iterations: int = 60) -> Launch:
-    """A launch of 2 s an iteration, and what is told behind its last."""
+def attempt(reported: list[LogEvent], *, apart: float = 0.01, iterations: int = 60) -> Attempt:
+    """An attempt of 2 s an iteration, and what is told behind its last."""
     state = RunState("run")
     steps = events("".join(STEP.format(number=number) for number in range(1, iterations + 1)))
     for place, entry in enumerate(steps):
         fold(state, entry, "log", 2.0 * place, True)
-    for place, entry in enumerate(told):
+    for place, entry in enumerate(reported):
         fold(state, entry, "log", 2.0 * iterations + apart * place, True)
-    return state.launch
+    return state.attempt
 
 
-def verdict(found: Launch) -> tuple[str, str | None, bool]:
+def verdict(found: Attempt) -> tuple[str, str | None, bool]:
     """State, cause, certainty."""
     return found.ending.state, found.failure.failure if found.failure else None, found.ending.certain
 
@@ -198,7 +198,7 @@ def verdict(found: Launch) -> tuple[str, str | None, bool]:
 @pytest.mark.parametrize(("text", "state", "cause", "certain"), TABLE.values(), ids=TABLE.keys())
 def test_lines_to_ending(text: str, state: str, cause: str | None, certain: bool) -> None:
     """The table."""
-    assert verdict(launch(events(text))) == (state, cause, certain)
+    assert verdict(attempt(events(text))) == (state, cause, certain)
 
 
 ORDERS = {
@@ -211,19 +211,19 @@ ORDERS = {
 @pytest.mark.parametrize("text", ORDERS.values(), ids=ORDERS.keys())
 def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None:
     """All orders of up to five events, sixty of more: files of ranks, standard error beside standard output."""
-    told, iterations = events(text), 60 if begun else 0
-    expected = verdict(launch(told, iterations=iterations))
-    orders = list(itertools.permutations(told)) if len(told) <= 5 else []
+    reported, iterations = events(text), 60 if begun else 0
+    expected = verdict(attempt(reported, iterations=iterations))
+    orders = list(itertools.permutations(reported)) if len(reported) <= 5 else []
     rng = random.Random(1)
-    orders += [tuple(rng.sample(told, len(told))) for _ in range(60 if not orders else 0)]
-    assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
+    orders += [tuple(rng.sample(reported, len(reported))) for _ in range(60 if not orders else 0)]
+    assert {verdict(attempt(list(order), iterations=iterations)) for order in orders} == {expected}
 
 
 OF_LLAMA_FACTORY = KEY_ERROR.replace("/home/me/pretrain_gpt.py", "/app/src/llamafactory/launcher.py")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (KEY_ERROR, True),
         (HELPER, True),
@@ -233,15 +233,15 @@ OF_LLAMA_FACTORY = KEY_ERROR.replace("/home/me/pretrain_gpt.py", "/app/src/llama
         ("", False),
     ],
 )
-def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
+def test_what_fails_behind_the_end_is_told(text: str, reported: bool) -> None:
     """It cost no iteration, but a model may not have been written."""
-    assert (launch(events(SUMMARY + text)).ending.job_failed_at is not None) is told
+    assert (attempt(events(SUMMARY + text)).ending.job_failed_at is not None) is reported
 
 
 # --- a step behind it ----------------------------------------------------------------------------------------------
 
 
-def behind(text: str, *steps: float, rest: str = "", stream: str = "log") -> Launch:
+def behind(text: str, *steps: float, rest: str = "", stream: str = "log") -> Attempt:
     """The text half a second behind iteration 60, in that stream, steps at these seconds behind it, and the rest."""
     state = RunState("run")
     lines = [(2.0 * number, STEP.format(number=number)) for number in range(1, 61)]
@@ -251,7 +251,7 @@ def behind(text: str, *steps: float, rest: str = "", stream: str = "log") -> Lau
     for at, line in lines:
         for entry in events(line):
             fold(state, entry, stream if line == text else "log", at, True)
-    return state.launch
+    return state.attempt
 
 
 @pytest.mark.parametrize("text", [ECC, KEY_ERROR, SRUN, SUMMARY])

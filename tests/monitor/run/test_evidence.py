@@ -13,20 +13,20 @@ from megatron_monitor.parsers.events import (
     ProcessExited,
 )
 from megatron_monitor.run.ending import Evidence
-from megatron_monitor.run.evidence import believe, fold_evidence, goes_on, keep
+from megatron_monitor.run.evidence import confirm, fold_evidence, goes_on, keep
 from megatron_monitor.run.fold import fold
-from megatron_monitor.run.records import Told
-from megatron_monitor.run.state import Launch, RunState
+from megatron_monitor.run.records import EventContext
+from megatron_monitor.run.state import Attempt, RunState
 
 
-def run(**launch: Any) -> RunState:
+def run(**attempt: Any) -> RunState:
     """A run whose last progress was at 100."""
-    return RunState("run", progress_at=100.0, launch=Launch(**{"phase": "training", **launch}))
+    return RunState("run", progress_at=100.0, attempt=Attempt(**{"phase": "training", **attempt}))
 
 
 def tell(state: RunState, event: Event, at: float = 5.0) -> bool:
     """Fold it; whether it was progress."""
-    return fold_evidence(state, event, Told("log", at, True, None, LogEvent(1, "test", event, "the line")))
+    return fold_evidence(state, event, EventContext("log", at, True, None, LogEvent(1, "test", event, "the line")))
 
 
 def row(sort: str, failure: str = "", message: str = "", **more: Any) -> Evidence:
@@ -47,26 +47,26 @@ OOM, ECC, WELL, BADLY = seen("cuda_oom"), seen("ecc"), ProcessExited(exit_code=0
 
 def test_of_equal_rows_the_earliest_stands_for_all() -> None:
     """Whatever their words; another rank, another code is another row."""
-    launch = Launch()
+    attempt = Attempt()
     first = row("exit", "unknown", "first", exit_code=1, logged_at="a", after=1)
     later = Evidence("exit", 6.0, "unknown", "later", "another", exit_code=1, logged_at="b", after=2, count=2)
-    keep(launch, later)
-    keep(launch, first)
-    keep(launch, row("exit", "unknown", "of that moment", exit_code=1, count=2))
-    assert [(one.message, one.count) for one in launch.evidence] == [("first", 5)]
-    for other in ({"exit_code": 2}, {"exit_code": 1, "rank": 3}, {"exit_code": 1, "launch": True}):
-        keep(launch, row("exit", "unknown", **other))
-    keep(launch, row("failure", "unknown", exit_code=1))
-    keep(launch, row("exit", "killed", exit_code=1))
-    assert len(launch.evidence) == 6
+    keep(attempt, later)
+    keep(attempt, first)
+    keep(attempt, row("exit", "unknown", "of that moment", exit_code=1, count=2))
+    assert [(one.message, one.count) for one in attempt.evidence] == [("first", 5)]
+    for other in ({"exit_code": 2}, {"exit_code": 1, "rank": 3}, {"exit_code": 1, "attempt": True}):
+        keep(attempt, row("exit", "unknown", **other))
+    keep(attempt, row("failure", "unknown", exit_code=1))
+    keep(attempt, row("exit", "killed", exit_code=1))
+    assert len(attempt.evidence) == 6
 
 
 # --- what goes on ---------------------------------------------------------------------------------------------------
 
 
-def fails(event: Event, **launch: Any) -> RunState:
+def fails(event: Event, **attempt: Any) -> RunState:
     """A run of which this was told at 5."""
-    state = run(**launch)
+    state = run(**attempt)
     tell(state, event)
     return state
 
@@ -83,21 +83,21 @@ def fails(event: Event, **launch: Any) -> RunState:
 )
 def test_a_set_up_goes_on(state: RunState, at: float, lives: bool) -> None:
     """Behind what may have been caught, or a moment later; then nothing of it is kept."""
-    told = Told("log", at, True, None, LogEvent(1, "test", BADLY, "the line"))
-    assert goes_on(state, told) == lives
-    assert bool(state.launch.evidence) != lives
+    reported = EventContext("log", at, True, None, LogEvent(1, "test", BADLY, "the line"))
+    assert goes_on(state, reported) == lives
+    assert bool(state.attempt.evidence) != lives
 
 
 def test_a_failure_is_believed_once() -> None:
     """In silence what may have been caught was not; what is certain needs none, what is no crash has none."""
     for event, rows, failures in ((OOM, 2, {"cuda_oom": 1}), (ECC, 1, {"ecc": 1}), (WELL, 1, {})):
         state = fails(event)
-        believe(state, 60.0)
-        believe(state, 70.0)
-        assert (len(state.launch.evidence), state.failures_total) == (rows, failures)
+        confirm(state, 60.0)
+        confirm(state, 70.0)
+        assert (len(state.attempt.evidence), state.failures_total) == (rows, failures)
     state = fails(OOM)
-    believe(state, 60.0)
-    assert state.launch.ending.certain
+    confirm(state, 60.0)
+    assert state.attempt.ending.certain
 
 
 DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
@@ -107,7 +107,7 @@ DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
 
 
 @pytest.mark.parametrize(
-    ("stamp", "launch", "kept"),
+    ("stamp", "attempt", "kept"),
     [
         ("08:09:59", {}, False),
         ("08:00:01", {}, False),
@@ -116,16 +116,16 @@ DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
         ("08:11:00", {}, True),
         ("08:09:00", {"iterations": 1}, True),
         ("08:09:00", {"number": 0}, True),
-        ("08:09:00", {"launched_clock": None}, True),
+        ("08:09:00", {"launcher_clock": None}, True),
         (None, {}, True),
     ],
 )
 def test_what_a_launcher_held_back_is_of_the_launch_before(
-    stamp: str | None, launch: dict[str, Any], kept: bool
+    stamp: str | None, attempt: dict[str, Any], kept: bool
 ) -> None:
-    """The launch began at 08:10; what failed in the ten minutes before it is not its end, while it has not moved."""
-    state = run(**{"number": 1, "launched_clock": 1_772_352_600.0, **launch})
+    """The attempt began at 08:10; what failed in the ten minutes before it is not its end, while it has not moved."""
+    state = run(**{"number": 1, "launcher_clock": 1_772_352_600.0, **attempt})
     for event in (ECC, BADLY):
-        told = replace(event, logged_at=f"2026-03-01 {stamp}" if stamp else None)
-        fold(state, LogEvent(1, "test", told, "the line"), "log", 5.0, True)
-    assert len(state.launch.evidence) == (2 if kept else 0)
+        reported = replace(event, logged_at=f"2026-03-01 {stamp}" if stamp else None)
+        fold(state, LogEvent(1, "test", reported, "the line"), "log", 5.0, True)
+    assert len(state.attempt.evidence) == (2 if kept else 0)

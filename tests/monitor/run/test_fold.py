@@ -62,17 +62,17 @@ def state() -> RunState:
 def test_iterations_move_the_run(state: RunState) -> None:
     """Each line counts once and leads from the first iteration into training."""
     feed(state, MilestoneReached(milestone="before_training_step"))
-    assert state.launch.phase == "first_iteration"
+    assert state.attempt.phase == "first_iteration"
     feed(state, *(iteration(n) for n in range(1, 6)))
-    assert (state.launch.phase, state.iterations_total, state.launch.latest.iteration) == ("training", 5, 5)
-    assert state.launch.train_iterations == 1000
+    assert (state.attempt.phase, state.iterations_total, state.attempt.latest.iteration) == ("training", 5, 5)
+    assert state.attempt.train_iterations == 1000
     assert derived.samples_per_second(state) == 6.4
 
 
 def test_log_interval_counts_every_iteration(state: RunState) -> None:
     """A line every ten iterations stands for ten, once the interval is known."""
     feed(state, *(iteration(n) for n in (10, 20, 30)))
-    assert state.launch.log_interval == 10
+    assert state.attempt.log_interval == 10
     assert state.iterations_total == 30  # the first line too: it is as far from 0
     assert state.seconds.count == 20
 
@@ -145,7 +145,7 @@ def test_engine_steps_beside_megatron_count_once(state: RunState) -> None:
     """The pipeline engine reports the same step before Megatron does: one iteration."""
     for number in range(1, 6):
         feed(state, EngineStepLogged(form="steps", step=number, loss=5.0), iteration(number))
-    assert (state.iterations_total, state.restarts, state.launch.driver) == (5, 0, "iteration")
+    assert (state.iterations_total, state.restarts, state.attempt.step_source) == (5, 0, "iteration")
 
 
 def test_engine_alone_drives_the_run(state: RunState) -> None:
@@ -156,10 +156,10 @@ def test_engine_alone_drives_the_run(state: RunState) -> None:
             EngineStepLogged(form="step", step=step, skipped_steps=step // 10, learning_rate=1e-5),
             EngineStepLogged(form="throughput", step=step, samples_per_second=172.0, max_allocated_bytes=7),
         )
-    assert (state.launch.latest.iteration, state.skipped_iterations_total) == (30, 3)
+    assert (state.attempt.latest.iteration, state.skipped_iterations_total) == (30, 3)
     assert state.iterations_total == 30
     assert derived.samples_per_second(state) == 172.0
-    assert state.launch.memory.max_allocated == 7
+    assert state.attempt.memory.max_allocated == 7
 
 
 def test_trainer_bars_of_several_nodes_count_once(state: RunState) -> None:
@@ -168,7 +168,7 @@ def test_trainer_bars_of_several_nodes_count_once(state: RunState) -> None:
     for step in range(1, 9):
         feed(state, *(TrainerProgressed(step=step, total=8, seconds_per_step=100.0 + i) for i in range(4)))
     feed(state, *(TrainerSummary(train_runtime_seconds=900.0) for _ in range(4)))
-    assert (state.iterations_total, state.launch.train_iterations, state.launch.phase) == (8, 8, "finished")
+    assert (state.iterations_total, state.attempt.train_iterations, state.attempt.phase) == (8, 8, "finished")
 
 
 def test_foreign_bars_are_no_training(state: RunState) -> None:
@@ -182,25 +182,25 @@ def test_trainer_dicts_without_a_step_take_the_bars(state: RunState) -> None:
     """A metric dict does not name its step: the bar before it does."""
     for step in (1, 2, 3):
         feed(state, TrainerProgressed(step=step, total=30, seconds_per_step=2.0), TrainerLogged(loss=3.0 - step / 10))
-    assert (state.launch.latest.iteration, state.launch.train_iterations) == (3, 30)
-    assert state.launch.latest.lm_loss == pytest.approx(2.7)
+    assert (state.attempt.latest.iteration, state.attempt.train_iterations) == (3, 30)
+    assert state.attempt.latest.lm_loss == pytest.approx(2.7)
 
 
 def test_missing_loss_is_absent(state: RunState) -> None:
     """A NaN loss makes the field vanish: the old value must not stand for it."""
     feed(state, iteration(1), iteration(2, lm_loss=None))
-    assert state.launch.latest.lm_loss is None
+    assert state.attempt.latest.lm_loss is None
 
 
 def test_phases_follow_the_log(state: RunState) -> None:
     """Evaluation and saving are entered and left by their lines."""
     feed(state, *(iteration(n) for n in range(1, 4)))
     feed(state, ValidationLogged(iteration=3, losses={"lm loss": 2.0}))
-    assert state.launch.phase == "evaluating"
+    assert state.attempt.phase == "evaluating"
     feed(state, CheckpointSaveStarted(iteration=3))
-    assert state.launch.phase == "saving"
+    assert state.attempt.phase == "saving"
     feed(state, CheckpointSaved(iteration=3))
-    assert (state.launch.phase, state.past.checkpoints.last_iteration, state.past.checkpoints.save_seconds) == (
+    assert (state.attempt.phase, state.learned.checkpoints.last_iteration, state.learned.checkpoints.save_seconds) == (
         "training",
         3,
         10.0,
@@ -213,9 +213,9 @@ def test_phases_follow_the_log(state: RunState) -> None:
 def test_evaluation_due_is_expected_silence(state: RunState) -> None:
     """No line announces an evaluation: the interval of the arguments does."""
     feed(state, ArgumentsDumped(values={"eval_interval": "5", "eval_iters": "2"}), *(iteration(n) for n in range(1, 6)))
-    assert state.launch.phase == "evaluating"
+    assert state.attempt.phase == "evaluating"
     feed(state, iteration(6))
-    assert state.launch.phase == "training"
+    assert state.attempt.phase == "training"
 
 
 def test_overhead_is_taken_out_of_the_time(state: RunState) -> None:
@@ -225,8 +225,8 @@ def test_overhead_is_taken_out_of_the_time(state: RunState) -> None:
     feed(state, CheckpointSaveStarted(iteration=7), at=now + 0.1)
     feed(state, CheckpointSaved(iteration=7), at=now + 40.1)
     feed(state, iteration(8, 50.2), at=now + 50.2)
-    assert state.launch.pure_seconds == pytest.approx(10.1)
-    assert state.launch.pace.baseline == 10.0
+    assert state.attempt.pure_seconds == pytest.approx(10.1)
+    assert state.attempt.pace.baseline == 10.0
 
 
 def test_overhead_told_by_a_timer_is_taken_out(state: RunState) -> None:
@@ -234,15 +234,15 @@ def test_overhead_told_by_a_timer_is_taken_out(state: RunState) -> None:
     feed(state, *(iteration(n) for n in range(1, 8)), live=False)
     save = TimersReported(speaker="megatron", timers={"save-checkpoint": (39.0, 40.0)})
     feed(state, CheckpointSaveStarted(iteration=7), CheckpointSaved(iteration=7), save, iteration(8, 50.0), live=False)
-    assert state.launch.pure_seconds == pytest.approx(10.0)
+    assert state.attempt.pure_seconds == pytest.approx(10.0)
 
 
 def test_unmeasured_overhead_leaves_the_last_time(state: RunState) -> None:
     """An evaluation of unknown length makes the line's time useless: the figure before it stays."""
     feed(state, *(iteration(n) for n in range(1, 8)), live=False)
     feed(state, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), iteration(8, 700.0), live=False)
-    assert state.launch.pure_seconds == 10.0
-    assert state.past.silences.longest("evaluating") == pytest.approx(690.0)
+    assert state.attempt.pure_seconds == 10.0
+    assert state.learned.silences.longest("evaluating") == pytest.approx(690.0)
 
 
 def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
@@ -250,7 +250,7 @@ def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
     lines = [iteration(n, dialect="megatron-lm", logged_at=f"2026-01-01T00:00:{n:02d}") for n in range(1, 8)]
     slow = replace(lines[-1], iteration=8, seconds_per_iteration=12.0, lm_loss=4.0)
     feed(state, *lines, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), slow)
-    assert state.launch.pure_seconds == 12.0
+    assert state.attempt.pure_seconds == 12.0
 
 
 @pytest.mark.parametrize(("evaluated", "shown"), [(80, 10.0), (99, None)])
@@ -262,7 +262,7 @@ def test_few_iterations_behind_an_evaluation_are_no_measure(
     ended = 1000.0 + 10.0 * (evaluated - 50) + 60.0
     feed(state, ValidationLogged(iteration=evaluated, losses={"lm loss": 3.0}), at=ended)
     feed(state, iteration(100, 560 / 50, lm_loss=1.0), at=1560.0)
-    assert state.launch.step_seconds == (pytest.approx(shown) if shown else None)
+    assert state.attempt.step_seconds == (pytest.approx(shown) if shown else None)
 
 
 def test_lines_that_were_written_out_together_teach_no_pace(state: RunState) -> None:
@@ -270,27 +270,27 @@ def test_lines_that_were_written_out_together_teach_no_pace(state: RunState) -> 
     feed(state, iteration(1), at=100.0)
     feed(state, ValidationLogged(iteration=20, losses={"lm loss": 3.0}), at=339.0)
     feed(state, iteration(21, 12.0), at=340.0)
-    assert state.launch.pace.predicted() is None
-    assert state.launch.pure_seconds == 10.0
+    assert state.attempt.pace.predicted() is None
+    assert state.attempt.pure_seconds == 10.0
 
 
 def test_last_iteration_leads_to_exiting(state: RunState) -> None:
     """After the last planned iteration only tidying up is left."""
     feed(state, iteration(999), iteration(1000))
-    assert state.launch.phase == "exiting"
+    assert state.attempt.phase == "exiting"
 
 
 def test_overflows_move_the_scale(state: RunState) -> None:
     """DeepSpeed's overflow lines are the truth about the loss scale where Megatron prints -1."""
     feed(state, iteration(1, loss_scale=-1.0), OverflowSkipped(loss_scale=65536.0, new_loss_scale=32768.0))
-    assert (state.overflows_total, state.launch.latest.loss_scale) == (1, 32768.0)
+    assert (state.overflows_total, state.attempt.latest.loss_scale) == (1, 32768.0)
 
 
 def test_environment_alone_makes_no_run(state: RunState) -> None:
     """A script's environment dump is no training."""
     feed(state, EnvironmentVariableSeen(name="CUDA_LAUNCH_BLOCKING", value="1"))
     assert not state.proven
-    assert state.launch.environment["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert state.attempt.environment["CUDA_LAUNCH_BLOCKING"] == "1"
 
 
 def test_bursts_teach_the_launchers_buffering(state: RunState) -> None:
@@ -301,4 +301,4 @@ def test_bursts_teach_the_launchers_buffering(state: RunState) -> None:
         for _ in range(10):
             feed(state, iteration(number), at=start)
             number += 1
-    assert state.past.silences.held == pytest.approx(100.0)
+    assert state.learned.silences.held == pytest.approx(100.0)

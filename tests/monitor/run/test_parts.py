@@ -24,9 +24,9 @@ def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
     played = healthy(noise=0.1, seed=3, **PACE)
     state = played.state
     assert played.kinds() == set()
-    assert set(state.launch.parts.told) == {"rollout", "logprobs", "training", "sync"}
-    assert 55 < state.past.silences.longest("rollout") < 100
-    assert state.past.silences.longest("sync") == pytest.approx(3.0, rel=0.5)
+    assert set(state.attempt.parts.reported) == {"rollout", "logprobs", "training", "sync"}
+    assert 55 < state.learned.silences.longest("rollout") < 100
+    assert state.learned.silences.longest("sync") == pytest.approx(3.0, rel=0.5)
     assert [phase for _, phase in state.phase_history] == ["training", "exiting", "finished"]
 
 
@@ -43,8 +43,8 @@ def test_a_hang_in_a_rollout_is_told_by_the_rollouts_budget() -> None:
 
 def test_a_slower_rollout_is_named() -> None:
     """What the steps print of their parts tells which one took the added time."""
-    told = fault("slow_rollout", 100, factor=1.3, noise=0.02, **PACE)
-    slow = told.firing("slowdown")
+    reported = fault("slow_rollout", 100, factor=1.3, noise=0.02, **PACE)
+    slow = reported.firing("slowdown")
     assert abs(slow.onset_iteration - 100) <= 2
     assert slow.evidence["cause"] == "rollout"
     assert "of it in generation (rollout)" in slow.summary
@@ -71,7 +71,7 @@ def test_the_phase_that_hangs_is_told(until: float, phase: str, budget: float) -
 
 def test_the_first_rollout_may_take_long() -> None:
     """Engines start and compile: half an hour of silence is no hang, two hours are one."""
-    assert not play(_nemo_rl(1, until=0.0), after=1700.0).told
+    assert not play(_nemo_rl(1, until=0.0), after=1700.0).reported
     steps = [*_nemo_rl(1, until=0.0), (2000.0, "▶ Processing rewards...,\n"), (2010.0, "▶ Training policy...\n")]
     assert not play(steps).of("hang")
 
@@ -101,11 +101,11 @@ def test_engines_that_generate_are_progress_of_a_rollout_alone() -> None:
 
 def test_without_lines_of_parts_the_whole_step_is_training() -> None:
     """Verl without its debug lines: one phase, one budget."""
-    quiet = (
+    display_only = (
         (100.0 * step, f"(TaskRunner pid=4) step:{step} - actor/pg_loss:0.1 - timing_s/gen:60 - timing_s/step:100.0\n")
         for step in range(1, 20)
     )
-    hang = play(quiet, after=4000.0).firing("hang")
+    hang = play(display_only, after=4000.0).firing("hang")
     assert (hang.evidence["phase"], round(hang.evidence["silence_seconds"])) == ("training", 300)
 
 
@@ -124,12 +124,12 @@ def test_a_validation_within_a_step_is_neither_a_hang_nor_in_its_time() -> None:
                 at += 1200.0
                 yield at, "(TaskRunner pid=4) validation generation end\n"
                 testing = "timing_s/testing:1200.0 - "
-            took = f"timing_s/gen:60 - {testing}timing_s/step:{100.0 + step % 7 + (1200.0 if testing else 0.0)}"
-            yield at, f"(TaskRunner pid=4) step:{step} - actor/pg_loss:0.1 - {took}\n"
+            duration = f"timing_s/gen:60 - {testing}timing_s/step:{100.0 + step % 7 + (1200.0 if testing else 0.0)}"
+            yield at, f"(TaskRunner pid=4) step:{step} - actor/pg_loss:0.1 - {duration}\n"
 
     played = play(steps())
     assert played.kinds() == set()
-    assert (played.state.launch.step_seconds, played.state.launch.phase) == (104.0, "training")
+    assert (played.state.attempt.step_seconds, played.state.attempt.phase) == (104.0, "training")
 
 
 def test_a_line_that_comes_late_names_no_phase() -> None:
@@ -144,8 +144,8 @@ def test_a_line_that_comes_late_names_no_phase() -> None:
             yield 100.0 * step + 70, training
             if step % 8 or step < 8:
                 yield 100.0 * step + 97, sync
-            took = "timing_s/gen:60 - timing_s/update_actor:27 - timing_s/update_weights:3 - timing_s/step:100.0"
-            yield 100.0 * step + 100, f"(TaskRunner pid=4) step:{step} - {took}\n"
+            duration = "timing_s/gen:60 - timing_s/update_actor:27 - timing_s/update_weights:3 - timing_s/step:100.0"
+            yield 100.0 * step + 100, f"(TaskRunner pid=4) step:{step} - {duration}\n"
             if step % 8 == 0:
                 yield 100.0 * step + 100 + late, sync
 
@@ -159,7 +159,7 @@ def _slime(steps: int, until: float = 110.0) -> Iterator[tuple[float, str]]:
     """Steps of slime, whose weights are handed over right behind the step's line; the last until so many seconds in it.
     A bar moves with each answer.
     """
-    told = {
+    reported = {
         62.0: "timer.py:24 - Timer log_probs start",
         70.0: "timer.py:24 - Timer actor_train start",
         95.0: "model.py:918 - step {0}: {{'train/loss': 0.01, 'train/step': {0}}}",
@@ -172,7 +172,7 @@ def _slime(steps: int, until: float = 110.0) -> Iterator[tuple[float, str]]:
     }
     bars[60.0] = "rollout.py:1193 - perf {0}: {{'rollout/response_len/mean': 2.5, 'perf/rollout_time': 60.0}}"
     for step in range(steps):
-        for after, text in sorted({**bars, **told}.items()):
+        for after, text in sorted({**bars, **reported}.items()):
             if step < steps - 1 or after <= until:
                 minute, second = divmod(int(100 * step + after), 60)
                 stamp = "" if "%|" in text else f"[2025-11-22 {8 + minute // 60:02}:{minute % 60:02}:{second:02}] "

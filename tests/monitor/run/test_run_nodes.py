@@ -35,5 +35,5 @@ def nodes(text: str) -> set[str]:
     ],
 )
 def test_the_nodes_of_a_run(text: str, expected: set[str]) -> None:
-    """Those of its present launch, all or none."""
+    """Those of its present attempt, all or none."""
     assert nodes(text) == expected

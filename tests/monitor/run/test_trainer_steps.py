@@ -31,14 +31,14 @@ def dicts(
 
 def kinds(played: Played) -> list[str]:
     """What was told, worth a look."""
-    return [item.incident for item in played.told if item.severity != "info"]
+    return [item.incident for item in played.reported if item.severity != "info"]
 
 
 def test_a_bar_without_a_heading_is_a_training_within_minutes() -> None:
     """From its first drawing on; a dict that comes late changes nothing."""
     early = play(bars(400, 6.0, last=21))
     assert early.state.proven
-    assert (early.state.iterations_total, early.state.launch.train_iterations) == (21, 400)
+    assert (early.state.iterations_total, early.state.attempt.train_iterations) == (21, 400)
     played = play([*bars(400, 6.0, last=399), (2399.0, dicts(10, 400)[0][1])])
     assert (played.state.iterations_total, played.state.restarts, kinds(played)) == (399, 0, [])
 
@@ -52,7 +52,7 @@ def test_an_evaluation_amid_a_bar_takes_nothing_of_it() -> None:
             drawn += bars(8, 1.0, at + late)
             late += 8.0
     played = play(drawn)
-    assert (played.state.iterations_total, played.state.launch.train_iterations, kinds(played)) == (60, 400, [])
+    assert (played.state.iterations_total, played.state.attempt.train_iterations, kinds(played)) == (60, 400, [])
 
 
 @pytest.mark.parametrize(("total", "seconds"), [(200, 0.08), (9_000, 0.08), (9_000, 0.5)])
@@ -60,7 +60,7 @@ def test_dicts_behind_all_bars_tell_that_they_were_the_training(total: int, seco
     """As where a job's .out is read when its .err was: each step counts, and how long one took is known."""
     played = play([*bars(total, seconds), *dicts(total // 10, total, seconds * total, 0.0)])
     assert (played.state.iterations_total, kinds(played)) == (total, [])
-    assert total == 200 or played.state.launch.pure_seconds == pytest.approx(seconds, rel=0.05)
+    assert total == 200 or played.state.attempt.pure_seconds == pytest.approx(seconds, rel=0.05)
 
 
 def test_the_last_steps_of_one_file_are_read_behind_the_end_in_the_other() -> None:
@@ -72,7 +72,7 @@ def test_the_last_steps_of_one_file_are_read_behind_the_end_in_the_other() -> No
     playing.feed([(180.0, end)], "out")
     playing.feed([*((180.0, text) for _, text in drawn[-3:]), (180.1, shards)])
     played = playing.end(20_000.0)
-    assert (played.state.launch.phase, played.state.iterations_total, kinds(played)) == ("finished", 600, [])
+    assert (played.state.attempt.phase, played.state.iterations_total, kinds(played)) == ("finished", 600, [])
 
 
 def test_a_bar_that_is_too_fast_or_too_short_is_none() -> None:
@@ -92,7 +92,7 @@ def test_what_a_heading_proves_to_be_no_training_is_withdrawn() -> None:
 def test_of_two_bars_without_a_heading_the_last_is_the_training() -> None:
     """The first has come to its end: it was another one's."""
     played = play([*bars(30, 6.0), *bars(400, 6.0, 190.0, last=100)])
-    assert (played.state.iterations_total, played.state.launch.train_iterations, kinds(played)) == (100, 400, [])
+    assert (played.state.iterations_total, played.state.attempt.train_iterations, kinds(played)) == (100, 400, [])
 
 
 def test_a_dict_tells_its_step_by_its_epoch() -> None:
@@ -106,17 +106,17 @@ def test_a_dict_tells_its_step_by_its_epoch() -> None:
         for at, text in dicts(10, 400, prefix=prefix)
     ]
     played = play([(0.0, heading), *stamped])
-    assert (played.state.iterations_total, played.state.launch.last_iteration, kinds(played)) == (400, 400, [])
-    assert played.state.launch.pure_seconds == 6.0
+    assert (played.state.iterations_total, played.state.attempt.last_iteration, kinds(played)) == (400, 400, [])
+    assert played.state.attempt.pure_seconds == 6.0
 
 
 def test_the_time_so_far_beside_each_loss_is_no_end() -> None:
     """`include_num_input_tokens_seen` writes `train_runtime` into each step's dict; the summary has no step's loss."""
-    told = "{{'loss': '4.{0}', 'learning_rate': '0.0009', 'epoch': '0.0{0}', 'train_runtime': '{0}.9'}}\n"
-    lines = [(float(number), told.format(number)) for number in range(1, 10)]
-    assert play(lines).state.launch.phase not in ENDED
+    reported = "{{'loss': '4.{0}', 'learning_rate': '0.0009', 'epoch': '0.0{0}', 'train_runtime': '{0}.9'}}\n"
+    lines = [(float(number), reported.format(number)) for number in range(1, 10)]
+    assert play(lines).state.attempt.phase not in ENDED
     end = (10.0, "{'train_runtime': '10.1', 'train_loss': '4.1', 'epoch': '0.1'}\n")
-    assert play([*lines, end]).state.launch.phase == "finished"
+    assert play([*lines, end]).state.attempt.phase == "finished"
 
 
 HEADING = "***** Running training *****\n  Num Epochs = 2\n  Total optimization steps = 40\n"
@@ -135,7 +135,7 @@ def test_what_is_evaluated_behind_the_end_of_a_training_does_not_take_the_end_ba
     """A heading, its bar and its result, behind the final dict: the training is finished and not watched."""
     end = [(242.0, SUMMARY), *evaluation(250.0), (350.0, "{'eval_loss': 0.7, 'eval_runtime': 96.0, 'epoch': 2.0}\n")]
     played = play([(0.0, HEADING), *bars(40, 6.0), *end])
-    assert (played.state.launch.phase, played.state.iterations_total, kinds(played)) == ("finished", 40, [])
+    assert (played.state.attempt.phase, played.state.iterations_total, kinds(played)) == ("finished", 40, [])
 
 
 def test_the_sentence_that_a_training_is_completed_is_its_end() -> None:
@@ -143,20 +143,20 @@ def test_the_sentence_that_a_training_is_completed_is_its_end() -> None:
     done = "Training completed. Do not forget to share your model on huggingface.co/models =)\n"
     end = [(235.0, f"\n\n{done}"), (236.0, EVALUATES)]
     played = play([(0.0, HEADING), *bars(40, 6.0, last=39), *end], after=160.0)
-    assert (played.state.launch.phase, kinds(played)) == ("finished", [])
+    assert (played.state.attempt.phase, kinds(played)) == ("finished", [])
     stands = play([(0.0, HEADING), *bars(40, 6.0, last=39)], after=160.0)
-    assert (stands.state.launch.phase, stands.kinds()) == ("training", {"hang"})
+    assert (stands.state.attempt.phase, stands.kinds()) == ("training", {"hang"})
 
 
 def test_the_heading_of_an_evaluation_comes_before_its_bar() -> None:
     """The phase is known at once; the steps behind it are the training's; one that moves no more hangs in it."""
     before = [(0.0, HEADING), *bars(40, 6.0, last=20)]
-    assert play([*before, (121.0, EVALUATES)]).state.launch.phase == "evaluating"
+    assert play([*before, (121.0, EVALUATES)]).state.attempt.phase == "evaluating"
     later = [(at + 100.0, text) for at, text in bars(40, 6.0)[20:]]
     played = play([*before, *evaluation(121.0), *later])
     assert (played.state.iterations_total, kinds(played)) == (40, [])
     stands = play([*before, *evaluation(121.0)[:10]], after=7200.0)
-    assert (stands.state.launch.phase, stands.kinds()) == ("evaluating", {"hang"})
+    assert (stands.state.attempt.phase, stands.kinds()) == ("evaluating", {"hang"})
 
 
 def save(at: float, step: int) -> tuple[float, str]:
@@ -167,14 +167,14 @@ def save(at: float, step: int) -> tuple[float, str]:
 def test_a_save_of_the_trainer_is_whole_with_the_next_step() -> None:
     """Or with the final dict; the model that is saved at the end is no checkpoint."""
     lines = [(0.0, HEADING), *bars(40, 6.0, last=20), save(121.0, 20)]
-    checkpoints = play(lines).state.past.checkpoints
+    checkpoints = play(lines).state.learned.checkpoints
     assert (checkpoints.saves, checkpoints.last_iteration) == (0, None)
     rest = [(at + 10.0, text) for at, text in bars(40, 6.0)[20:]]
     played = play([*lines, *rest])
-    checkpoints = played.state.past.checkpoints
+    checkpoints = played.state.learned.checkpoints
     assert (checkpoints.saves, checkpoints.last_iteration, kinds(played)) == (1, 20, [])
     model = (262.0, "\nSaving model checkpoint to out\n")
-    checkpoints = play([*lines, *rest, save(251.0, 40), (260.0, SUMMARY), model]).state.past.checkpoints
+    checkpoints = play([*lines, *rest, save(251.0, 40), (260.0, SUMMARY), model]).state.learned.checkpoints
     assert (checkpoints.saves, checkpoints.last_iteration) == (2, 40)
 
 
@@ -189,9 +189,9 @@ def test_a_save_under_deepspeed_is_whole_when_it_is_ready() -> None:
     )
     begun = [(0.0, HEADING), *bars(40, 96.0, last=20), save(1921.0, 20), (1922.0, file)]
     lines = [*begun, *((1923.0, ready) for _ in range(4))]
-    assert (play(begun).state.launch.phase, play(lines).state.launch.phase) == ("saving", "training")
+    assert (play(begun).state.attempt.phase, play(lines).state.attempt.phase) == ("saving", "training")
     played = play([*lines, *((at + 5.0, text) for at, text in bars(40, 96.0)[20:])])
-    assert (played.state.past.checkpoints.saves, played.state.past.checkpoints.last_iteration) == (1, 20)
+    assert (played.state.learned.checkpoints.saves, played.state.learned.checkpoints.last_iteration) == (1, 20)
     assert kinds(played) == []
 
 
@@ -207,7 +207,7 @@ def test_a_bar_that_goes_on_from_a_checkpoint_has_the_pace_of_its_own_steps() ->
     resumed = "  Continuing training from global step 465\n"
     first = "\r 50%|#  | 466/932 [01:12<01:12,  6.42it/s]\r"
     lines = [(0.0, HEADING.replace("40", "932") + resumed), (72.0, first)]
-    assert play(lines).state.launch.first_iteration_seconds == 72.0
+    assert play(lines).state.attempt.first_iteration_seconds == 72.0
     assert kinds(play([*lines, (170.0, "\r 50%|#  | 467/932 [02:50<01:12,  6.42it/s]\r")])) == []
 
 
@@ -223,11 +223,11 @@ def test_silence_of_a_log_that_no_line_has_proved_a_training_means_nothing() -> 
     assert kinds(play(bars(8, 3.0), after=20_000.0)) == []
 
 
-@pytest.mark.parametrize(("last", "told"), [(200, []), (201, ["hang"])])
-def test_a_loop_that_prints_its_bar_alone_may_evaluate_at_the_end_of_an_epoch(last: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("last", "reported"), [(200, []), (201, ["hang"])])
+def test_a_loop_that_prints_its_bar_alone_may_evaluate_at_the_end_of_an_epoch(last: int, reported: list[str]) -> None:
     """Of five epochs of 200 steps; five minutes behind any other step are a hang."""
     drawn = [(at + 300.0 * (at > 6.0 * last), line) for at, line in bars(1000, 6.0, last=230)]
-    assert kinds(play(drawn))[:1] == told
+    assert kinds(play(drawn))[:1] == reported
 
 
 def test_a_bar_of_fast_steps_between_evaluations_has_a_pace() -> None:
@@ -248,7 +248,7 @@ def test_a_bar_of_fast_steps_between_evaluations_has_a_pace() -> None:
         drawn.append((begin, f"\n{{'eval_loss': '4.46', 'eval_runtime': '2.0', 'epoch': '{(first + 40) / 1000}'}}\n"))
     played = play(drawn)
     assert (played.state.iterations_total, kinds(played)) == (160, [])
-    assert played.state.launch.pure_seconds == pytest.approx(0.3, rel=0.07)
+    assert played.state.attempt.pure_seconds == pytest.approx(0.3, rel=0.07)
     stands = play([item for item in drawn if item[0] < 22.0], after=300.0)
     assert (stands.kinds(), stands.firing("hang").time - drawn[0][0] < 100.0) == ({"hang"}, True)
 
@@ -260,8 +260,8 @@ def test_the_bar_of_a_checkpoints_files_is_a_save_and_no_training() -> None:
     shards += "\rWriting model shards: 100%|##########| 1/1 [00:00<00:00,  7.37it/s]\n"
     lines += [(101.0, shards), (141.0, "{'eval_loss': '4.4', 'eval_runtime': '40.0', 'epoch': '0.2'}\n")]
     played = play(sorted(lines), after=5400.0)
-    assert (played.state.iterations_total, played.state.launch.train_iterations) == (0, None)
-    assert played.state.past.checkpoints.saves == 1
+    assert (played.state.iterations_total, played.state.attempt.train_iterations) == (0, None)
+    assert played.state.learned.checkpoints.saves == 1
     assert played.firing("hang").time - 200.0 < 300.0
 
 
@@ -276,7 +276,7 @@ def test_a_launch_without_a_heading_begins_behind_the_crash_of_the_one_before() 
     again = [(at, text) for at, text in bars(400, 6.0, 300.0) if at > 300.0 + 6.0 * 40][:80]
     anew = [(430.0, "\n  0%|   | 0/400 [00:00<?, ?it/s]"), *((at - 100.0, text) for at, text in again)]
     played = play([*sorted(first), *anew])
-    assert (played.state.restarts, played.state.lost_iterations_total, played.state.launch.last_iteration) == (
+    assert (played.state.restarts, played.state.lost_iterations_total, played.state.attempt.last_iteration) == (
         1,
         30,
         120,

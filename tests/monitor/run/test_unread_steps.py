@@ -35,18 +35,18 @@ def each(text: Callable[[int], str], begin: float, until: float, every: float) -
 
 def hung_at(played: Played) -> float:
     """When the only hang was told."""
-    told = played.firing("hang")
-    assert told.severity == "critical"
-    return told.time
+    reported = played.firing("hang")
+    assert reported.severity == "critical"
+    return reported.time
 
 
 @pytest.mark.parametrize("form", OWN)
 def test_a_loop_that_nobody_reads_is_not_hung_in_its_set_up(form: str) -> None:
     """Five hours of a home-grown form behind a launcher's lines: nothing is told, not even that it is late."""
     played = play([(0.5, SET_UP), *each(OWN[form], 100.3, 5 * HOUR, 61.0)])
-    assert played.state.launch.phase == "starting"
+    assert played.state.attempt.phase == "starting"
     assert not played.state.iterations_total, "the form is read by now: another one must stand here"
-    assert not played.of("hang", quiet=True)
+    assert not played.of("hang", display_only=True)
 
 
 @pytest.mark.parametrize("form", OWN)
@@ -62,7 +62,7 @@ def test_a_loop_behind_no_set_up_may_end_without_a_word() -> None:
     """Somebody's script, of which a checkpoint alone is read: nobody knows that it is to go on."""
     epochs = each(lambda n: f"2026-02-03 04:{n:02d}:00 INFO: Epoch {n}: Train Loss: {1 / n:.6f}\n", 0.0, 600.0, 30.0)
     played = play([*epochs, (601.0, "2026-02-03 04:30:00 INFO: Checkpoint saved: epoch20.pth\n")], after=5 * HOUR)
-    assert not played.of("hang", quiet=True)
+    assert not played.of("hang", display_only=True)
 
 
 REPEATED: dict[str, tuple[float, Callable[[int], str]]] = {
@@ -94,9 +94,9 @@ def test_what_repeats_hides_no_hang_of_the_set_up(what: str) -> None:
     every, text = REPEATED[what]
     silent = play([(0.5, SET_UP)], after=6 * HOUR)
     assert hung_at(silent) == pytest.approx(0.5 + BUDGET, abs=0.01)
-    told = hung_at(play([(0.5, SET_UP), *each(text, 1.7, 6 * HOUR, every)]))
+    reported = hung_at(play([(0.5, SET_UP), *each(text, 1.7, 6 * HOUR, every)]))
     once = what in ("the last step of each rank", "a bar that stands")
-    assert told == (pytest.approx(1.7 + every + BUDGET, abs=0.01) if once else hung_at(silent))
+    assert reported == (pytest.approx(1.7 + every + BUDGET, abs=0.01) if once else hung_at(silent))
 
 
 @pytest.mark.parametrize("what", REPEATED)
@@ -104,27 +104,27 @@ def test_nor_that_of_a_loop_that_had_begun(what: str) -> None:
     """The same behind steps that nobody reads: what repeats may cost one line, which is another one than the step's."""
     steps = list(each(OWN["bars between the names"], 100.3, 2 * HOUR, 61.0))
     last, (every, text) = steps[-1][0], REPEATED[what]
-    told = hung_at(play([(0.5, SET_UP), *steps, *each(text, last + 0.3, last + 4 * HOUR, every)]))
-    assert told <= last + every + BUDGET + 1.0
+    reported = hung_at(play([(0.5, SET_UP), *steps, *each(text, last + 0.3, last + 4 * HOUR, every)]))
+    assert reported <= last + every + BUDGET + 1.0
 
 
 def test_beside_steps_that_are_read_a_guess_is_no_progress() -> None:
     """A loop that is read hangs, and another program's own steps go on: it is told as without them."""
     read = "".join(f"step {n}/500 | loss {3 - n / 100:.4f} | lr 1e-04\n" for n in range(1, 4))
     log = [(0.5, SET_UP), *((10.0 * n, line) for n, line in enumerate(read.splitlines(keepends=True), 1))]
-    alone = play(log, after=6 * HOUR)
-    assert alone.state.iterations_total
-    beside = play([*log, *each(OWN["json"], 31.0, 6 * HOUR, 61.0)])
-    assert hung_at(beside) == hung_at(alone)
+    single = play(log, after=6 * HOUR)
+    assert single.state.iterations_total
+    second_job = play([*log, *each(OWN["json"], 31.0, 6 * HOUR, 61.0)])
+    assert hung_at(second_job) == hung_at(single)
 
 
 def test_its_pace_teaches_nothing_of_the_set_up_and_the_state_can_be_saved() -> None:
     """Silences of a loop are none of its set-up. What is remembered is bounded; states without it load."""
     played = play([(0.5, SET_UP), *each(OWN["a logger's"], 100.3, 3 * HOUR, 61.0)])
-    assert played.state.past.silences.values("starting") == []
-    assert len(played.state.launch.guessed) == 64
-    saved = msgspec.json.decode(msgspec.json.encode(played.state.launch))
-    again = msgspec.convert(saved, type(played.state.launch))
-    assert again.guessed == played.state.launch.guessed
-    del saved["guessed"]
-    assert msgspec.convert(saved, type(RunState(name="run").launch)).guessed == []
+    assert played.state.learned.silences.values("starting") == []
+    assert len(played.state.attempt.inferred) == 64
+    saved = msgspec.json.decode(msgspec.json.encode(played.state.attempt))
+    again = msgspec.convert(saved, type(played.state.attempt))
+    assert again.inferred == played.state.attempt.inferred
+    del saved["inferred"]
+    assert msgspec.convert(saved, type(RunState(name="run").attempt)).inferred == []

@@ -15,7 +15,7 @@ from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.http import Exposition
 from megatron_monitor.serve.page import summary
-from megatron_monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from megatron_monitor.snapshot import HistogramSample, MetricSample, RunSnapshot, Snapshot, clean_label
 from tests.clock import ManualClock
 
 ACCEPTS = (
@@ -65,7 +65,7 @@ def new_family(row: Any, *before: str) -> Metric:
 
 def add(family: Any, before: list[str], samples: Any) -> None:
     """Put samples into a family."""
-    if isinstance(samples, Histogram):
+    if isinstance(samples, HistogramSample):
         family.add_metric(before, list(samples.buckets), samples.sum)
         return
     for sample in samples or ():
@@ -92,10 +92,11 @@ def any_run(name: str, chance: Random) -> RunSnapshot:
             continue
         value = chance.choice(VALUES)
         if row.kind == "histogram":
-            samples[row.name] = Histogram((("0.5", 1.0), ("+Inf", 2.0)), value)
+            samples[row.name] = HistogramSample((("0.5", 1.0), ("+Inf", 2.0)), value)
         else:
             samples[row.name] = tuple(
-                Sample(tuple(f'{number}"\\' for _ in row.labels), value) for number in range(2 if row.labels else 1)
+                MetricSample(tuple(f'{number}"\\' for _ in row.labels), value)
+                for number in range(2 if row.labels else 1)
             )
     return RunSnapshot(name, samples, {})
 
@@ -115,8 +116,8 @@ def test_the_page_is_what_the_library_would_write(accept: str) -> None:
         else:
             runs[name] = any_run(name, chance)
         own = {
-            "megatron_monitor_runs": (Sample((), float(turn)),),
-            "megatron_monitor_events_total": (Sample(('a\n"\\',), chance.choice(VALUES)),),
+            "megatron_monitor_runs": (MetricSample((), float(turn)),),
+            "megatron_monitor_events_total": (MetricSample(('a\n"\\',), chance.choice(VALUES)),),
         }
         shown = Snapshot(at=0.0, runs=tuple(runs[name] for name in sorted(runs)), monitor=own)
         headers, body = fetch(app, accept)
@@ -128,11 +129,11 @@ def test_the_page_is_what_the_library_would_write(accept: str) -> None:
 
 def test_an_unchanged_run_is_not_formatted_again() -> None:
     """The lines of the same RunSnapshot are kept."""
-    samples: dict[str, Any] = {"megatron_iteration": (Sample((), 1.0),)}
+    samples: dict[str, Any] = {"megatron_iteration": (MetricSample((), 1.0),)}
     runs = [RunSnapshot("a", samples, {}), RunSnapshot("b", dict(samples), {})]
     text = TextFormat()
     text.page(Snapshot(at=0.0, runs=tuple(runs)))
-    samples["megatron_iteration"] = (Sample((), 2.0),)  # a snapshot never changes: so it shows what was formatted
+    samples["megatron_iteration"] = (MetricSample((), 2.0),)  # a snapshot never changes: so it shows what was formatted
     runs[1] = RunSnapshot("b", dict(samples), {})
     page = text.page(Snapshot(at=0.0, runs=tuple(runs)))
     assert 'megatron_iteration{run="a"} 1.0\nmegatron_iteration{run="b"} 2.0\n' in page
@@ -141,8 +142,8 @@ def test_an_unchanged_run_is_not_formatted_again() -> None:
 def test_a_bad_family_of_the_daemons_own_costs_that_family() -> None:
     """The others stay."""
     own = {
-        "megatron_monitor_bytes_total": (Sample(("one too many",), 1.0),),
-        "megatron_monitor_runs": (Sample((), 3.0),),
+        "megatron_monitor_bytes_total": (MetricSample(("one too many",), 1.0),),
+        "megatron_monitor_runs": (MetricSample((), 3.0),),
     }
     page = TextFormat().page(Snapshot(at=0.0, monitor=own))
     assert "bytes_total" not in page
@@ -151,8 +152,11 @@ def test_a_bad_family_of_the_daemons_own_costs_that_family() -> None:
 
 def test_a_bad_family_of_one_run_costs_that_family_of_that_run() -> None:
     """The other runs keep theirs."""
-    good = RunSnapshot("good", {"megatron_iteration": (Sample((), 1.0),)}, {})
-    samples = {"megatron_iteration": (Sample(("one too many",), 1.0),), "megatron_lm_loss": (Sample((), 2.0),)}
+    good = RunSnapshot("good", {"megatron_iteration": (MetricSample((), 1.0),)}, {})
+    samples = {
+        "megatron_iteration": (MetricSample(("one too many",), 1.0),),
+        "megatron_lm_loss": (MetricSample((), 2.0),),
+    }
     bad = RunSnapshot("bad", dict(samples), {})
     body = fetch(Exposition(lambda: Snapshot(at=0.0, runs=(bad, good)), ManualClock()), "")[1]
     assert b'megatron_iteration{run="good"} 1.0\n' in body
@@ -162,7 +166,9 @@ def test_a_bad_family_of_one_run_costs_that_family_of_that_run() -> None:
 
 def test_gzip() -> None:
     """As the library offers it."""
-    run = RunSnapshot("a", {"megatron_iteration": (Sample((), 1.0),), "megatron_lm_loss": (Sample((), 2.0),)}, {})
+    run = RunSnapshot(
+        "a", {"megatron_iteration": (MetricSample((), 1.0),), "megatron_lm_loss": (MetricSample((), 2.0),)}, {}
+    )
     app = Exposition(lambda: Snapshot(at=0.0, runs=(run,)), ManualClock())
     headers, body = fetch(app, "", encoding="gzip")
     assert headers["Content-Encoding"] == "gzip"
@@ -172,7 +178,7 @@ def test_gzip() -> None:
 def test_what_is_shown_ages_until_the_loop_makes_it_anew() -> None:
     """By what the loop was behind with, and by its silence; without a loop nothing is said of an age."""
     clock = ManualClock(wall=1000.0)
-    own = {"megatron_monitor_snapshot_age_seconds": (Sample((), 2.0),)}
+    own = {"megatron_monitor_snapshot_age_seconds": (MetricSample((), 2.0),)}
     shown = Snapshot(at=1000.0, monitor=own, behind_seconds=2.0)
     app = Exposition(lambda: shown, clock)
     ages = []

@@ -2,8 +2,8 @@
 
 import threading
 
-from megatron_monitor.serve.latest import Latest
-from megatron_monitor.snapshot import CARDS, EVERYTHING, FIGURES, Asked, Snapshot
+from megatron_monitor.serve.latest import LatestSnapshot
+from megatron_monitor.snapshot import CARDS, EVERYTHING, FIGURES, Snapshot, ViewRequest
 
 LONG = 10.0
 
@@ -11,7 +11,7 @@ LONG = 10.0
 def test_who_asks_gets_a_page_made_after_the_question() -> None:
     """The loop is woken; a page that was made before does not do."""
     woken = threading.Event()
-    latest = Latest(Snapshot(at=0.0), woken.set, wait=LONG)
+    latest = LatestSnapshot(Snapshot(at=0.0), woken.set, wait=LONG)
     assert not latest.wanted
     latest.show(Snapshot(at=1.0))
     got: list[Snapshot] = []
@@ -30,7 +30,7 @@ def test_who_asks_gets_a_page_made_after_the_question() -> None:
 
 def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
     """The last page must do, and the question stands until the next one."""
-    latest = Latest(Snapshot(at=7.0), lambda: None, wait=0.01)
+    latest = LatestSnapshot(Snapshot(at=7.0), lambda: None, wait=0.01)
     assert latest(EVERYTHING).at == 7.0
     assert latest.wanted
 
@@ -38,7 +38,7 @@ def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
 def test_who_asks_for_figures_does_not_wait_for_pages() -> None:
     """And who asks for a page is not content with figures; the question for it stands meanwhile."""
     asked = threading.Semaphore(0)
-    latest = Latest(Snapshot(at=0.0), asked.release, wait=LONG)
+    latest = LatestSnapshot(Snapshot(at=0.0), asked.release, wait=LONG)
     got: dict[str, float] = {}
     scrape = threading.Thread(target=lambda: got.update(scrape=latest(FIGURES).at))
     scrape.start()
@@ -63,8 +63,8 @@ def test_who_asks_for_figures_does_not_wait_for_pages() -> None:
 
 def test_who_asks_for_one_run_does_not_get_the_whole_of_another() -> None:
     """All who wait are asked for together; a snapshot answers those who wanted no more than it holds."""
-    latest = Latest(Snapshot(at=0.0), lambda: None, wait=0.01)
-    a, b = (Asked(pages=False, whole=frozenset({name})) for name in ("a", "b?"))
+    latest = LatestSnapshot(Snapshot(at=0.0), lambda: None, wait=0.01)
+    a, b = (ViewRequest(pages=False, whole=frozenset({name})) for name in ("a", "b?"))
     for question in (a, b, CARDS):
         latest(question)
     asked = latest.asked
@@ -79,7 +79,7 @@ def test_who_asks_for_one_run_does_not_get_the_whole_of_another() -> None:
 def test_a_loop_that_has_ended_is_not_waited_for() -> None:
     """Who waits as it ends has the last page at once, as who asks behind that: outputs delete their figures in time."""
     asked, got = threading.Event(), list[Snapshot]()
-    latest = Latest(Snapshot(at=7.0), asked.set, wait=LONG)
+    latest = LatestSnapshot(Snapshot(at=7.0), asked.set, wait=LONG)
     for before in (True, False):
         asking = threading.Thread(target=lambda: got.append(latest(EVERYTHING)), daemon=True)
         asking.start()

@@ -55,8 +55,8 @@ def test_five_stand_for_themselves() -> None:
 
 def test_the_line_is_the_one_that_shows_it_and_the_command_is_there() -> None:
     """A crash's own line, not the last iteration; without one the last. A command stands where there is one."""
-    told = incident("a", "crash", line="RuntimeError: <b>", advice="cancel it", command="scancel 7")
-    text = render_run(RunSnapshot("a", {}, page_of("a", told)), NOW, "../")
+    reported = incident("a", "crash", line="RuntimeError: <b>", advice="cancel it", command="scancel 7")
+    text = render_run(RunSnapshot("a", {}, page_of("a", reported)), NOW, "../")
     assert "<pre>RuntimeError: &lt;b&gt;</pre>" in text
     assert "iteration 7/9" not in text
     assert "<p class=command><code>scancel 7</code></p>" in text
@@ -69,15 +69,15 @@ def test_the_line_is_the_one_that_shows_it_and_the_command_is_there() -> None:
 
 def test_a_bad_end_is_not_green() -> None:
     """Finished with a failure behind the last iteration; a clean end, and a crash, are as ever."""
-    for state, failure, told in (
+    for state, failure, reported in (
         ("finished", "nccl: unhandled", ("▲ finished", "nccl", "warn")),
         ("finished", None, ("✔ finished", "", "")),
         ("crashed", "nccl: unhandled", ("✖ crashed", "nccl", "")),
         ("stopped", "stopped: by a person", ("◼ stopped", "", "")),
     ):
         page = page_of("a", state=state, failure=failure)
-        assert figures(page, NOW)["state"] == told
-        assert (f"<span class='state {state} warn'" in index(page)) == (told[2] == "warn")
+        assert figures(page, NOW)["state"] == reported
+        assert (f"<span class='state {state} warn'" in index(page)) == (reported[2] == "warn")
 
 
 def test_normal_is_the_pace_of_before() -> None:
@@ -114,6 +114,6 @@ def test_the_command_of_the_advice_is_the_jobs() -> None:
         hung = Incident(
             kind, "critical", "NaN", phase="training", since=NOW, notified_at=NOW, job=job, pid_file=pid_file
         )
-        told = _cause(hung, 64, None)
-        assert told["command"] == command
-        assert (told["gpus"], told["runbook_url"], "summary" in told) == (64, None, False)
+        reported = _cause(hung, 64, None)
+        assert reported["command"] == command
+        assert (reported["gpus"], reported["runbook_url"], "summary" in reported) == (64, None, False)

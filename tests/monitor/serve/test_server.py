@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from megatron_monitor.config import load
 from megatron_monitor.serve.auth import Hosts
 from megatron_monitor.serve.exchange import Reply, Request
-from megatron_monitor.serve.latest import Latest
+from megatron_monitor.serve.latest import LatestSnapshot
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.services import Services
 from megatron_monitor.snapshot import Snapshot
@@ -140,8 +140,8 @@ def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
                 client.send(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
         # Until each had its first answer they are 400 clients that ask once: they are served in turn, as anybody is.
         wait(lambda: answered["/api"] >= 400, 30.0, "400 first answers")
-        took = [seconds(server, "/metrics") for _ in range(10)]
-        assert max(took) < slack(1.0)
+        duration = [seconds(server, "/metrics") for _ in range(10)]
+        assert max(duration) < slack(1.0)
 
 
 @pytest.mark.parametrize(("listen", "address", "allowed", "host", "passes"), [
@@ -162,7 +162,7 @@ def test_a_name_that_is_not_ours_is_not_answered(
 
 def test_a_foreign_name_gets_421_and_an_open_door_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """On loopback only our names; beyond it without a password, a warning in the log and on every page."""
-    shown, clock = Latest(Snapshot(at=0.0), lambda: None, 0.01), SystemClock()
+    shown, clock = LatestSnapshot(Snapshot(at=0.0), lambda: None, 0.01), SystemClock()
     for listen, expected in (("127.0.0.1:0", 421), ("0.0.0.0:0", 200)):
         caplog.clear()
         services = Services(load("", [f"listen={listen}"]), shown, clock, clock.monotonic)

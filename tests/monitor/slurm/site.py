@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatron_monitor.incidents import Transition
-from megatron_monitor.run.records import Job
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import ReplyError, jobs_accounted, jobs_shown
 from tests.lines import line
@@ -30,24 +30,24 @@ def shown(job: int = 1234, state: str = "RUNNING", **fields: object) -> str:
         "StdErr": "/l/slurm-1234.out", "StdIn": "/dev/null", "StdOut": "/l/slurm-1234.out",
     }  # fmt: skip
     ids = {name: fields.pop(name) for name in ("ArrayJobId", "ArrayTaskId", "HetJobId") if name in fields}
-    told = {"JobId": job} | ids | values | fields
-    return " ".join(f"{name}={value}" for name, value in told.items()) + " Power= \n"
+    reported = {"JobId": job} | ids | values | fields
+    return " ".join(f"{name}={value}" for name, value in reported.items()) + " Power= \n"
 
 
-def read_show(text: str, asked: str) -> Job:
+def read_show(text: str, asked: str) -> SlurmJob:
     """The job of `scontrol show job`. Raises ReplyError."""
     return _one(jobs_shown(text).get(asked))
 
 
-def read_account(text: str, asked: str) -> Job:
+def read_account(text: str, asked: str) -> SlurmJob:
     """The job of `sacct`. Raises ReplyError."""
     return _one(jobs_accounted(text).get(asked))
 
 
-def _one(told: Job | ReplyError | None) -> Job:
-    if not isinstance(told, Job):
-        raise told or ReplyError("it shows no such job")
-    return told
+def _one(reported: SlurmJob | ReplyError | None) -> SlurmJob:
+    if not isinstance(reported, SlurmJob):
+        raise reported or ReplyError("it shows no such job")
+    return reported
 
 
 PATH = "/l/slurm-1234.out"
@@ -90,7 +90,9 @@ class Site(Following):
 
     def fired(self, kind: str) -> list[Transition]:
         """Incidents of a kind that a person was told of."""
-        return [one for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]
+        return [
+            one for one in self.reported if one.incident == kind and one.status == "firing" and not one.display_only
+        ]
 
 
 def clients_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ ACCOUNT = f"77|77|CANCELLED by 0|0:15|{NOW - 3700}|{NOW - 3600}|{NOW + 50}|1000|
 
 
 def test_a_slow_answer_about_the_job_before_is_dropped() -> None:
-    """J: scontrol took 20 s, in which the next launch has begun in the same log."""
+    """J: scontrol took 20 s, in which the next attempt has begun in the same log."""
     site = Remediated()
     site.wait(25)
     question = next(iter(slurm(site.core).questions(site.now + 30.0)))
     site.say("SLURM_JOB_ID=1234\n" + line(3) + line(4))
     site.wait(2)
-    assert site.core.runs["r"].state.launch.number > (question.launch or 0)
+    assert site.core.runs["r"].state.attempt.number > (question.attempt or 0)
     job = read_show(shown(state="CANCELLED", EndTime=NOW + 70), "1234")
     slurm(site.core).answered(JobAnswered(question, job), site.now)
     site.wait(60)
@@ -31,7 +31,7 @@ def test_a_slow_answer_about_the_job_before_is_dropped() -> None:
 
 def test_two_running_jobs_that_write_one_log_are_told() -> None:
     """Both append to it: one of them may hang unseen, and no policy acts. A chain's link that is over is no other."""
-    for state, told in (("RUNNING", 1), ("CANCELLED", 0), ("PENDING", 0)):
+    for state, reported in (("RUNNING", 1), ("CANCELLED", 0), ("PENDING", 0)):
         site = Remediated("{name: p, incidents: [hang], for: 30s, actions: [{type: cancel}]}")
         site.other = {"job": 1300, "state": state, "EndTime": int(site.now) + 50, "StartTime": NOW, "Restarts": 0}
         for job, first in ((1300, 3), (1234, 4)):
@@ -39,8 +39,8 @@ def test_two_running_jobs_that_write_one_log_are_told() -> None:
             for number in range(first, first + 9):
                 site.say(line(number, seconds=10.0, loss=job / 1000))
                 site.wait(10)
-        assert len(site.fired("mixed_log")) == told, state
-        assert site.core.runs["r"].state.beside == ("1300" if told else "")
+        assert len(site.fired("mixed_log")) == reported, state
+        assert site.core.runs["r"].state.second_job == ("1300" if reported else "")
 
 
 def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from megatron_monitor.identity import Member, candidate, key_of, printed_key
+from megatron_monitor.identity import StreamIdentity, candidate, key_of, printed_key
 from megatron_monitor.run.job import Candidate
 
 
 def asked(path: str, printed: str | None = None, job_from: str | None = None) -> Candidate | None:
     """The id that Slurm is asked about for a log at `path` whose set-up prints SLURM_JOB_ID=`printed`."""
-    member = Member("r", "path")
+    member = StreamIdentity("r", "path")
     member.take_key(key_of(path, job_from))
-    if printed is not None and not member.believed and printed_key(printed).id:
+    if printed is not None and not member.trusted and printed_key(printed).id:
         member.take_key(printed_key(printed))
     return candidate(member, path, job_from)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _COARSE = 20.0  # seconds that stamps of whole seconds must be apart: then they are off by 5 % at the most
 _FINE = 0.02  # and those of milliseconds
-_FEW = 3  # iterations whose mean bounds what one takes: the first of a launch alone is no measure
+_FEW = 3  # iterations whose mean bounds what one takes: the first of an attempt alone is no measure
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Stopwatch:
         return (self.last[1] - self.first[1] + 1.0) / (self.last[0] - self.first[0])
 
     def lap(
-        self, iteration: int, moment: float | None, *, disturbed: bool, alone: bool, stamped: bool
+        self, iteration: int, moment: float | None, *, disturbed: bool, single: bool, stamped: bool
     ) -> tuple[float, int] | None:
         """(seconds per iteration, iterations) since the last lap; None while too little time went by.
 
@@ -67,7 +67,7 @@ class Stopwatch:
             self.iteration, self.moment = iteration, moment
             return None
         many, steps, seconds = self.parts
-        if disturbed and not (alone and not many):
+        if disturbed and not (single and not many):
             if before[0] > begun:
                 self.parts = many + 1, steps + before[0] - begun, seconds + before[1] - since
             self.iteration, self.moment = iteration, moment
@@ -99,14 +99,14 @@ class Stopwatch:
         return True
 
     def stop(self) -> None:
-        """A launch has ended."""
+        """An attempt has ended."""
         self.iteration = self.moment = self.first = self.last = None
         self.paused, self.parts = False, (0, 0, 0.0)
 
 
 _LEAST = 20.0  # seconds of a lap: looks at a file are half a second apart, and up to a twentieth of its silence
 _TIMES = 20.0  # a lap over what arrivals vary by: it is off by 5 % at the most
-_ALONE = 16  # lines that must come one by one before arrivals are believed again, and whose gaps tell how they vary
+_SINGLE = 16  # lines that must come one by one before arrivals are believed again, and whose gaps tell how they vary
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Arrivals:
         alone, None where that says nothing. `disturbed`: an evaluation or a save lies between it and the last one.
         """
         if moment is None:
-            self.iteration, self.together = None, _ALONE
+            self.iteration, self.together = None, _SINGLE
             return None
         since, began = self.iteration, self.moment
         steps, passed = iteration - self.last_iteration, moment - self.last_moment
@@ -143,12 +143,12 @@ class Arrivals:
             self.iteration, self.moment = iteration, moment
             return None
         self.gaps.append(passed / steps)
-        del self.gaps[:-_ALONE]
-        took = moment - began
-        if took < max(_LEAST, _TIMES * (max(self.gaps) - min(self.gaps))):
+        del self.gaps[:-_SINGLE]
+        duration = moment - began
+        if duration < max(_LEAST, _TIMES * (max(self.gaps) - min(self.gaps))):
             return None
         self.iteration, self.moment = iteration, moment
-        return took / (iteration - since), iteration - since
+        return duration / (iteration - since), iteration - since
 
 
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
@@ -164,7 +164,7 @@ class Interval(NamedTuple):
     """Per iteration, as the line prints or as was measured."""
     arrived: tuple[float, float] | None
     """Seconds from the report before to the end of that interruption, and to this report, by arrival; None where that
-    says nothing: a backlog, a launch's first report.
+    says nothing: a backlog, an attempt's first report.
     """
     behind: int
     """Of the iterations, those after the interruption; all where nothing tells."""
@@ -172,7 +172,7 @@ class Interval(NamedTuple):
     """Seconds that timers tell of it."""
 
 
-class Pure(NamedTuple):
+class NetTime(NamedTuple):
     """What the iterations alone took."""
 
     seconds: float | None
@@ -183,23 +183,25 @@ class Pure(NamedTuple):
     """Seconds that the evaluation or save took, where that was worked out."""
 
 
-def pure(interval: Interval, usual: float | None) -> Pure:
+def pure(interval: Interval, usual: float | None) -> NetTime:
     """The interval without what lies inside it. `usual`: seconds that an iteration should take at most."""
-    told, count = interval.seconds, interval.iterations
+    printed, count = interval.seconds, interval.iterations
     overhead, within = interval.timed, False
     if interval.arrived is not None:
         until, gap = interval.arrived
         overhead = max(overhead, _interruption(interval, until))
         # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
-        within = count > 1 and gap - told * count < 0.5 * overhead
-    least = 0.5 * usual if usual is not None else _LEAST_SHARE * told
-    believable = overhead > 0 and told * count - overhead >= least * count
-    if usual is not None and told <= 1.05 * usual and not (within and believable):
-        return Pure(told, told * count >= _LONG)  # the loop stopped its timer, or the overhead is lost in the noise
+        within = count > 1 and gap - printed * count < 0.5 * overhead
+    least = 0.5 * usual if usual is not None else _LEAST_SHARE * printed
+    believable = overhead > 0 and printed * count - overhead >= least * count
+    if usual is not None and printed <= 1.05 * usual and not (within and believable):
+        return NetTime(
+            printed, printed * count >= _LONG
+        )  # the loop stopped its timer, or the overhead is lost in the noise
     if believable:
-        seconds = (told * count - overhead) / count
-        return Pure(seconds, seconds * interval.behind >= _LONG, overhead)
-    return Pure(None, False, None if usual is None else (told - usual) * count)
+        seconds = (printed * count - overhead) / count
+        return NetTime(seconds, seconds * interval.behind >= _LONG, overhead)
+    return NetTime(None, False, None if usual is None else (printed - usual) * count)
 
 
 def _interruption(interval: Interval, until: float) -> float:
@@ -214,8 +216,8 @@ def _interruption(interval: Interval, until: float) -> float:
 
 
 @dataclass(slots=True)
-class Watch:
-    """The time since a launch's last report of a step, and what lies in it. Instants as the fold has them."""
+class StepTimer:
+    """The time since an attempt's last report of a step, and what lies in it. Instants as the fold has them."""
 
     at: float | None = None
     """When the last report was written."""

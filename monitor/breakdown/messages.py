@@ -29,15 +29,15 @@ def sentence(found: Attribution) -> str:
     """What took the added time: `92 % of it in the data loader on all ranks (batch-generator 0.02 s, now 0.23 s)`."""
     if not found.part:
         return _unexplained(found)
-    words = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
-    words += _SCOPE[found.scope] if found.rank is None else f" on rank {found.rank}, the others wait for it"
+    text = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
+    text += _SCOPE[found.scope] if found.rank is None else f" on rank {found.rank}, the others wait for it"
     if found.cause == "communication":
-        words += ": the network, or a slow rank that the others wait for"
+        text += ": the network, or a slow rank that the others wait for"
     if found.part == WHOLE:
-        words += ": compute, the data loader or waiting, --timing-log-level 2 tells which"
+        text += ": compute, the data loader or waiting, --timing-log-level 2 tells which"
     if found.timers:
-        words += " (" + ", ".join(f"{name} {old:.3g} s, now {new:.3g} s" for name, old, new in found.timers) + ")"
-    return words
+        text += " (" + ", ".join(f"{name} {old:.3g} s, now {new:.3g} s" for name, old, new in found.timers) + ")"
+    return text
 
 
 def _unexplained(found: Attribution) -> str:

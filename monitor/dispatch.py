@@ -28,7 +28,7 @@ _ALERTS = 60.0  # seconds after which all alerts are posted again: an Alertmanag
 Links = Callable[[Transition], Mapping[str, str]]
 
 
-class Desk:
+class Dispatcher:
     """For the loop's thread. Instants are those of its core."""
 
     def __init__(self, core: Core, config: Config, clock: Clock, wake: Callable[[], None], links: Links) -> None:
@@ -53,7 +53,7 @@ class Desk:
         for extension in extensions:
             extension.look(now)
         for transition in self.core.tick(now if until is None else until):
-            self._report(transition, now, judged=True)
+            self._report(transition, now, is_evaluated=True)
         for extension in extensions:
             for transition in extension.act(now):
                 self._report(transition, now)
@@ -63,19 +63,19 @@ class Desk:
         for extension in self.core.extensions:
             extension.stop()
 
-    def _report(self, transition: Transition, now: float, *, judged: bool = False) -> None:
-        level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
+    def _report(self, transition: Transition, now: float, *, is_evaluated: bool = False) -> None:
+        level = logging.WARNING if transition.status == "firing" and not transition.display_only else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
             transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
         )  # fmt: skip
         linked = replace(transition, links=dict(self._links(transition)))
-        if judged:
+        if is_evaluated:
             self.core.alerts.take(linked)
             self._post_at = float("-inf")
-        if not transition.quiet:
-            wanting = self._receivers(transition) if judged else self.deliveries.receivers(transition)
-            self.core.outbox.owe(linked, wanting, now)
+        if not transition.display_only:
+            wanting = self._receivers(transition) if is_evaluated else self.deliveries.receivers(transition)
+            self.core.outbox.enqueue(linked, wanting, now)
             self.saving.soon()
 
     def _receivers(self, message: Transition) -> list[str]:
@@ -84,7 +84,7 @@ class Desk:
         return [
             name
             for name in self.deliveries.receivers(message)
-            if self.core.judge.events.tells(message.event, name, incident, message.severity, fires=fires)
+            if self.core.judge.events.changes(message.event, name, incident, message.severity, fires=fires)
         ]
 
     def send(self, now: float) -> None:

@@ -31,14 +31,14 @@ def by_rank(text: str, rank: int) -> str:
         seconds = sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) + rank
         return f"{seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
-    def took(match: re.Match[str]) -> str:
+    def duration(match: re.Match[str]) -> str:
         return f"{match[1]}{float(match[2]) * (1 + rank * more.uniform(0, 0.002)):.1f}"
 
     text = re.sub(r"\b(\d\d):(\d\d):(\d\d)\b", stamp, text)
-    return re.sub(r"(elapsed time per iteration \(ms\): )([\d.]+)", took, text)
+    return re.sub(r"(elapsed time per iteration \(ms\): )([\d.]+)", duration, text)
 
 
-def judged(logs: Following) -> dict[str, object]:
+def evaluated(logs: Following) -> dict[str, object]:
     """What is known in the end, and what was told."""
     runs = logs.core.snapshot(logs.now).runs
     pages = {run: (page["state"], page["iteration"]) for run, page in logs.pages().items()}
@@ -47,8 +47,10 @@ def judged(logs: Following) -> dict[str, object]:
         for run in runs
         for name in COUNTERS
     }
-    told = {(one.run, one.incident, str(one.evidence.get("failure"))) for one in logs.told if one.status == "firing"}
-    return {"pages": pages, "counts": counts, "told": told}
+    reported = {
+        (one.run, one.incident, str(one.evidence.get("failure"))) for one in logs.reported if one.status == "firing"
+    }
+    return {"pages": pages, "counts": counts, "reported": reported}
 
 
 def read(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
@@ -58,7 +60,7 @@ def read(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> 
         text = "".join(text for _, text in printed(dialect, fault))
         logs.open(place[1].format(rank), by_rank(text, rank), age=3600)
     logs.wait(5)
-    return judged(logs)
+    return evaluated(logs)
 
 
 def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
@@ -71,7 +73,7 @@ def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int])
         logs.wait(min(at - last, 4.0))
         last = at
     logs.wait(60)
-    return judged(logs)
+    return evaluated(logs)
 
 
 @pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
@@ -79,9 +81,9 @@ def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int])
 def test_read_as_history(dialect: str, fault: str) -> None:
     """In any order, as a launcher names them and as the operator does."""
     for place in (TORCHRUN, FOLDER):
-        alone = read(dialect, fault, place, [0])
+        single = read(dialect, fault, place, [0])
         for order in ([0, 1, 2], [2, 0, 1]):
-            assert read(dialect, fault, place, order) == alone, (place, order)
+            assert read(dialect, fault, place, order) == single, (place, order)
 
 
 @pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
@@ -89,14 +91,14 @@ def test_read_as_history(dialect: str, fault: str) -> None:
 def test_followed_live(dialect: str, fault: str) -> None:
     """The set-up of one may come behind the first iteration of another."""
     for place in (TORCHRUN, FOLDER):
-        alone = followed(dialect, fault, place, [0])
-        assert followed(dialect, fault, place, [1, 0, 2]) == alone, place
+        single = followed(dialect, fault, place, [0])
+        assert followed(dialect, fault, place, [1, 0, 2]) == single, place
 
 
 @pytest.mark.parametrize("dialect", ["hf-trainer", "megatron-lm"])
 def test_a_killed_daemon_goes_on(dialect: str) -> None:
-    """It knows where each stream was, and in which launch."""
-    told = []
+    """It knows where each stream was, and in which attempt."""
+    reported = []
     for ranks in ([0], [1, 0, 2]):
         logs, last = Following(TORCHRUN[0]), 0.0
         for place, (at, text) in enumerate(printed(dialect, "crash_and_restart")):
@@ -107,5 +109,5 @@ def test_a_killed_daemon_goes_on(dialect: str) -> None:
             logs.wait(min(at - last, 4.0))
             last = at
         logs.wait(60)
-        told.append(judged(logs))
-    assert told[0] == told[1]
+        reported.append(evaluated(logs))
+    assert reported[0] == reported[1]

@@ -1,5 +1,5 @@
 """Companions: the streams that tell steps or arguments of a run, and what each adds to what the others have told
-(monitor/run/abreast.py).
+(monitor/run/replicas.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity.naming import are_of_one_launch, is_of_a_process
+from megatron_monitor.identity.naming import are_of_one_attempt, is_of_a_process
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.run.abreast import Abreast, join
-from megatron_monitor.run.steps.copies import NONE, Stream
+from megatron_monitor.run.replicas import ReplicaAttempts, join
+from megatron_monitor.run.steps.copies import NONE, StreamPosition
 
 Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
 """What is to be folded now, and when it was written."""
@@ -18,7 +18,7 @@ Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
 _MOST = 64  # streams of a run, those that told steps or arguments last, with which another is compared
 
 
-class Companions:
+class RunStreams:
     """Of each run."""
 
     def __init__(self, watched: Watched) -> None:
@@ -35,7 +35,7 @@ class Companions:
     def leave(self, source: Source) -> None:
         """It is followed no more, or goes to another run."""
         if (stream := self._stream(source)) is not None:
-            stream.abreast, stream.joins = NONE, False
+            stream.replica_attempt, stream.joins = NONE, False
         streams = self._streams.get(source.run, {})
         streams.pop(source.name, None)
         if not streams:
@@ -50,11 +50,11 @@ class Companions:
         """How many a run has."""
         return len(self._streams.get(run, ()))
 
-    def join_mates(self, source: Source) -> None:
-        """It is in the launch of another process of it, as the launcher calls their files."""
-        if is_of_a_process(source.path) and not self.is_abreast(source):
-            mates = (one for one in self.of(source) if are_of_one_launch(source.path, one.path))
-            if (mate := next(mates, None)) is not None:
+    def join_replicas(self, source: Source) -> None:
+        """It is in the attempt of another process of it, as the launcher calls their files."""
+        if is_of_a_process(source.path) and not self.is_replica(source):
+            replicas = (one for one in self.of(source) if are_of_one_attempt(source.path, one.path))
+            if (mate := next(replicas, None)) is not None:
                 self.join(source, mate)
 
     def join(self, source: Source, other: Source) -> None:
@@ -70,32 +70,35 @@ class Companions:
         run, stream = self._watched.current(source), self._stream(source)
         if stream is None or run is None:
             return [(entries, at) for entries, at in due if entries]
-        found, abreast = Due(), Abreast(run.state, stream, live=source.caught_up, copies=bool(source.member.copy_of))
+        found, replica = (
+            Due(),
+            ReplicaAttempts(run.state, stream, live=source.caught_up, copies=bool(source.member.copy_of)),
+        )
         for entries, at in due:
-            kept, ends = abreast.beyond(entries)
-            if abreast.stepped:
+            kept, ends = replica.beyond(entries)
+            if replica.stepped:
                 source.ends.clear()
-                abreast.stepped = False
+                replica.stepped = False
             source.ends += [(entry, at) for entry in ends]
             if kept:
                 found.append((kept, at))
-        if abreast.leads:
+        if replica.leads:
             source.member.copy_of = ""
         return found
 
-    def _stream(self, source: Source) -> Stream | None:
+    def _stream(self, source: Source) -> StreamPosition | None:
         """Where it stands in its run, if it is abreast of others."""
         run = self._watched.current(source)
         stream = run.state.copies.cursors.get(source.name) if run is not None else None
-        return stream if stream is not None and stream.is_abreast else None
+        return stream if stream is not None and stream.is_replica else None
 
-    def is_abreast(self, source: Source) -> bool:
+    def is_replica(self, source: Source) -> bool:
         """Whether others of its run tell the same training."""
         return self._stream(source) is not None
 
     def ended(self, source: Source) -> Due:
-        """It was read to its end: what it says of that, where its last step is of the present launch."""
+        """It was read to its end: what it says of that, where its last step is of the present attempt."""
         run, stream, ends = self._watched.current(source), self._stream(source), source.ends
         source.ends = []
-        is_present = run is not None and stream is not None and stream.abreast == run.state.launch.number
+        is_present = run is not None and stream is not None and stream.replica_attempt == run.state.attempt.number
         return [((entry,), at) for entry, at in ends] if is_present else []

@@ -10,7 +10,7 @@ from megatron_monitor.run.steps.step import STEP_EVENTS
 STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
 
 
-class Jobmates:
+class JobIndex:
     """By job or owner (identity.Key): its streams."""
 
     def __init__(self, watched: Watched) -> None:
@@ -46,15 +46,15 @@ class Jobmates:
     def bring_up_to_date(self) -> None:
         """`Run.identity` of those that have changed, and of those that share a job with them."""
         due, self._due = self._due, set()
-        for name in sorted(due | {mate for one in due for mate in self._mates(one)}):
+        for name in sorted(due | {mate for one in due for mate in self._replicas(one)}):
             if (run := self._watched.runs.get(name)) is None:
                 continue
             own = {source.name: source.member for source in self._watched.sources.of_run(name)}
-            shown = identity.page(own, self._mates(name))
+            shown = identity.page(own, self._replicas(name))
             if shown != run.identity:
                 run.identity, run.dirty = shown, True
 
-    def _mates(self, run: str) -> list[str]:
+    def _replicas(self, run: str) -> list[str]:
         """The other runs in its job."""
         keys = {source.member.key for source in self._watched.sources.of_run(run)}
         return sorted({other.run for key in keys for other in self._streams.get(key, {}).values()} - {run})

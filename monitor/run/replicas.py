@@ -31,10 +31,10 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.copies import NONE, Stream
+from megatron_monitor.run.steps.copies import NONE, StreamPosition
 
 ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
-_TOLD_AGAIN = (
+_REPEATED = (
     *ENDS, ArgumentsDumped, EnvironmentVariableSeen, HostSeen, MilestoneReached, ModelSettingLogged, SoftwareSeen,
     TopologyLogged, TrainerSetting, TrainerProgressed,
 )  # fmt: skip
@@ -56,39 +56,39 @@ def step_of(event: Event) -> tuple[str, float] | None:
 def note_step(state: RunState, source: str, event: Event) -> None:
     """A stream has told of a step. Of one that is abreast of others `Abreast` notes it."""
     step = step_of(event)
-    if step is not None and (stream := state.copies.stream(source)).abreast == NONE:
-        stream.told[step[0]] = step[1]
+    if step is not None and (stream := state.copies.stream(source)).replica_attempt == NONE:
+        stream.reported[step[0]] = step[1]
 
 
 def join(state: RunState, source: str, other: str, *, live: bool) -> None:
     """Both streams tell one training. What is history (not `live`) goes through its attempts once more, from the first
     that the other told.
     """
-    number, copies = state.launch.number, state.copies
+    number, copies = state.attempt.number, state.copies
     mine, its = copies.stream(source), copies.stream(other)
-    if not its.is_abreast:
-        its.abreast = number if its.first == NONE else its.launch
+    if not its.is_replica:
+        its.replica_attempt = number if its.first == NONE else its.attempt
     if live or its.first == NONE:
-        mine.abreast = number
-    elif not mine.is_abreast:
-        mine.abreast = its.first
-    mine.told.clear()
-    if its.abreast == number:
-        copies.note_furthest(its.told, number)
+        mine.replica_attempt = number
+    elif not mine.is_replica:
+        mine.replica_attempt = its.first
+    mine.reported.clear()
+    if its.replica_attempt == number:
+        copies.note_furthest(its.reported, number)
 
 
-class Abreast:
+class ReplicaAttempts:
     """What is to be folded of a stream's lines. `copies`: whether it repeats another's letter by letter."""
 
-    def __init__(self, state: RunState, stream: Stream, *, live: bool, copies: bool) -> None:
-        self._stream, self._number, self._seen = stream, state.launch.number, state.copies
+    def __init__(self, state: RunState, stream: StreamPosition, *, live: bool, copies: bool) -> None:
+        self._stream, self._number, self._seen = stream, state.attempt.number, state.copies
         self._live, self._copies = live, copies
         self.stepped = False
         """It has told a step: no line before it shows how it ended."""
         self.leads = False
         """It has told a step that no other stream had told."""
-        if stream.told:
-            stream.abreast = min(stream.abreast, self._number)
+        if stream.reported:
+            stream.replica_attempt = min(stream.replica_attempt, self._number)
         stream.joins = False
 
     def beyond(self, entries: Sequence[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
@@ -96,40 +96,45 @@ class Abreast:
         kept, ends = list[LogEvent](), list[LogEvent]()
         for entry in entries:
             step = step_of(entry.event)
-            tells = self._tells(entry.event, step)
+            is_new = self._is_new(entry.event, step)
             if step is not None:
                 self.stepped = True
                 ends.clear()
-            if tells and not self._live and self._stream.abreast <= self._number and isinstance(entry.event, ENDS):
+            if (
+                is_new
+                and not self._live
+                and self._stream.replica_attempt <= self._number
+                and isinstance(entry.event, ENDS)
+            ):
                 ends.append(entry)
-            elif tells:
+            elif is_new:
                 kept.append(entry)
         return kept, ends
 
-    def _tells(self, event: Event, step: tuple[str, float] | None) -> bool:
+    def _is_new(self, event: Event, step: tuple[str, float] | None) -> bool:
         """Whether the line tells what nobody has told."""
         stream, mark, number = self._stream, mark_of(event), self._number
         kind = mark.kind if mark is not None else ""
         if _begins_anew(stream, kind, step):
-            stream.abreast += 1
-            stream.told.clear()
+            stream.replica_attempt += 1
+            stream.reported.clear()
             stream.marks.clear()
-        if stream.abreast == number and not stream.told:
+        if stream.replica_attempt == number and not stream.reported:
             stream.joins = True
-        elif stream.abreast > number:
+        elif stream.replica_attempt > number:
             stream.joins = False
         if kind:
             stream.marks.add(kind)
         if step is None:
-            return stream.abreast > number or self._adds(event)
-        stream.told[step[0]] = step[1]
-        if stream.abreast > number:  # it is the first that begins that attempt
-            self._seen.note_furthest(stream.told, stream.abreast)
+            return stream.replica_attempt > number or self._adds(event)
+        stream.reported[step[0]] = step[1]
+        if stream.replica_attempt > number:  # it is the first that begins that attempt
+            self._seen.note_furthest(stream.reported, stream.replica_attempt)
             return True
         known = self._seen.furthest if self._seen.furthest_of == number else {}
-        if step[1] <= known.get(step[0], float("-inf")) or (stream.abreast < number and not self._live):
+        if step[1] <= known.get(step[0], float("-inf")) or (stream.replica_attempt < number and not self._live):
             return False
-        stream.abreast, self.leads, self._copies = number, True, False
+        stream.replica_attempt, self.leads, self._copies = number, True, False
         self._seen.note_furthest({step[0]: step[1]}, number)
         return True
 
@@ -137,14 +142,14 @@ class Abreast:
         """The same of a line that tells no step. What comes live may be of the present attempt, whoever tells it."""
         if self._live:
             return not self._copies or isinstance(event, ENDS)
-        if self._stream.abreast < self._number:
+        if self._stream.replica_attempt < self._number:
             return False
         if self._copies:
             return isinstance(event, ENDS)
-        return not self._stream.told or isinstance(event, _TOLD_AGAIN)
+        return not self._stream.reported or isinstance(event, _REPEATED)
 
 
-def _begins_anew(stream: Stream, mark: str, step: tuple[str, float] | None) -> bool:
+def _begins_anew(stream: StreamPosition, mark: str, step: tuple[str, float] | None) -> bool:
     if step is not None:
-        return step[1] < stream.told.get(step[0], step[1])
-    return mark != "" and (bool(stream.told) or mark in stream.marks)
+        return step[1] < stream.reported.get(step[0], step[1])
+    return mark != "" and (bool(stream.reported) or mark in stream.marks)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from megatron_monitor.config import default_config
-from megatron_monitor.judgement import Judge, Judged
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
@@ -26,7 +26,7 @@ def events(scenario: Scenario) -> list[LogEvent]:
 
 def memories(entries: list[LogEvent], size: int) -> dict[str, Any]:
     """What the detectors remember of a backlog that is read `size` events at a time."""
-    judge, run = Judge(default_config()), Judged(RunState(name="run"))
+    judge, run = Evaluator(default_config()), MonitoredRun(RunState(name="run"))
     for begin in range(0, len(entries), size):
         judge.take(run, entries[begin : begin + size], "a.log", 1000.0, False)
     return {name: msgspec.to_builtins(kept) for name, kept in run.state.memory_of.items() if name not in _AT_THE_END}
@@ -50,13 +50,13 @@ def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["hang_evaluation", "hang_saving", "hang_starting", "crash_oom", "crash_without_exit"])
 def test_no_deadline_comes_in_a_calm(kind: str) -> None:
     """A replay does not ask for deadlines before `calm_until`: none may lie there, in any phase, failed or not."""
-    judge = Judge(default_config(), repeats=False)
-    run = Judged(RunState(name="run", live=True))
+    judge = Evaluator(default_config(), repeats=False)
+    run = MonitoredRun(RunState(name="run", live=True))
     scenario = Scenario(eval_interval=50, iterations=420, faults=(Fault(kind, 250, factor=1.1),))
     calm = 0
     for at, entry in enumerate(events(scenario)):
         judge.take(run, [entry], "a.log", float(at), True)
         deadline = judge.deadline(run, float(at))
-        assert deadline is None or deadline >= judge.calm_until(run)
-        calm += judge.calm_until(run) > at
+        assert deadline is None or deadline >= judge.idle_until(run)
+        calm += judge.idle_until(run) > at
     assert calm

@@ -32,7 +32,7 @@ _CRITICAL: Final = RANK["critical"]
 _LEAST: Final = RANK["warning"]
 
 
-class Heard(Struct):
+class EventNotices(Struct):
     """What one receiver of messages was told of an event."""
 
     open: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Heard(Struct):
         return True
 
 
-class Event(Struct):
+class IncidentEvent(Struct):
     """What began together."""
 
     id: str
@@ -68,14 +68,14 @@ class Event(Struct):
     """When its first and last incident became one."""
     critical: bool = False
     """Was any of its incidents critical when it began?"""
-    heard: dict[str, Heard] = field(default_factory=dict)
+    notices: dict[str, EventNotices] = field(default_factory=dict)
     """By receiver."""
 
 
-class Events(Struct):
+class IncidentEvents(Struct):
     """The events of the last day, by their ids, oldest first. Part of the state."""
 
-    known: dict[str, Event] = field(default_factory=dict)
+    known: dict[str, IncidentEvent] = field(default_factory=dict)
     away_since: float | None = None
     """When the monitor was last stopped or killed,"""
     back_at: float | None = None
@@ -105,16 +105,16 @@ class Events(Struct):
             return False
         return self.away_since < deadline <= self.back_at - _MISSED
 
-    def tells(self, event: str, receiver: str, incident: str, severity: Severity, *, fires: bool) -> bool:
+    def changes(self, event: str, receiver: str, incident: str, severity: Severity, *, fires: bool) -> bool:
         """Whether a receiver gets a message of this `incident` (its run and kind): one an event, one each time that
         the event becomes worse, one when all of it has ended. Each of what is only information.
         """
         known = self.known.get(event)
         if known is None:
             return True
-        return known.heard.setdefault(receiver, Heard()).wants(incident, RANK[severity], fires=fires)
+        return known.notices.setdefault(receiver, EventNotices()).wants(incident, RANK[severity], fires=fires)
 
-    def _joined(self, run: str, rank: int, at: float, superseded: Collection[str]) -> Event | None:
+    def _joined(self, run: str, rank: int, at: float, superseded: Collection[str]) -> IncidentEvent | None:
         recent = [one for one in reversed(self.known.values()) if at - one.first < _KEPT]
         for event in recent:
             if event.id in superseded or (event.run == run and abs(at - event.last) <= _SAME_RUN):
@@ -124,14 +124,14 @@ class Events(Struct):
                 return event
         return None
 
-    def _begun(self, run: str, since: float, at: float) -> Event:
+    def _begun(self, run: str, since: float, at: float) -> IncidentEvent:
         for old in [one for one in self.known.values() if at - one.last >= _KEPT]:
-            if not any(heard.open for heard in old.heard.values()):
+            if not any(notices.open for notices in old.notices.values()):
                 del self.known[old.id]
         name = f"{run} {datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%MZ}"
         found, number = name, 1
         while found in self.known:
             number += 1
             found = f"{name} {number}"
-        self.known[found] = Event(found, run, at, at)
+        self.known[found] = IncidentEvent(found, run, at, at)
         return self.known[found]

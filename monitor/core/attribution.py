@@ -19,12 +19,12 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from megatron_monitor import identity
-from megatron_monitor.core.companions import Companions, Due
-from megatron_monitor.core.jobmates import STEP_KINDS, Jobmates
+from megatron_monitor.core.job_index import STEP_KINDS, JobIndex
+from megatron_monitor.core.run_streams import Due, RunStreams
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity import Member, Verdict
-from megatron_monitor.identity.naming import are_of_one_launch, experiment_name
+from megatron_monitor.identity import StreamIdentity, Verdict
+from megatron_monitor.identity.naming import are_of_one_attempt, experiment_name
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
@@ -34,9 +34,9 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
 from megatron_monitor.run.job import OVER, RUNNING
-from megatron_monitor.run.launches import JOB_VARIABLE, printed_job
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.restarts import JOB_VARIABLE, printed_job
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.copies import Report
 from megatron_monitor.run.steps.step import STEP_EVENTS
@@ -50,23 +50,23 @@ _SET_UP = {*BOUNDS, HostSeen.kind}
 _log = logging.getLogger(__name__)
 
 
-class Belonging:
+class Attribution:
     """Which streams wait since when, and which tell of each run and of each job."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._waiting: dict[str, float] = {}
-        self.jobs = Jobmates(watched)
-        self.companions = Companions(watched)
+        self.jobs = JobIndex(watched)
+        self.run_streams = RunStreams(watched)
         self._warned: set[str] = set()
 
     # --- streams come and go ----------------------------------------------------------------------------------------
 
-    def member(self, path: str, saved: Member | None, run: str = "") -> tuple[Member, str]:
+    def member(self, path: str, saved: StreamIdentity | None, run: str = "") -> tuple[StreamIdentity, str]:
         """What is known of the stream at `path`, and its run. `saved`: what was known before; `run` that it had."""
         config = self._watched.config
         named = identity.named(path, config.runs)
-        member = saved or Member("", "")
+        member = saved or StreamIdentity("", "")
         if saved is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))
         if not member.owner and member.base != named.name:  # new, or configured anew
@@ -81,14 +81,14 @@ class Belonging:
             self.jobs.add(source)
             self._follow_key(source)
         if member.steps or member.arguments is not None:
-            self.companions.add(source)
+            self.run_streams.add(source)
         self.jobs.changed(source.run)
 
     def dropped(self, source: Source) -> None:
         """It is followed no more."""
         self._waiting.pop(source.name, None)
         self.jobs.remove(source)
-        self.companions.leave(source)
+        self.run_streams.leave(source)
 
     def waits(self, source: Source) -> bool:
         """Is it undecided which run its lines are of?"""
@@ -106,14 +106,14 @@ class Belonging:
             member.printed = next(filter(None, printed), member.printed)
         if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
-        return self.companions.beyond(source, [(entries, at)])
+        return self.run_streams.beyond(source, [(entries, at)])
 
     def _take_unsettled(
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
-        member, due, run, opening = source.member, list[LogEvent](), source.run, list(source.opening)
+        member, due, run, setup_events = source.member, list[LogEvent](), source.run, list(source.setup_events)
         set_up = max([place for place, kind in enumerate(kinds) if kind in _SET_UP], default=-1)
-        self.companions.join_mates(source)
+        self.run_streams.join_replicas(source)
         for place, entry in enumerate(entries):
             if place > set_up and self._is_clear(source):
                 self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
@@ -125,14 +125,14 @@ class Belonging:
                 source.waiting.append((entry, at))
             else:
                 due.append(entry)
-                if entry.event.kind in BOUNDS and len(source.opening) < _MOST:
-                    source.opening.append((entry, at))
+                if entry.event.kind in BOUNDS and len(source.setup_events) < _MOST:
+                    source.setup_events.append((entry, at))
             if type(entry.event) in STEP_EVENTS:
                 member.settled = member.settled or not self.waits(source)
                 self._note_step(source, entry, at)
         moved = member.owner == source.run != run
-        found: Due = [((entry,), when) for entry, when in (opening if moved else ())]
-        found += self.companions.beyond(source, [(due, at)])
+        found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
+        found += self.run_streams.beyond(source, [(due, at)])
         if self.waits(source):
             return found + self.look(source, now)
         if member.steps:
@@ -141,7 +141,7 @@ class Belonging:
 
     def _is_clear(self, source: Source) -> bool:
         """Is it decided whose its lines are, and is there no other stream to compare it with?"""
-        return source.member.settled and not source.member.young and not any(self.companions.of(source))
+        return source.member.settled and not source.member.young and not any(self.run_streams.of(source))
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
@@ -149,16 +149,16 @@ class Belonging:
             member.note_stamp(log_clock(event.logged_at))
         if isinstance(event, HostSeen) and (run := identity.owner_by_host(member, source.path, event)):
             why, member.base, member.owner = f"the host {member.hosts[0]} that its pod prints", run, run
-            self._take_key(source, identity.Key(run, why))
+            self._take_key(source, identity.JobKey(run, why))
             self._move(source, run, why)
-        elif (printed := printed_job(event)) and not member.believed:
+        elif (printed := printed_job(event)) and not member.trusted:
             self._take_key(source, identity.printed_key(printed))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
-                self.companions.add(source)
+                self.run_streams.add(source)
 
-    def _take_key(self, source: Source, key: identity.Key) -> None:
+    def _take_key(self, source: Source, key: identity.JobKey) -> None:
         member = source.member
         if not key.id:
             return
@@ -183,14 +183,14 @@ class Belonging:
     def folded(self, source: Source) -> None:
         """A delivery of it was folded: the id that it has printed is its job's, if an attempt begins behind it."""
         run, printed = self._watched.current(source), source.member.printed
-        if printed and run is not None and run.state.launch.environment.get(JOB_VARIABLE) == printed:
+        if printed and run is not None and run.state.attempt.environment.get(JOB_VARIABLE) == printed:
             source.member.printed = ""
             self._take_key(source, identity.printed_key(printed))
 
     def _note_step(self, source: Source, entry: LogEvent, at: float) -> None:
         source.member.note_step(entry.event, entry.raw)
         if not self.waits(source):
-            self.companions.add(source)
+            self.run_streams.add(source)
         if source.caught_up:
             source.stepped_at = at
 
@@ -206,7 +206,7 @@ class Belonging:
             member.note_stamp(log_clock(last.logged_at))
         if source.caught_up:
             source.stepped_at = at
-        self.companions.add(source)
+        self.run_streams.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
@@ -214,9 +214,9 @@ class Belonging:
         if self.waits(source):
             return True
         is_step, member = type(entry.event) in STEP_EVENTS, source.member
-        tells = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
-        for other in self.companions.of(source):
-            if other.member.steps and not source.caught_up and tells:
+        is_evidence = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
+        for other in self.run_streams.of(source):
+            if other.member.steps and not source.caught_up and is_evidence:
                 return True  # history may come before what was read, or have been told by another file
             if identity.differs(member.key, other.member.key):
                 if self._is_going(other) or identity.begins_before_end(member, other.member):
@@ -229,15 +229,15 @@ class Belonging:
 
     def _may_go_on(self, source: Source, other: Source) -> bool:
         """May the other still tell what shows whether both tell one training?"""
-        return self._is_going(other) or not other.caught_up or are_of_one_launch(source.path, other.path)
+        return self._is_going(other) or not other.caught_up or are_of_one_attempt(source.path, other.path)
 
     def _is_going(self, source: Source) -> bool:
-        """May the launch that the stream tells of still compute?"""
+        """May the attempt that the stream tells of still compute?"""
         run = self._watched.current(source)
-        if run is None or run.failed or (run.archived and source.caught_up):
+        if run is None or run.failed or (run.historical and source.caught_up):
             return False
         job = run.state.job
-        return run.state.launch.phase not in ENDED and not (job is not None and job.state in OVER)
+        return run.state.attempt.phase not in ENDED and not (job is not None and job.state in OVER)
 
     def look(self, source: Source, now: float, *, read: bool = False, last: bool = False) -> Due:
         """Decide of a stream that waits, if it can be decided; what is to be folded then. `read`: all that stands in it
@@ -246,13 +246,13 @@ class Belonging:
         if not self.waits(source):
             return []
         read = read or source.caught_up
-        others, unknown = list(self.companions.of(source)), list[Source]()
+        others, unknown = list(self.run_streams.of(source)), list[Source]()
         for other in others:  # the first that tells decides: all of them tell one training
             verdict = self._verdict(source, other, now, read=read)
             if verdict == "another":
                 return self._part(source, other)
             if self._is_mate(source, other, verdict):
-                self.companions.join(source, other)
+                self.run_streams.join(source, other)
                 return self._settle(source)
             if verdict == "unknown":
                 unknown.append(other)
@@ -260,7 +260,7 @@ class Belonging:
         if not overdue and any(not read or self._may_go_on(source, other) for other in unknown):
             return []  # what is still to come may show it
         if any(self._is_before(source, other) for other in others):
-            source.earlier = RunState(source.run)
+            source.older_state = RunState(source.run)
             source.member.why += f"; older than {others[0].name}"
         return self._settle(source)
 
@@ -272,7 +272,7 @@ class Belonging:
 
     def _is_mate(self, source: Source, other: Source, verdict: Verdict) -> bool:
         """Whether the other tells the same steps: letter by letter, as the ranks of one training do, or the same. A
-        later job may compute a step again, to the letter: a job of another id tells another launch.
+        later job may compute a step again, to the letter: a job of another id tells another attempt.
         """
         member, known = source.member, other.member
         if identity.differs(member.key, known.key):
@@ -280,14 +280,14 @@ class Belonging:
         if verdict == "same" and identity.is_copy(member, known):
             member.copy_of, member.why = other.name, f"copy of {other.name}"
             return True
-        return verdict == "ranks" or (verdict == "same" and identity.tells_the_same(member, known, self._seen(other)))
+        return verdict == "ranks" or (verdict == "same" and identity.reports_the_same(member, known, self._seen(other)))
 
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MOST:
             return True
         run, gap = self._watched.current(source), 0.0
         if run is not None:
-            gap = (run.state.launch.pace.predicted() or 0.0) * (run.state.launch.log_interval or 1)
+            gap = (run.state.attempt.pace.predicted() or 0.0) * (run.state.attempt.log_interval or 1)
         waited = now - self._waiting[source.name]
         return not 0.0 <= waited < min(max(_LEAST_SILENCE, _GAPS * gap), 5 * HELD_SECONDS)
 
@@ -295,20 +295,20 @@ class Belonging:
         """What `other` tells of whether the stream that waits is a training of its own."""
         member, known = source.member, other.member
         if not identity.differs(member.key, known.key):
-            mates = identity.are_mates(source.path, member, other.path, known)
-            told = identity.relation(member, known, self._seen(other), mates=mates)
-            if told != "another" and not (told == "unknown" and self._is_far(source, other)):
-                return told
+            replicas = identity.are_replicas(source.path, member, other.path, known)
+            relation = identity.relation(member, known, self._seen(other), replicas=replicas)
+            if relation != "another" and not (relation == "unknown" and self._is_far(source, other)):
+                return relation
         if identity.overlap(member, known):
             return "another"
         if self._is_before(source, other):
             return "same"
-        if other.caught_up and not self._is_going(other):  # it is over: the next launch
+        if other.caught_up and not self._is_going(other):  # it is over: the next attempt
             return "unknown" if not read and identity.begins_before_end(member, known) else "same"
         return self._verdict_live(source, other, now)
 
     def _verdict_live(self, source: Source, other: Source, now: float) -> Verdict:
-        """The same of one whose launch may still compute, where neither steps nor stamps tell them apart."""
+        """The same of one whose attempt may still compute, where neither steps nor stamps tell them apart."""
         member, known = source.member, other.member
         if other.stepped_at > self._waiting[source.name]:
             return "another"
@@ -328,10 +328,10 @@ class Belonging:
     def _is_far(self, source: Source, other: Source) -> bool:
         """Whether it has told several steps that the other, which goes on, is nowhere near."""
         run, steps = self._watched.current(other), source.member.early
-        last = run.state.launch.last_iteration if run is not None else None
+        last = run.state.attempt.last_iteration if run is not None else None
         if run is None or last is None or len(steps) < _SEVERAL:
             return False
-        near = _SEVERAL * (run.state.launch.log_interval or 1)
+        near = _SEVERAL * (run.state.attempt.log_interval or 1)
         first_seen = min(run.state.copies.seen, default=last)
         return all(number > last + near or number < first_seen - near for number in steps)
 
@@ -349,21 +349,21 @@ class Belonging:
             label = identity.label_of(member, source.path, other.member, other.path)
             member.label = label
             name = experiment_name(member.base, label)
-            near = self.companions.count(name)
+            near = self.run_streams.count(name)
             if near and label != member.key:
                 member.label = f"{label}-{near + 1}"
                 name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
-        due: Due = [*(((entry,), at) for entry, at in source.opening), *self._settle(source)]
+        due: Due = [*(((entry,), at) for entry, at in source.setup_events), *self._settle(source)]
         self.jobs.changed(before)
         return due
 
     def _warn(self, source: Source, other: Source) -> None:
         member = source.member
         if member.pattern not in self._warned:
-            words = "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
-            words += "each is a run of its own"
-            _log.warning(words, member.pattern, member.base, member.why, other.name, source.name)
+            message = "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
+            message += "each is a run of its own"
+            _log.warning(message, member.pattern, member.base, member.why, other.name, source.name)
         self._warned.add(member.pattern)
 
     def _settle(self, source: Source) -> Due:
@@ -373,17 +373,17 @@ class Belonging:
         member = source.member
         member.settled = member.steps > 0
         if member.steps or member.arguments is not None:
-            self.companions.add(source)
+            self.run_streams.add(source)
         self.jobs.changed(source.run)
         together = itertools.groupby(waited, operator.itemgetter(1))
-        return self.companions.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
+        return self.run_streams.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
 
     def _move(self, source: Source, run: str, why: str) -> None:
         before = source.run
         source.member.why = why
         if run == before:
             return
-        self.companions.leave(source)
+        self.run_streams.leave(source)
         self._watched.sources.move(source, run)
         left = self._watched.runs.get(before)
         if left is not None and not left.book.open and not self._watched.sources.of_run(before):
@@ -405,7 +405,7 @@ class Belonging:
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
                 self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.name}")
-                self.companions.join(source, other)
+                self.run_streams.join(source, other)
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Of those that wait: what can be decided now."""

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from megatron_monitor.breakdown import outside, saves, words
+from megatron_monitor.breakdown import messages, outside, saves
 from megatron_monitor.detectors.base import Finding, Severity, duration, percent
-from megatron_monitor.detectors.slowdown.memory import Paces, Shift, SlowdownSettings
+from megatron_monitor.detectors.slowdown.memory import Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.run.derived import batch_size
 from megatron_monitor.run.state import RunState
 
@@ -13,25 +13,25 @@ _NODESNAMED = 8
 _REASONS = {
     "shift": "a step between two iterations",
     "drift": "a slow drift",
-    "launch": "slower than the launches before",
+    "launch": "slower than the attempts before",
 }
 _EXPLAINED = 0.6  # of a difference: what the clocks make at least to be its cause; memory and network keep their pace
 
 
-def slower(state: RunState, memory: Paces, shift: Shift, settings: SlowdownSettings) -> Finding:
+def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: SlowdownSettings) -> Finding:
     """Iterations take longer."""
     base, level = math.exp(shift.base), math.exp(shift.level)
     ratio = level / base
     parts = [f"iterations take {100 * (ratio - 1):.1f} % longer {_figures(shift)}"]
-    evidence = {**_evidence(shift), "reason": _REASONS[shift.reason], "last_line": state.launch.last_line}
-    size, world = batch_size(state), state.launch.topology.world_size
+    evidence = {**_evidence(shift), "reason": _REASONS[shift.reason], "last_line": state.attempt.last_line}
+    size, world = batch_size(state), state.attempt.topology.world_size
     if size:
         evidence["lost_samples_per_second"] = round(size / base - size / level, 4)
     if world:
         wasted = world * (1 - base / level)
         evidence["wasted_gpus"] = round(wasted, 1)
         parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
-    last, total = state.launch.latest.iteration, state.launch.train_iterations
+    last, total = state.attempt.latest.iteration, state.attempt.train_iterations
     if last is not None and total is not None and total > last:
         longer = (total - last) * (level - base)
         evidence["hours_added"] = round(longer / 3600, 2)
@@ -40,11 +40,11 @@ def slower(state: RunState, memory: Paces, shift: Shift, settings: SlowdownSetti
         parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
     found = memory.window.found
     if found is not None or "cause" not in evidence:
-        dialect = state.launch.dialect
-        parts.append(words.no_timers(dialect) if found is None else words.sentence(found))
+        dialect = state.attempt.dialect
+        parts.append(messages.no_timers(dialect) if found is None else messages.sentence(found))
         apart = found is not None and found.cause == "communication"
-        parts.append(words.look(found) + (words.of_ranks(dialect) if apart else ""))
-        evidence.update(words.evidence(found, memory.window.before))
+        parts.append(messages.look(found) + (messages.of_ranks(dialect) if apart else ""))
+        evidence.update(messages.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
     return _lasting(shift, ratio, summary, evidence, settings, stood=shift.stood)
 
@@ -68,11 +68,11 @@ def _lasting(
 ) -> Finding:  # fmt: skip
     """Only shown until it has `stood` for long enough to wake somebody."""
     severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
-    return Finding("firing", severity, summary, evidence, onset=found.onset, since=found.at, quiet=not stood)
+    return Finding("firing", severity, summary, evidence, onset=found.onset, since=found.at, display_only=not stood)
 
 
-def _clocks_of(memory: Paces, shift: Shift, evidence: dict[str, Any]) -> str:
-    """What lower clocks than those of the launch before explain, where the log tells both."""
+def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -> str:
+    """What lower clocks than those of the attempt before explain, where the log tells both."""
     clocks = [
         int(clock)
         for segment in memory.segments[-2:]
@@ -89,8 +89,8 @@ def _clocks_of(memory: Paces, shift: Shift, evidence: dict[str, Any]) -> str:
     return f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {before} MHz before, {ratio:.3f} x"
 
 
-def _nodes_of(memory: Paces) -> str:
-    """How the node lists of the last two launches differ, where the log names nodes."""
+def _nodes_of(memory: SlowdownMemory) -> str:
+    """How the node lists of the last two attempts differ, where the log names nodes."""
     if len(memory.segments) < 2:
         return ""
     before, after = set(memory.segments[-2].nodes), set(memory.segments[-1].nodes)
@@ -106,13 +106,13 @@ def _nodes_of(memory: Paces) -> str:
 
 def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Finding:
     """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
-    evidence = {**outside.evidence(found), "last_line": state.launch.last_line}
+    evidence = {**outside.evidence(found), "last_line": state.attempt.last_line}
     return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
 
 
 def slower_saves(state: RunState, found: saves.SlowSaves) -> Finding:
     """Saves take longer."""
-    evidence = {**saves.evidence(found), "last_line": state.launch.last_line}
+    evidence = {**saves.evidence(found), "last_line": state.attempt.last_line}
     return Finding("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
 
 
@@ -123,26 +123,26 @@ def faster(state: RunState, shift: Shift) -> Finding:
         f"iterations take {less:.1f} % less time {_figures(shift)}; nothing to do, unless code or data were changed by "
         "mistake"
     )
-    evidence = {**_evidence(shift), "last_line": state.launch.last_line}
-    return Finding("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
+    evidence = {**_evidence(shift), "last_line": state.attempt.last_line}
+    return Finding("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, display_only=True)
 
 
 def before_hang(state: RunState) -> str:
     """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
-    memory = state.memory_of.get(Paces.name)
-    if state.launch.phase == "saving":
-        return saves.creeping(state.past.silences.values("saving"))
-    if not isinstance(memory, Paces) or memory.shift is None:
+    memory = state.memory_of.get(SlowdownMemory.name)
+    if state.attempt.phase == "saving":
+        return saves.creeping(state.learned.silences.values("saving"))
+    if not isinstance(memory, SlowdownMemory) or memory.shift is None:
         return ""
     shift, found = memory.shift, memory.window.found
-    told = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
-    return f"{told}, {words.sentence(found)}" if found is not None and found.part else told
+    before = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
+    return f"{before}, {messages.sentence(found)}" if found is not None and found.part else before
 
 
 def level(state: RunState) -> tuple[int, float, float] | None:
     """Of a level that stands and is not that of before: its first iteration, seconds of one before and now."""
-    memory = state.memory_of.get(Paces.name)
-    shift = memory.shift if isinstance(memory, Paces) else None
+    memory = state.memory_of.get(SlowdownMemory.name)
+    shift = memory.shift if isinstance(memory, SlowdownMemory) else None
     return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
 
 
@@ -154,15 +154,15 @@ def standing(level: tuple[int, float, float]) -> str:
 
 def normal(state: RunState) -> float | None:
     """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
-    memory = state.memory_of.get(Paces.name)
-    if isinstance(memory, Paces):
+    memory = state.memory_of.get(SlowdownMemory.name)
+    if isinstance(memory, SlowdownMemory):
         known = memory.reference if memory.shift is None else memory.shift.base
         if known is not None:
             return math.exp(known)
-    return state.launch.pace.baseline
+    return state.attempt.pace.baseline
 
 
 def ratio(state: RunState) -> float | None:
     """The last iteration's pure time over the normal one."""
-    seconds, usual = state.launch.pure_seconds, normal(state)
+    seconds, usual = state.attempt.pure_seconds, normal(state)
     return seconds / usual if seconds and usual else None

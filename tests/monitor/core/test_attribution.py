@@ -44,11 +44,11 @@ def test_two_nodes_of_one_training_are_one_run() -> None:
         if number == 20:
             logs.write(first, "saving checkpoint at iteration      20 to /ckpt in torch format\n")
             logs.write(first, "  successfully saved checkpoint from iteration      20 to /ckpt\n")
-    assert logs.told == []
+    assert logs.reported == []
     logs.write(first, OOM)
     logs.wait(300)
     assert logs.firing("hang") == []
-    (crash,) = [one for one in logs.told if one.incident == "crash" and one.status == "firing"]
+    (crash,) = [one for one in logs.reported if one.incident == "crash" and one.status == "firing"]
     assert (crash.evidence["failure"], crash.evidence["rank"]) == ("cuda_oom", 3)
     (page,) = logs.pages().values()
     assert (page["run"], page["iteration"], page["restarts"]) == ("gpt", 40, 0)
@@ -86,7 +86,7 @@ def test_two_jobs_of_one_name_at_once_are_two_runs(caplog: pytest.LogCaptureFixt
         logs.write(two, step(number))
     assert logs.totals() == {"sweep": 30, "sweep:sweep-2": 30}
     assert logs.totals("megatron_restarts_total") == {"sweep": 0, "sweep:sweep-2": 0}
-    assert logs.told == []
+    assert logs.reported == []
     (warning,) = [record for record in caplog.records if "one name" in record.getMessage()]
     assert "/var/log/pods/*/trainer/*.log" in warning.getMessage()
     for number in range(31, 71):
@@ -124,7 +124,7 @@ def test_a_second_log_of_a_job_that_stops_is_no_hang(second: str) -> None:
         logs.write(own, step(number))
         if number <= 40:
             logs.write(second, step(number))
-    assert logs.told == []
+    assert logs.reported == []
     assert list(logs.totals().values()) == [100]
     (page,) = logs.pages().values()
     assert "copy of" in str(page["identity"])
@@ -138,7 +138,7 @@ def test_a_node_of_a_job_that_falls_silent_is_no_hang() -> None:
     for number in range(1, 301):
         logs.wait(30)
         logs.write("/l/node-1.log", step(number, seconds=30))
-    assert logs.told == []
+    assert logs.reported == []
     assert logs.totals() == {"node-1": 300}
 
 
@@ -170,7 +170,7 @@ def test_two_programs_in_one_job_are_two_runs_that_know_it(setting: str, names: 
 
 
 def test_a_printed_id_changes_nothing() -> None:
-    """In the middle of a training the line is text. Before a new launch in the same file it is that launch's."""
+    """In the middle of a training the line is text. Before a new attempt in the same file it is that attempt's."""
     logs = Following(PLAIN)
     logs.write("/l/a.log", "SLURM_JOB_ID=501\n")
     for number in range(1, 21):
@@ -230,8 +230,8 @@ def test_ranks_with_a_loss_of_their_own(files: list[str], prefix: str, runs: int
     if runs == 1:
         assert logs.totals() == {"ml/gpt": 50.0}
         assert logs.totals("megatron_restarts_total") == {"ml/gpt": 1.0}
-        (told,) = logs.totals("megatron_last_progress_timestamp_seconds").values()
-        assert logs.now - told >= 10 + lag
+        (reported,) = logs.totals("megatron_last_progress_timestamp_seconds").values()
+        assert logs.now - reported >= 10 + lag
 
 
 def test_indexes_that_are_trainings_of_their_own() -> None:
@@ -286,7 +286,7 @@ def test_the_host_that_is_printed_tells_the_owner(pods: list[str], said: str, ru
 
 
 def of_process(rank: int, attempt: int = 0, stream: str = "stdout") -> str:
-    """The file of one process of a launch, as `torchrun --log-dir` calls it."""
+    """The file of one process of an attempt, as `torchrun --log-dir` calls it."""
     return f"/l/77_k3x9a_1z/attempt_{attempt}/{rank}/{stream}.log"
 
 
@@ -312,7 +312,7 @@ def test_the_processes_of_a_launch_are_one_run(own_loss: bool) -> None:
             logs.wait(20)
     assert logs.totals() == {"77": 50.0}
     assert logs.totals("megatron_restarts_total") == {"77": 1.0}
-    (crash,) = [one for one in logs.told if one.incident == "crash" and one.status == "firing"]
+    (crash,) = [one for one in logs.reported if one.incident == "crash" and one.status == "firing"]
     assert (crash.evidence["failure"], crash.evidence["rank"]) == ("cuda_oom", 3)
     assert logs.firing("hang") == []
 
@@ -362,17 +362,17 @@ def test_an_undated_failure_of_an_old_file_is_not_the_last_launchs(
 def test_a_chain_is_the_same_in_whichever_order_it_is_read(
     files: list[str], stamped: bool, live: bool, order: tuple[int, ...]
 ) -> None:
-    """What moved last is read first, and is what the run does now; what came before it adds its launches."""
+    """What moved last is read first, and is what the run does now; what came before it adds its attempts."""
     logs = Following(FOLDER)
 
-    def told(number: int, job: int) -> str:
+    def reported(number: int, job: int) -> str:
         return f"[2026-04-0{job + 1} 10:{number // 60:02d}:{number % 60:02d}] " * stamped + step(number, 3 + job / 100)
 
     for job in order:
-        text = "".join(told(number, job) for number in range(1 + 20 * job, 31 + 20 * job))
+        text = "".join(reported(number, job) for number in range(1 + 20 * job, 31 + 20 * job))
         logs.open(f"/l/gpt/{files[job]}", arguments() + text, age=3600.0 * (2 - job) + (1 if live else 3600))
     for number in range(71, 80 if live else 71):
-        logs.write(f"/l/gpt/{files[2]}", told(number, 2))
+        logs.write(f"/l/gpt/{files[2]}", reported(number, 2))
         logs.wait(10)
     logs.wait(5)
     (page,) = logs.pages().values()
@@ -380,14 +380,14 @@ def test_a_chain_is_the_same_in_whichever_order_it_is_read(
     assert logs.totals() == {"gpt": 99 if live else 90}
     assert logs.totals("megatron_restarts_total") == {"gpt": 2}
     assert logs.totals("megatron_lost_iterations_total") == {"gpt": 20}
-    assert logs.told == []
+    assert logs.reported == []
 
 
 @pytest.mark.parametrize(
     "files", [(of_process(0), of_process(7)), ("/l/gpt/1/rank.00/stdout", "/l/gpt/1/rank.07/stdout")]
 )
 def test_a_relaunch_that_hangs_in_its_set_up_is_told(files: tuple[str, str]) -> None:
-    """Of two processes of a launch the one prints the set-up and the other the steps; both go on in their files."""
+    """Of two processes of an attempt the one prints the set-up and the other the steps; both go on in their files."""
     logs = Following("runs=[{paths: ['/l/**/*']}]")
     first, last = files
     logs.write(first, arguments())

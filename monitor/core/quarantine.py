@@ -22,24 +22,24 @@ _MESSAGE = 200  # characters of an exception's message that people are shown
 _log = logging.getLogger(__name__)
 
 
-class Aside:
+class Quarantine:
     """Logs and counts what failed."""
 
     def __init__(self, counts: MonitorCounts) -> None:
         self._counts = counts
-        self._told: set[tuple[Room, str]] = set()
+        self._reported: set[tuple[Room, str]] = set()
 
     def note(self, room: Room, name: str, error: Exception) -> str:
         """The traceback goes to the log, once a room and name; gives the words for people."""
-        if (room, name) not in self._told:
-            self._told.add((room, name))
+        if (room, name) not in self._reported:
+            self._reported.add((room, name))
             self._counts.add("quarantined_total", room)
             _log.error("%s=%r put aside: the monitor's own code failed at it", room, name, exc_info=error)
         return f"the monitor's own code failed at it ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
 
     def forget(self, room: Room, name: str) -> None:
         """It works again: a later failure is news."""
-        self._told.discard((room, name))
+        self._reported.discard((room, name))
 
     def encoded(self, log: str, value: Any) -> bytes | None:
         """A part of the state; None if it cannot be written."""
@@ -53,8 +53,8 @@ class Aside:
 
     def encoded_monitor(self, saved: Saved) -> bytes:
         """The part of the monitor itself, without the messages that cannot be written."""
-        saved.owed = {
+        saved.pending = {
             name: [one for one in waiting if self.encoded(one.message.run, one) is not None]
-            for name, waiting in saved.owed.items()
+            for name, waiting in saved.pending.items()
         }
         return self.encoded("", saved) or msgspec.msgpack.encode(Saved(wall_offset=saved.wall_offset))

@@ -80,13 +80,13 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
         stands = duration(max(0.0, message.time - message.since))
         lines.append(f"since: {day:%Y-%m-%d} {_clock(message.since)}, {stands} ago")
     fires = message.status == "firing"
-    told: dict[str, Any] = {"phase": message.phase}
-    told |= {words: known.get(name) for name, words in _FACTS.items()}
-    told |= {"last line": _without_addresses(known.get("line", "")[:_LINE]), "page": known.get("page_url")}
-    told |= {"runbook": known.get("runbook_url"), "iteration": message.iteration}
+    rows: dict[str, Any] = {"phase": message.phase}
+    rows |= {label: known.get(name) for name, label in _FACTS.items()}
+    rows |= {"last line": _without_addresses(known.get("line", "")[:_LINE]), "page": known.get("page_url")}
+    rows |= {"runbook": known.get("runbook_url"), "iteration": message.iteration}
     if fires and message.onset_iteration != message.iteration:
-        told["since iteration"] = message.onset_iteration
-    lines += [f"{words}: {value}" for words, value in told.items() if value not in (None, "")]
+        rows["since iteration"] = message.onset_iteration
+    lines += [f"{label}: {value}" for label, value in rows.items() if value not in (None, "")]
     if fires:  # the evidence of what ends was told when it began
         rest = {name: value for name, value in evidence.items() if name not in _SHOWN}
         lines += [_without_addresses(f"{name.replace('_', ' ')}: {value}") for name, value in rest.items()]

@@ -18,24 +18,24 @@ from msgspec.structs import replace
 from megatron_monitor.config import Config
 from megatron_monitor.detectors import RULES, crash, hang
 from megatron_monitor.detectors.base import RANK, AttemptRule, Finding, Rule, RuleSettings
-from megatron_monitor.events import Events
+from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent, TimersReported, TimeShown
-from megatron_monitor.run.evidence import believe, settle
+from megatron_monitor.run.evidence import confirm, settle
 from megatron_monitor.run.fold import fold, fold_timers
-from megatron_monitor.run.launches import is_known, retire
 from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.restarts import is_known, retire
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import STEP_EVENTS, Step, is_amended, step_of
-from megatron_monitor.source_clock import Placed
+from megatron_monitor.source_clock import TimedEvent
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
         events.IterationLogged, events.EngineStepLogged, events.TrainerLogged, events.TrainerProgressed,
         events.TimersReported, events.ThroughputReported, events.EvaluationProgressed, events.ValidationLogged,
         events.CustomProgressLogged, events.Malformed, events.LineDiscarded,
-        events.PartBegan, events.GenerationMoved, events.StepGuessed,
+        events.PartBegan, events.GenerationMoved, events.StepInferred,
     }
 )  # fmt: skip
 """Events that change nothing of what `Rule.on_steps` may take as constant, but for a restart:
@@ -49,29 +49,29 @@ _UNPLACED: frozenset[type[Event]] = frozenset({events.PartBegan, events.Generati
 
 
 @dataclass(slots=True)
-class Judged:
+class MonitoredRun:
     """A run's state, its open incidents, and whether it is archived: ended or stale when opened, never alerted."""
 
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)
-    archived: bool = False
+    historical: bool = False
     clock: float = -math.inf
     """Of a finished log: the instant up to which its lines were folded or time has passed."""
     passed: float = math.nextafter(-math.inf, 0.0)
     """Deadlines up to there are over: they were judged, or nothing may be concluded from the silence before."""
 
-    def pass_over(self, until: float, *, judged: bool = False) -> None:
+    def pass_over(self, until: float, *, evaluated: bool = False) -> None:
         """Time has passed up to there. `judged`: each deadline before was; one of that very instant is still to be."""
         self.clock = max(self.clock, until)
-        self.passed = max(self.passed, math.nextafter(self.clock, 0.0) if judged else self.clock)
+        self.passed = max(self.passed, math.nextafter(self.clock, 0.0) if evaluated else self.clock)
 
 
-class Judge:
+class Evaluator:
     """The detectors with their settings. Holds nothing of any run."""
 
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
-        self.events = Events()
+        self.events = IncidentEvents()
         """Of all runs that it judges."""
         self._hang: hang.HangSettings = config.detectors.hang
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
@@ -89,7 +89,9 @@ class Judge:
             for kind in rule.listens:
                 self._listeners.setdefault(kind, []).append((rule, own))
 
-    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
+    def take(
+        self, run: MonitoredRun, entries: Sequence[LogEvent], source: str, at: float, live: bool
+    ) -> list[Transition]:
         """Fold events of a stream in their order and let the detectors see them, at `at` or, if `Placed`, at their own
         times.
 
@@ -110,7 +112,7 @@ class Judge:
         for entry in entries:
             event = entry.event
             kind = type(event)
-            if type(entry) is Placed:
+            if type(entry) is TimedEvent:
                 if not entry.dated and kind in _UNPLACED:
                     continue
                 transitions += self.wait_for(run, entry)
@@ -119,25 +121,25 @@ class Judge:
                     continue
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and kind not in _KEEP_BUFFER and not is_known(state.launch, event):
+            if steps and kind not in _KEEP_BUFFER and not is_known(state.attempt, event):
                 show()
-            step_source = state.launch.driver
+            step_source = state.attempt.step_source
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             fold(state, entry, source, at, live, show)
-            if kind in STEP_EVENTS and not (steps and is_amended(steps[-1], state.launch, event)):
+            if kind in STEP_EVENTS and not (steps and is_amended(steps[-1], state.attempt, event)):
                 step = step_of(state, event, iterations, skipped, step_source)
                 if step is not None:
                     steps.append(step)
-            changed = kind in self._listeners and self._tell(state, event)
-            if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
+            changed = kind in self._listeners and self._report(state, event)
+            if state.restarts != restarts:  # how the last attempt ended is judged although the next one has begun
                 restarts, changed = state.restarts, True
-            if live and state.live and not run.archived:
+            if live and state.live and not run.historical:
                 transitions += self._judge_after(run, steps, at, changed)
         if steps:
             self._update(state, steps)
         return transitions
 
-    def _judge_after(self, run: Judged, steps: list[Step], at: float, changed: bool) -> list[Transition]:
+    def _judge_after(self, run: MonitoredRun, steps: list[Step], at: float, changed: bool) -> list[Transition]:
         """Judge where an event or one of the steps has changed something."""
         if steps:
             stands = any(
@@ -147,7 +149,7 @@ class Judge:
             steps.clear()
         return self.judge(run, at) if changed else []
 
-    def _tell(self, state: RunState, event: Event) -> bool:
+    def _report(self, state: RunState, event: Event) -> bool:
         """The rules that listen for it see an event; whether a finding may have changed."""
         changed = False
         for rule, settings in self._listeners[type(event)]:
@@ -156,7 +158,7 @@ class Judge:
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Let every rule see the steps. Whether a finding may have changed."""
-        changed, known, number = False, state.memory_of, state.launch.number
+        changed, known, number = False, state.memory_of, state.attempt.number
         for name, rule, of_attempt, settings in self._of_steps:
             own: Any = known.get(name)
             ready = type(own) is rule  # the usual case
@@ -166,69 +168,69 @@ class Judge:
                 changed = True
         return changed
 
-    def judge(self, run: Judged, now: float) -> list[Transition]:
+    def judge(self, run: MonitoredRun, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and return what changed. They are asked at the instant until
         which the run was observed: what was written since may yet say another thing.
         """
         coverage = run.state.coverage
         observed = now if coverage.until is None or coverage.partial else min(now, coverage.until)
         settle(run.state, observed, self._hang.first_of("exiting"))
-        if run.state.launch.phase == "crashed":
+        if run.state.attempt.phase == "crashed":
             due = crash.due(run.state)
-            if due is not None and (observed >= due or not (run.state.live or run.state.launch.doubtful)):
-                believe(run.state, observed)
+            if due is not None and (observed >= due or not (run.state.live or run.state.attempt.unconfirmed)):
+                confirm(run.state, observed)
         found = {} if self._is_over(run, now) else self._findings(run, observed)
         transitions = judge(run.book, run.state, found, now, self._repeat_interval, self.events, self._hold)
         hung = run.book.open.get("hang")
-        run.state.launch.hung = hung is not None and hung.severity == "critical"
+        run.state.attempt.hung = hung is not None and hung.severity == "critical"
         return transitions
 
-    def _is_over(self, run: Judged, now: float) -> bool:
+    def _is_over(self, run: MonitoredRun, now: float) -> bool:
         """The run has finished, and all that there is to say of it was said: nothing of it stands any more."""
         book = run.book
-        if run.state.launch.phase != "finished":
+        if run.state.attempt.phase != "finished":
             book.finished_at = None
         elif book.finished_at is None:
             book.finished_at = now
         return book.is_over(now)
 
-    def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
+    def quarantine(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
         """The run cannot be judged any more: that is told, and whatever else is open of it ends."""
         found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
         return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
 
-    def give_up(self, run: Judged, why: str, now: float) -> list[Transition]:
+    def give_up(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
         """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
         return give_up(run.book, run.state, why, now)
 
-    def retire(self, run: Judged, at: float) -> list[Transition]:
+    def retire(self, run: MonitoredRun, at: float) -> list[Transition]:
         """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
         state = run.state
         transitions = self.pass_until(run, at) if run.clock > -math.inf else []
         due = crash.due(state)
         if due is not None:
-            believe(state, due)
-        told = max(at, due or at)
-        transitions += self.judge(run, told) if state.live else []
+            confirm(state, due)
+        starts_at = max(at, due or at)
+        transitions += self.judge(run, starts_at) if state.live else []
         retire(state, at)
-        run.archived = True
-        return transitions + self.judge(run, told)
+        run.historical = True
+        return transitions + self.judge(run, starts_at)
 
     # --- the time of a finished log ---------------------------------------------------------------------------------
 
-    def wait_for(self, run: Judged, placed: Placed) -> list[Transition]:
+    def wait_for(self, run: MonitoredRun, placed: TimedEvent) -> list[Transition]:
         """Time passes until the line is due, at the instant that it then has (`run.clock`)."""
         at = max(placed.at, run.clock)
-        if at - run.clock <= _LEAST_GAP or at <= self.calm_until(run):
+        if at - run.clock <= _LEAST_GAP or at <= self.idle_until(run):
             run.clock = at
             return []
-        if placed.proof == "proved" and not placed.took:
+        if placed.proof == "proved" and not placed.duration:
             deadline = self.deadline(run, run.passed)
             if deadline is None or deadline >= at:
-                run.pass_over(at, judged=True)
+                run.pass_over(at, evaluated=True)
                 return []
         state, transitions = run.state, list[Transition]()
-        if state.launch.phase == "crashed":
+        if state.attempt.phase == "crashed":
             reported = crash.due(state)
             if placed.proof == "unknown" or _failed_since(state, reported, at):
                 # a relaunch, or what failed only now: the crash is reported, and it may follow
@@ -239,28 +241,28 @@ class Judge:
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
         elif placed.proof == "lawful" and not (
-            placed.dated or state.launch.phase in ENDED or state.progress_at is None
+            placed.dated or state.attempt.phase in ENDED or state.progress_at is None
         ):
             at = max(run.clock, state.progress_at + self._lawful_silence(run, placed))
             run.pass_over(at)
         return transitions + self.pass_until(run, at)
 
-    def _leaves_open(self, run: Judged, placed: Placed) -> bool:
+    def _leaves_open(self, run: MonitoredRun, placed: TimedEvent) -> bool:
         """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
         state = run.state
-        if state.launch.phase in ENDED or state.progress_at is None:
+        if state.attempt.phase in ENDED or state.progress_at is None:
             return False
         if placed.proof == "lawful":
             return placed.at <= state.progress_at + self._lawful_silence(run, placed)
         if placed.proof == "beside":
             return state.iterations_total == 0
-        return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
+        return placed.proof == "unknown" or 0 < placed.duration >= _OWN_TIME * (placed.at - state.progress_at)
 
-    def _lawful_silence(self, run: Judged, placed: Placed) -> float:
+    def _lawful_silence(self, run: MonitoredRun, placed: TimedEvent) -> float:
         """Seconds that may lie before a line that does not say when it was."""
         return hang.lawful(run.state, type(placed.event), self._hang)
 
-    def pass_until(self, run: Judged, until: float) -> list[Transition]:
+    def pass_until(self, run: MonitoredRun, until: float) -> list[Transition]:
         """Time passes without a line: each deadline is judged at its instant; one that came among the last lines, at
         the last of them.
         """
@@ -269,35 +271,35 @@ class Judge:
             after = deadline + _EPSILON
             run.clock = max(run.clock, after)
             transitions += self.judge(run, run.clock)
-        run.pass_over(until, judged=True)
+        run.pass_over(until, evaluated=True)
         return transitions
 
-    def finish(self, run: Judged, until: float) -> list[Transition]:
+    def finish(self, run: MonitoredRun, until: float) -> list[Transition]:
         """Its log has ended, and is watched up to `until`, or until what may have been caught is believed: nobody went
         on behind it. What became of a run that had not ended by then is unknown.
         """
         last, state = run.clock, run.state
-        failure = crash.ended_by(state.launch)
-        if failure is not None and not failure.helper and state.launch.doubtful:
+        failure = crash.ended_by(state.attempt)
+        if failure is not None and not failure.helper and state.attempt.unconfirmed:
             until = max(until, (crash.due(state) or 0.0) + 2 * _EPSILON)
         transitions = self.pass_until(run, until) + self.judge(run, max(run.clock, until))
         settle(state, run.clock, 0.0)  # what said that it was done, and nothing more, is done
         run.clock = last
         return transitions
 
-    def calm_until(self, run: Judged) -> float:
+    def idle_until(self, run: MonitoredRun) -> float:
         """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.
 
         A run that has not failed has only the hang's deadlines, and none of them comes before half the least budget.
         """
         state = run.state
-        if state.progress_at is None or state.launch.phase == "crashed":
+        if state.progress_at is None or state.attempt.phase == "crashed":
             return -math.inf
         due = run.book.ends_at()
-        calm = state.progress_at + self._hang.minimum / 2
-        return calm if due is None else min(calm, due)
+        idle_until = state.progress_at + self._hang.minimum / 2
+        return idle_until if due is None else min(idle_until, due)
 
-    def deadline(self, run: Judged, now: float) -> float | None:
+    def deadline(self, run: MonitoredRun, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
         found = (rule.of(run.state).evaluate(run.state, now, settings) for rule, settings in self._timed)
         ahead = [one.next_check for one in found if one.next_check is not None]
@@ -306,8 +308,8 @@ class Judge:
             ahead.append(max(due, now))
         return min(ahead, default=None)
 
-    def _findings(self, run: Judged, now: float) -> dict[str, Finding]:
-        if run.archived or not run.state.proven:
+    def _findings(self, run: MonitoredRun, now: float) -> dict[str, Finding]:
+        if run.historical or not run.state.proven:
             return {}
         state, found = run.state, {}
         for rule, settings in self._rules:
@@ -322,6 +324,6 @@ class Judge:
 
 def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
     """Whether what failed may have done so right before `at`: no line says when, and no step how long one takes."""
-    failure = state.launch.failure
-    undated = failure is not None and failure.logged_at is None and not state.launch.iterations
+    failure = state.attempt.failure
+    undated = failure is not None and failure.logged_at is None and not state.attempt.iterations
     return undated and reported is not None and at > reported + _LEAST_GAP
