@@ -116,7 +116,7 @@ $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/r
 	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --no-deps --build-constraints locks/build.txt .
 	touch $@
 
-licences: $(VENV)-release/.installed  ## those of all that is installed with it, for docs/licences.md; fails at one that is not in locks/licences.txt
+licences: $(VENV)-release/.installed  ## those of all that is installed with it, for docs/development/licences.md; fails at one that is not in locks/licences.txt
 	$(VENV)-release/bin/pip-licenses --python=$(VENV)-release/alone/bin/python --from=mixed --format=markdown --with-urls --order=name \
 		--ignore-packages megatron-monitor --allow-only="$$(paste -sd';' locks/licences.txt)"
 

@@ -14,7 +14,7 @@ from benchmarks.speed import daemon, real
 from benchmarks.speed.logs import HEAD, iterations, written
 from benchmarks.speed.measure import MONITOR, SCRATCH, Row, machine, run, table
 
-_PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "development" / "measured.md"
 _REPLAY_GOAL = 25.0  # seconds for a million iterations
 _START_GOAL = 0.12  # seconds of processor
 
@@ -63,13 +63,13 @@ def measured(parts: list[str], share: float, folder: Path) -> str:
 
 
 def main() -> None:
-    """Print the report; with --write put it into docs/measured.md."""
+    """Print the report; with --write put it into docs/development/measured.md."""
     every = ["real", *_PARTS]
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="part")
     options.add_argument("--share", type=float, default=1.0, help="of the sizes: less shows only that it runs")
     options.add_argument("--real-logs", type=Path, default=real.FOLDER, help="folder with real logs (%(default)s)")
-    options.add_argument("--write", action="store_true", help="into docs/measured.md")
+    options.add_argument("--write", action="store_true", help="into docs/development/measured.md")
     given = options.parse_args()
     if unknown := set(given.parts) - set(every):
         options.error(f"no such part: {', '.join(sorted(unknown))} (parts: {' '.join(every)})")

@@ -1,7 +1,7 @@
 """Crash loop: attempt after attempt dies without getting anywhere, most often because the same node is in each of them.
 
 tr1, a 13B before BLOOM, got the node with the ECC error again in its next job and died at start-up
-(docs/incident-record.md, "Crashes", C3).
+(docs/development/incident-record.md, "Crashes", C3).
 """
 
 from operator import attrgetter

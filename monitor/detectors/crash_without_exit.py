@@ -1,7 +1,7 @@
 """Crash without exit: a fatal line, then nothing; the other processes hold their GPUs and the job does not end.
 
-BLOOM met it weekly: one process died and the scheduler still listed the job as running (docs/incident-record.md,
-"Hangs", H6).
+BLOOM met it weekly: one process died and the scheduler still listed the job as running
+(docs/development/incident-record.md, "Hangs", H6).
 The log alone cannot see the job. What it can see: no launcher reported an end, no process was ended, the log is silent.
 """
 

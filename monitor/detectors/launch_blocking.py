@@ -1,7 +1,7 @@
 """CUDA_LAUNCH_BLOCKING: what it costs here, where the log shows that it is set.
 
 BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
-(docs/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is no mistake in itself, and "not seen" is unknown, not 0.
+(docs/development/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is not a mistake, and "not seen" is unknown, not 0.
 The variable leaves no trace within an attempt: it is slower as a whole than the run's attempts of the other setting.
 """
 

@@ -281,7 +281,7 @@ class Member(Service):
         unnamed = next((shard.unnamed for shard in self._shards.values() if shard.unnamed), "")
         names = Counter(name for shard in self.shards for name in shard.core.runs)
         refused += [
-            f"the run {name} lies in several partitions: key records by run, and by nothing else (docs/kafka.md)"
+            f"the run {name} lies in several partitions: key records by run, and by nothing else (docs/pushed-logs.md)"
             for name, count in names.items()
             if count > 1
         ]
@@ -290,7 +290,7 @@ class Member(Service):
                 "nothing was heard of the brokers for 6 s: our runs are judged by other members, or by nobody"
             )
         if unnamed:
-            refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/receiver.md)")
+            refused.append(f"lines name no run, so nobody watches them: {unnamed} (docs/pushed-logs.md)")
         return ". ".join(f"Kafka: {one}" for one in (*refused, *self._reported))
 
     @property

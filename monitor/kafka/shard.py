@@ -193,7 +193,7 @@ class Shard:
             if not (self._keys or self._fed):
                 self.refused[""] = (
                     f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset"
-                    f" {offset}): key them by run, so that one partition has all lines of a run (docs/kafka.md)"
+                    f" {offset}): key them by run, so that one partition has all lines of a run (docs/pushed-logs.md)"
                 )
         else:
             try:
@@ -231,7 +231,7 @@ class Shard:
         if first != key and self.record.partitions > 1 and run not in self.refused:
             self.refused[run] = why = (
                 f"records of the run {run} have several keys, {first!r} and {key!r} (partition {self.partition}, offset"
-                f" {offset}): key them by run, and by nothing else (docs/kafka.md)"
+                f" {offset}): key them by run, and by nothing else (docs/pushed-logs.md)"
             )
             _log.error("kafka: %s", why)
             wall = self._at + self.core.wall_offset

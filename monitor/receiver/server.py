@@ -278,7 +278,7 @@ class Receiver:
             if labels in self._unnamed or len(self._unnamed) >= _UNNAMED:
                 return
             self._unnamed.add(labels)
-        _log.warning("tenant=%r lines of {%s} name no run and are not watched: see docs/receiver.md", tenant, labels)
+        _log.warning("tenant=%r lines of {%s} name no run and are not watched: see docs/pushed-logs.md", tenant, labels)
 
 
 def _later(why: str, seconds: float) -> Reply:

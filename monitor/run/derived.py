@@ -1,7 +1,7 @@
 """Figures that follow from a run's state: recomputed rates, FLOPs, utilisation, ETA, work at risk, goodput.
 
 Recompute, keep the printed value beside it: early BigScience lines print samples per second 1000 times too small.
-Goodput: docs/incident-record.md (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
+Goodput: docs/development/incident-record.md (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
 """
 
 import math

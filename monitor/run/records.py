@@ -132,7 +132,7 @@ class Validation(Struct):
 
 
 class Buffering(Struct):
-    """Whether a launcher holds lines back and writes them in bursts (docs/incident-record.md, "How logs behave")."""
+    """Whether a launcher writes lines in bursts (docs/development/incident-record.md, "How logs behave")."""
 
     burst_iterations: int = 0
     burst_seconds: float = 0.0

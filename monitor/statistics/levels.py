@@ -1,7 +1,7 @@
 """A level, its noise, and the moment when it has shifted: winsorised CUSUM, verified by a median.
 
 Works on logarithms, so that a shift is a ratio. Clipping at 4 scales makes one outlier harmless whatever its size; the
-median of the last residuals must confirm what the sum suspects (docs/incident-record.md, "Change detection": measured
+median of the last residuals must confirm the sum (docs/development/incident-record.md, "Change detection": measured
 against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 """
 

@@ -1,6 +1,6 @@
 """Incidents of real trainings, line by line as their logs had them, with the instant by which they must be told.
 
-The codes (H1, C3 ...) are those of docs/incident-record.md; the lines are written in the same formats.
+The codes (H1, C3 ...) are those of docs/development/incident-record.md; the lines are written in the same formats.
 """
 
 import math

@@ -17,7 +17,7 @@ from megatron_monitor.run.state import Attempt, RunState
 
 __all__ = ["Budget", "Hang", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
-_BLOCKING_HELPS = 160  # GPUs from which BLOOM's attempts without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
+_BLOCKING_HELPS = 160  # GPUs; from here on BLOOM hung without it (docs/development/incident-record.md)
 _BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
 """Phases between steps: of a run whose steps no line tells their silence means nothing, the loop may have gone on."""
 _KILL_DELAY = 1.0  # seconds after the line that tells that processes were ended at exit
@@ -76,7 +76,9 @@ class Hang(Rule):
             f"budget {allowed.seconds:.1f} s ({allowed.reason})"
         )
         if state.no_heartbeat:
-            summary += "; its lines come from agents without a heartbeat: they may be what is dead (docs/receiver.md)"
+            summary += (
+                "; its lines come from agents without a heartbeat: they may be what is dead (docs/pushed-logs.md)"
+            )
         if hung:
             summary += _suspects(state, facts)
             facts["advice"] = _advice(attempt, attempt.environment.get("CUDA_LAUNCH_BLOCKING"))

@@ -1,6 +1,7 @@
 """Slowdown: iterations take longer than they did, by a few percent, and go on doing so.
 
-The one slow node on record cost 5.6 % (docs/incident-record.md, "Slowdowns", S1): rules of 10 % never see it. Time is
+The one slow node on record cost 5.6 % (docs/development/incident-record.md, "Slowdowns", S1): a rule of 10 % would
+not see it. Time is
 compared at the same batch size and sequence length only (a ramp-up is legal), evaluation and saving are taken out
 before (step_seconds), the first iterations of an attempt are left out. One incident a level shift: the new level is
 learned, a further shift is a further incident, the way back resolves it. After a restart the new attempt is compared

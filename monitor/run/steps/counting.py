@@ -230,7 +230,7 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 
 def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
     """A line of `delta` iterations of `elapsed` seconds came live at `at`. Lines that a launcher held back come in
-    bursts: the silence before was no hang (docs/incident-record.md, "How logs behave", 5).
+    bursts: the silence before was no hang (docs/development/incident-record.md, "How logs behave", 5).
     """
     last, burst = state.attempt.watch.at, state.buffering
     if last is None or elapsed is None:

@@ -1,4 +1,4 @@
-"""Divergence without a spike (docs/incident-record.md, L12), and the slow movements of the loss that are none."""
+"""Divergence without a spike (docs/development/incident-record.md, L12), and slow movements that must not fire."""
 
 import math
 

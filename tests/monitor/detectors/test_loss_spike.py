@@ -1,4 +1,4 @@
-"""Loss spikes of real trainings (docs/incident-record.md): found at the first abnormal line, and told apart."""
+"""Loss spikes of real trainings (docs/development/incident-record.md): found at the first abnormal line."""
 
 import pytest
 

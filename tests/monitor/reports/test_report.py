@@ -217,7 +217,7 @@ def test_what_is_trained_is_the_model_where_it_is_no_adapter(tmp_path: Path, tra
 
 def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ends well and says something, or writes its file; the columns that the page explains are there."""
-    page = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
     monkeypatch.chdir(tmp_path)
     lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     assert len(lines) > 6
