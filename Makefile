@@ -96,7 +96,7 @@ mutants: $(VENV)-mutants/.installed  ## which changes of the code (cosmic-ray.to
 		db.commit()"
 	cd build/mutants && .venv/bin/cosmic-ray exec cosmic-ray.toml session.sqlite && .venv/bin/cr-report session.sqlite --surviving-only
 
-soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
+soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/development/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 golden: dev  ## write the golden files anew; review them as a diff

@@ -1,14 +1,17 @@
 """README, docs/ and ARCHITECTURE state what the code does. `make readme` writes the generated tables again."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec import inspect
 
 from megatron_monitor.cli import COMMANDS, command
+from megatron_monitor.config import Config, load
 from megatron_monitor.detectors import RULES
-from megatron_monitor.detectors.base import RuleSettings
+from megatron_monitor.detectors.base import RuleSettings, Severity
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.model.flops import FORMULAS
 from megatron_monitor.parsers.declared.schema import built_in
@@ -44,19 +47,19 @@ def commands_table() -> str:
     return "\n".join(rows)
 
 
-def dialects_table() -> str:
-    """Every dialect that is data, with its first sample."""
-    rows = ["| dialect | program | a line | source |", "| --- | --- | --- | --- |"]
-    for dialect in (one for one in built_in() if one.source):
-        line = ANSI.sub("", dialect.samples[0].line).strip()
-        line = " / ".join(part.strip() for part in line.split("\n")).replace("|", "\\|")
-        rows.append(f"| `{dialect.name}` | {dialect.about} | `{line[:300]}` | {dialect.source} |")
+def formats_table() -> str:
+    """Every format that is data, with the beginning of its first sample."""
+    rows = ["| format | program | line |", "| --- | --- | --- |"]
+    for format_ in (built for built in built_in() if built.source):
+        line = ANSI.sub("", format_.samples[0].line).strip()
+        line = " / ".join(part.strip() for part in line.split("\n"))[:120].rstrip()
+        rows.append(f"| `{format_.name}` | {format_.about} | `{line.replace('|', chr(92) + '|')}` |")
     return "\n".join(rows)
 
 
 def targets_table() -> str:
-    """What a name can stand for, and the units in which it may be printed."""
-    rows = ["| ours | units |", "| --- | --- |"]
+    """What a printed name can mean, and its units."""
+    rows = ["| our name | units |", "| --- | --- |"]
     by_units: dict[str, list[str]] = {}
     for name, units in UNITS.items():
         by_units.setdefault(", ".join(f"`{unit}`" for unit in units if unit), []).append(f"`{name}`")
@@ -73,9 +76,9 @@ def attempts_table() -> str:
 
 TABLES = {
     "metrics": (ROOT / "docs" / "metrics.md", metrics_table),
-    "commands": (ROOT / "docs" / "commands.md", commands_table),
-    "dialects": (ROOT / "docs" / "dialects.md", dialects_table),
-    "targets": (ROOT / "docs" / "dialects.md", targets_table),
+    "commands": (ROOT / "docs" / "interface.md", commands_table),
+    "formats": (ROOT / "docs" / "formats.md", formats_table),
+    "targets": (ROOT / "docs" / "formats.md", targets_table),
     "attempts": (ROOT / "ARCHITECTURE.md", attempts_table),
 }
 
@@ -97,6 +100,7 @@ def test_generated_tables_are_up_to_date(name: str) -> None:
 
 
 DOCS = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
+PAGES = [*DOCS.values(), *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*.md"), *(ROOT / "grafana").rglob("*.md")]
 
 
 def nav_of(section: list[dict[str, Any]]) -> list[str]:
@@ -146,8 +150,8 @@ def test_links_point_at_what_exists(name: str) -> None:
 
 def test_every_document_is_a_page_of_the_site() -> None:
     """Once each; what `make docs` copies holds them all."""
-    wanted = [*DOCS.values(), *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*.md"), *(ROOT / "grafana").rglob("*.md")]
-    assert {str(path.relative_to(ROOT)) for path in wanted} <= set(SITE)
+    assert {str(path.relative_to(ROOT)) for path in PAGES} <= set(SITE)
+    assert len([name for name in DOCS if "/" not in name]) <= 16
     assert len(SITE) == len(set(SITE))
     recipe = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
     copied = tuple(word for word in recipe.split() if (ROOT / word).exists())
@@ -175,17 +179,64 @@ def test_the_rule_of_the_document_works() -> None:
 
 
 def test_the_interface_lists_every_name() -> None:
-    """docs/interface.md has every kind of incident, failure, phase and state; docs/formulas.md every formula."""
+    """docs/interface.md has every kind of incident, failure, phase and state; docs/reports.md every formula."""
     named = (*RULES, *get_args(Failure), *get_args(Phase), *RUN_STATES)
-    for page, names in (("interface.md", named), ("formulas.md", tuple(FORMULAS))):
+    for page, names in (("interface.md", named), ("reports.md", tuple(FORMULAS))):
         assert [name for name in names if f"`{name}`" not in DOCS[page].read_text()] == []
 
 
-def test_every_room_of_the_architecture_exists() -> None:
-    """Each path that ARCHITECTURE.md names in code stands in the tree."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    for path in re.findall(r"`((?:monitor|parsers)/[\w/.]*)`", text):
-        assert (ROOT / path).exists(), path
+def test_paths_named_in_documents_exist() -> None:
+    """Documents name files and folders of the repository in code: all of them exist."""
+    named = re.compile(r"`(?:[^`\n]*[ =])?((?:monitor|parsers|tests|deploy|grafana|benchmarks|locks)/[\w/.-]*)")
+    missing = [(page.name, path) for page in PAGES for path in named.findall(page.read_text())]
+    assert [(page, path) for page, path in missing if not (ROOT / path).exists()] == []
+
+
+def config_keys(info: inspect.Type, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all configuration keys."""
+    if isinstance(info, inspect.StructType):
+        for field in info.fields:
+            yield prefix + field.encode_name
+            yield from config_keys(field.type, f"{prefix}{field.encode_name}.")
+
+
+def test_names_in_the_glossary_exist() -> None:
+    """Each name in code is a metric, label, key, incident, phase, state, cause, severity or command."""
+    metrics = [*CATALOGUE, *MONITOR_CATALOGUE]
+    known = {"run", *RULES, *get_args(Phase), *RUN_STATES, *get_args(Failure), *get_args(Severity)}
+    known |= {metric.name for metric in metrics} | {label for metric in metrics for label in metric.labels}
+    known |= {*config_keys(inspect.type_info(Config))} | {name for group in COMMANDS.values() for name in group}
+    table = DOCS["glossary.md"].read_text().partition("| --- |")[2]
+    assert [name for name in re.findall(r"`([^`]+)`", table) if name not in known] == []
+    assert len(table.strip().splitlines()) <= 31
+
+
+def test_the_runbook_explains_every_incident() -> None:
+    """A section for each kind of incident, which says more than its name."""
+    sections = dict(re.findall(r"^### (.+)\n((?:(?!^#).*\n)*)", (ROOT / "deploy/runbook.md").read_text(), re.MULTILINE))
+    assert [kind for kind in RULES if len(sections.get(kind.replace("_", " ").capitalize(), "")) < 200] == []
+
+
+def test_the_readme_quotes_what_was_measured() -> None:
+    """Each row of its table is a row of docs/development/measured.md."""
+    rows = README.read_text().partition("## Measured\n")[2].partition("\n\n")[0].splitlines()
+    assert len(rows) > 4
+    assert set(rows) <= set(DOCS["development/measured.md"].read_text().splitlines())
+
+
+def test_configurations_in_documents_are_accepted() -> None:
+    """The README's example has at most 40 lines; every YAML block of a page is a valid configuration."""
+    blocks = [
+        (page, block) for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert sum(len(block.splitlines()) for page, block in blocks if page == README) <= 40
+    for _, block in blocks:
+        load(block)
+
+
+def test_config_yaml_is_short() -> None:
+    """Every key with its comment, on at most 200 lines."""
+    assert len((ROOT / "config.yaml").read_text().splitlines()) <= 200
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from megatron_monitor.statistics.median import median
 
 SILENT_EVALUATION = "evaluating silently"
 SILENT_SAVE = "saving silently"
-GAPS_KEPT = 50  # silences of a kind (docs/development/incident-record.md, "Budgets of silence")
+GAPS_KEPT = 50  # silences of a kind (docs/development/incident-record.md, "Progress timeouts")
 _FEW = 5  # gaps of which one or two may be hiccups
 _REMEMBERED = 86400.0  # seconds: saves come at most a day apart, and a storage that failed once is forgotten
 

@@ -2,7 +2,7 @@
 figures that the row prints, and `report` reads it.
 
 `seed-rows.csv` holds the numbers of the measured rows of BigScience's notes (a column a figure; E-numbers below are
-those of docs/formulas.md, "Benchmark tables"). 167 rows reproduce as printed by one of three formulas; nine
+those of docs/development/benchmark-tables.md). 167 rows reproduce as printed by one of three formulas; nine
 only with one input corrected.
 """
 
