@@ -1,8 +1,8 @@
-"""The daemon: the one loop that owns all state, and the threads around it.
+"""The daemon: one loop that owns all state, and the threads around it.
 
-Reader threads put messages in a bounded queue (live.py); the loop takes them, folds, judges, shows, saves. HTTP and
-output threads ask the loop for a Snapshot (serve/latest.py); notifier threads try what the loop hands them of the
-messages that it owes (deliveries.py). A hung mount stops its own reader only.
+Reader threads put messages in a bounded queue (live.py). The loop takes the messages, updates the runs, evaluates the
+rules, shows and saves. HTTP and output threads ask the loop for a Snapshot (serve/latest.py). Notifier threads send the
+pending notifications (deliveries.py). A mount that hangs stops only its own reader.
 """
 
 import contextlib
@@ -40,32 +40,32 @@ __all__ = ["Daemon", "ReloadError", "StartError", "serve"]
 
 _log = logging.getLogger(__name__)
 
-_WAIT = 0.5  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
-_POLL = 0.1  # seconds that it waits for records of a topic, so that what else comes need not wait for them
-_STATUS_SECONDS = 1.0  # between two lines for systemd
-_HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
-_SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
-_FOUND = 2.0  # seconds until it is said which patterns find nothing
-_HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
-_STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
+_WAIT = 0.5  # maximum seconds of waiting for a message, and so between two checks for hangs
+_POLL = 0.1  # maximum seconds of waiting for Kafka records, so that other messages are not delayed
+_STATUS_SECONDS = 1.0  # between two status lines for systemd
+_HOLD = 5.0  # maximum seconds after a reload in which the old figures are shown, until all files are open again
+_SETTLE = 10.0  # maximum seconds after a start without sending: the logs may end an incident of the saved state
+_UNMATCHED = 2.0  # seconds until patterns without a file are logged
+_HUNG = 10.0  # seconds in one system call after which a mount no longer delays readiness
+_STOP_SECONDS = 0.8  # for the reader threads and for the notifier threads at the end
 _FIXED = (
     "listen", "web", "external_url", "runbook_url", "outputs", "notifiers", "state_dir", "receiver.listen",
     "receiver.directory", "kafka",
 )  # fmt: skip
-"""Keys of the configuration that cannot change while it runs."""
+"""Configuration keys that a reload cannot change."""
 
 
 class ReloadError(Exception):
-    """The new configuration cannot be taken; the message gives the reason. The old one stays."""
+    """The new configuration cannot be applied, for the reason in the message. The old one stays."""
 
 
 class Daemon:
-    """Made from a configuration; `start`, then `run` until `stop` is called (from a signal handler or a test)."""
+    """The observer process: call `start`, then `run`, which returns after `stop`."""
 
     def __init__(
         self, config: Config, clock: Clock | None = None, configure: Callable[[], Config] | None = None
     ) -> None:
-        """`configure` reads the configuration again for a reload. Raises StartError, ConfigError."""
+        """`configure` reads the configuration again, for a reload. Raises StartError, ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
         self._parts = services(self)
@@ -81,23 +81,23 @@ class Daemon:
         self._dumps = dump_reader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
-        self._found_by = self._began_at + _FOUND
-        self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
+        self._report_unmatched_at = self._began_at + _UNMATCHED
+        self._status_at = self._hold_until = float("-inf")  # monotonic seconds
         self._was_ready = False
 
     @property
     def followed(self) -> Config:
-        """The configuration, with what optional parts add to the files that are followed."""
+        """The configuration with the paths that optional parts add."""
         return reduce(lambda config, part: part.follow(config), self._parts, self.config)
 
     @property
     def services(self) -> Services:
-        """What it serves and writes, once it is started."""
+        """The HTTP server and the outputs. Available after `start`."""
         assert self._services is not None
         return self._services
 
     def start(self) -> None:
-        """Bind, take the state directory, resume, begin to follow. Raises StartError."""
+        """Bind the address, lock the state directory, resume, and begin to follow. Raises StartError."""
         config = self._core.config
         self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
         directory = state_directory(self.config, self.services.address)
@@ -108,7 +108,7 @@ class Daemon:
             advice = "give this one a state_dir of its own (--set state_dir=DIR)"
             if isinstance(error, StateNewerError):
                 advice = f"run the version that wrote it, or {advice}, or move the file away: "
-                advice += "the logs are then read again, open incidents forgotten"
+                advice += "the logs are then read again, and open incidents are lost"
             raise StartError(f"{error}; {advice}") from error
         self._note_reload(successful=True)
         self._start_parts()
@@ -133,26 +133,24 @@ class Daemon:
             part.close()
 
     def run(self) -> None:
-        """Turn the loop until `stop`; then save and end every thread."""
+        """Run the loop until `stop`, then save and end every thread."""
         try:
             while not self._stopping.is_set():
                 self.turn(_WAIT)
                 if self.live.over:
                     self._end_of_streams()
-            self._say_last_word()
+            self._serve_final_metrics()
         finally:
             self._close()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the loop at its next turn, having served its last word unless `at_once`. Safe in a signal handler."""
+        """End the loop at its next turn, after the final metrics unless `at_once`. Safe in a signal handler."""
         if at_once or self._stopping.is_set():
             self._at_once.set()
         self._stopping.set()
 
     def _end_of_streams(self) -> None:
-        """Nothing more can come: a last line without an end counts, and what is judged some seconds after a line, when
-        others could have followed, is judged now.
-        """
+        """Standard input has ended: count an unfinished last line, and evaluate what waits for more lines."""
         now = self.live.now()
         self._core.flush(now)
         self._pipeline.judge(now, now + _SETTLE)
@@ -165,7 +163,7 @@ class Daemon:
         self._reload_asked.set()
 
     def turn(self, wait: float) -> None:
-        """One turn: take what came, judge, notify, show, save."""
+        """Do one turn: take messages, evaluate, notify, show, save."""
         if self._reload_asked.is_set():
             self._reload_asked.clear()
             self._reload()
@@ -177,10 +175,10 @@ class Daemon:
         self._look_at_dumps(now)
         self._pipeline.judge(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
-        if self._was_ready and 0.0 < self._found_by <= began:
-            self._found_by = 0.0
+        if self._was_ready and 0.0 < self._report_unmatched_at <= began:
+            self._report_unmatched_at = 0.0
             for pattern in unmatched(self._core.config, self._core.sources.names):
-                _log.warning("no file matches %s yet: one that appears is followed", masked_path(pattern))
+                _log.warning("no file matches %s yet: a file that appears later is followed", masked_path(pattern))
         if self._latest.wanted:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -196,7 +194,7 @@ class Daemon:
             self._manager.status(self._status())
 
     def _cores(self, now: float) -> list[tuple[Core, float]]:
-        """That of what is followed here, and those of optional parts; each with its instant."""
+        """Return the core of the followed files and those of optional parts, each with its instant."""
         return [(self._core, now), *chain(*(part.cores() for part in self._parts))]
 
     def _look_at_dumps(self, now: float) -> None:
@@ -208,19 +206,19 @@ class Daemon:
                 self._dumps.ask(asked)
 
     def links(self, message: Transition) -> dict[str, str]:
-        """What a person who reads the message may open."""
+        """Return the links of a message: name -> address."""
         return self._services.links(message) if self._services is not None else {}
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def _show(self, now: float, asked: ViewRequest) -> None:
-        """A snapshot for whoever asked, with what they `asked` for."""
+        """Publish a snapshot with the requested parts."""
         self._count(now)
         snapshots = [core.snapshot(at, asked) for core, at in self._cores(now)]
         for part in self._parts:
             snapshots = part.show(snapshots)
         snapshot = merged(snapshots)
-        if self._turned_at < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
+        if self._turned_at < self._hold_until:  # after a reload: the old runs, until all of them are read again
             old = self._latest.last
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
                 self._hold_until = float("-inf")
@@ -242,7 +240,7 @@ class Daemon:
             counts.set("mount_busy_seconds", round(mount.busy_seconds, 1), mount.mount)
 
     def _status(self) -> str:
-        """A line for `systemctl status`."""
+        """Return a line for `systemctl status`."""
         cores = [core for core, _ in self._cores(0.0)]
         runs = [run for core in cores for run in core.runs.values() if run.state.proven]
         incidents = sum(len(run.book.open) for run in runs)
@@ -250,11 +248,11 @@ class Daemon:
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _all_read(self) -> bool:
-        """Was every mount searched, and every log that was found there read to its end?"""
+        """Return True if every mount was searched and every log found there was read to its end."""
         return self._was_ready and all(one.mount in self._core.scanned for one in self.live.mounts())
 
     def _searched(self) -> bool:
-        """Was every mount that answers searched once, and what was found there opened?"""
+        """Return True if every mount that answers was searched once and its files were opened."""
         mounts, scanned = self.live.mounts(), self._core.scanned
         if not all(part.ready for part in self._parts):
             return False
@@ -279,14 +277,14 @@ class Daemon:
         self._manager.ready()
 
     def _apply(self, config: Config) -> None:
-        """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
+        """Apply all of a configuration or raise ReloadError. Offsets, runs and counters stay."""
         for key in _FIXED:
             if attrgetter(key)(config) != attrgetter(key)(self.config):
-                raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
+                raise ReloadError(f"{key}: cannot change while the monitor runs: restart it")
         if config.empty:
             raise ReloadError("runs: there is nothing to follow")
         self.live.stop(_STOP_SECONDS)
-        self._show(self.live.now(), EVERYTHING)  # what is shown until all of it is back
+        self._show(self.live.now(), EVERYTHING)  # shown until all files are read again
         self.config = config
         self.live.reconfigure(self.followed)
         for part in self._parts:
@@ -299,10 +297,10 @@ class Daemon:
         if successful:
             self._core.counts.set("config_last_reload_success_timestamp_seconds", self.clock.wall())
 
-    def _say_last_word(self) -> None:
-        """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
+    def _serve_final_metrics(self) -> None:
+        """Serve metrics of an intended stop until each scraper has read them: a missing target looks like a crash."""
         began = self.clock.monotonic()
-        self._pipeline.saving.soon()  # first: whoever ends it while it waits loses nothing
+        self._pipeline.saving.soon()  # first, so that a kill during the wait loses nothing
         over = self.config.ends_with_job
         self._pipeline.stop_runs(self.live.now(), over=over)
         for core, _ in self._cores(0.0):
@@ -316,7 +314,7 @@ class Daemon:
         self._manager.stopping()
         now = self.live.now()
         self._close_parts()
-        self._pipeline.saving.save_last(now)  # first: whatever hangs below, this is done
+        self._pipeline.saving.save_last(now)  # first, because a step below may hang
         self._dumps.stop()
         self._pipeline.stop()
         self.live.stop(_STOP_SECONDS)
@@ -327,29 +325,33 @@ class Daemon:
 
 
 def _show_threads(*_: object) -> None:
-    """Where each thread is. Under the interpreter's lock: faulthandler reads frames of threads that go on meanwhile, by
-    which one signal of ten ended a busy daemon.
+    """Write the stack of each thread to standard error.
+
+    This runs under the interpreter's lock. faulthandler reads frames of running threads: one signal of ten killed a
+    busy daemon.
     """
     stacks = (
         f"Thread 0x{identity:x} (most recent call last):\n{''.join(traceback.format_stack(frame))}\n"
         for identity, frame in sys._current_frames().items()
     )
-    with contextlib.suppress(OSError):  # by the descriptor: the loop may be writing its log
+    with contextlib.suppress(OSError):  # by the descriptor: the loop may hold the lock of sys.stderr
         os.write(sys.stderr.fileno(), "".join(stacks).encode("utf-8", "replace"))
 
 
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
 
-    SIGTERM serves a last word first (`shutdown_grace_period`); SIGINT, or a second SIGTERM, ends it at once.
-    SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
+    SIGTERM ends the daemon after its final metrics were served (`shutdown_grace_period`); SIGINT or a second SIGTERM
+    ends it at once. SIGHUP reads the configuration again by `configure`. SIGUSR1 writes all stacks to standard error.
     """
     signal.signal(signal.SIGUSR1, _show_threads)
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False, chain=True)  # the loop's, if it is stuck
+    faulthandler.register(
+        signal.SIGUSR1, file=sys.stderr, all_threads=False, chain=True
+    )  # the loop's stack, if it is blocked
     daemon = Daemon(config, configure=configure)
     daemon.start()
     signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
-    signal.signal(signal.SIGINT, lambda *_: daemon.stop(at_once=True))  # a person at a terminal
+    signal.signal(signal.SIGINT, lambda *_: daemon.stop(at_once=True))  # Ctrl-C
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
     _log.info("listening on %s://%s/", "https" if config.web.tls_server_config else "http", daemon.services.address)
     daemon.run()

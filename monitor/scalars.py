@@ -1,8 +1,7 @@
-"""Scalars of the configuration that have a form of their own: addresses, patterns, names, paths, secrets in files.
+"""Types of single configuration values: addresses, regular expressions, names, paths. Pure: no file is opened.
 
-What a pattern cannot say an `..._of` reads: it takes a value of YAML and returns the value, or raises ValueError with
-what is expected. Pure: no name is resolved and no file is opened. The settings of config/schema.py, of notifiers and of
-outputs are made of these types.
+A function `..._of` takes a YAML value and returns the checked value, or raises ValueError with what is expected. The
+settings of config/schema.py, of notifiers and of outputs use these types.
 """
 
 import functools
@@ -25,8 +24,8 @@ _SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "coo
 
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
-    """The `regex` pattern of text that `regex_of` let pass; use it with `timeout=`, for people wrote it."""
-    import regex  # few configurations hold a pattern
+    """Return the compiled `regex` pattern of text that `regex_of` accepted. Use it with `timeout=`: users wrote it."""
+    import regex  # few configurations have a pattern
 
     return regex.compile(pattern)
 
@@ -38,7 +37,7 @@ def _text(raw: object, expected: str) -> str:
 
 
 def regex_of(raw: object) -> str:
-    """A pattern that the `regex` library compiles."""
+    """Return a pattern that the library `regex` compiles."""
     text = _text(raw, "a regular expression")
     if len(text) > MAX_PATTERN:
         raise ValueError(f"expected a regular expression of {MAX_PATTERN} characters at most")
@@ -53,7 +52,7 @@ def regex_of(raw: object) -> str:
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
-    """`127.0.0.1:9843` or `[::1]:9843` -> host and port, ValueError for anything else; the system chooses a port 0."""
+    """Return host and port of `127.0.0.1:9843` or `[::1]:9843`. Raises ValueError. Port 0: chosen by the system."""
     host, colon, port = listen.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -67,14 +66,14 @@ def host_and_port(listen: str) -> tuple[str, int]:
 
 
 def listen_of(raw: object) -> str:
-    """HOST:PORT."""
+    """Return a valid HOST:PORT."""
     text = _text(raw, "HOST:PORT such as 127.0.0.1:9843")
     host_and_port(text)
     return text
 
 
 def url_of(raw: object) -> str:
-    """An http or https address without a password in it."""
+    """Return an http or https address without a password."""
     text = _text(raw, "an http or https address")
     try:
         parts = urllib.parse.urlsplit(text)
@@ -84,16 +83,16 @@ def url_of(raw: object) -> str:
     if not usable or not text.isascii() or any(c <= " " for c in text):
         raise ValueError("expected an http or https address")
     if parts.username is not None:
-        raise ValueError("a password does not belong into an address: send it in a header of header_files")
+        raise ValueError("an address must not contain a password: send it in a header of header_files")
     return text
 
 
 def path_of(raw: object) -> str:
-    """A path or a glob; it need not exist, for a log may come later."""
+    """Return a path or a glob. It need not exist yet."""
     text = _text(raw, "a path")
     try:
         sound = "\0" not in text and bool(os.fsencode(text))
-    except UnicodeEncodeError:  # half of a character, as "\ud800" in YAML
+    except UnicodeEncodeError:  # a lone surrogate, as "\ud800" in YAML
         sound = False
     if not sound:
         raise ValueError("expected a path")
@@ -101,27 +100,27 @@ def path_of(raw: object) -> str:
 
 
 def absolute(path: str, base: str) -> str:
-    """`~` is the home directory; a relative path starts at `base`. Follows no link."""
+    """Return the absolute path: `~` is the home directory, a relative path starts at `base`. Links are not followed."""
     return os.path.abspath(os.path.join(base, os.path.expanduser(path)))
 
 
 def absolute_if_slashed(path: str, base: str) -> str:
-    """A name without a slash stays: a program is looked for in PATH, an exclusion fits in every directory."""
+    """Return a path with a slash as absolute, a name without a slash unchanged: a program in PATH, an exclusion."""
     return absolute(path, base) if "/" in path else path
 
 
 def plain_header_of(raw: object) -> str:
-    """The name of a header whose value is no secret."""
+    """Return the name of a header that does not carry a secret."""
     text = _text(raw, "a header's name")
     if text.lower() in _SECRET_HEADERS:
-        raise ValueError("a secret does not belong here: put it into a file and name it in header_files")
+        raise ValueError("expected a header without a secret: put the secret into a file and name that in header_files")
     if not re.fullmatch(_HEADER, text):
         raise ValueError("expected a header's name")
     return text
 
 
 def header_value_of(raw: object) -> str:
-    """What may stand in a header."""
+    """Return a valid value of a header."""
     text = _text(raw, "a header's value")
     if not (text.isascii() and text.isprintable()):
         raise ValueError("expected a header's value in printable ASCII")
@@ -129,14 +128,14 @@ def header_value_of(raw: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """What a terminal and a log may be given: characters that command a terminal, or end a line, as escapes."""
+    """Return the text with unprintable characters escaped: safe for a terminal and for one line of a log."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def run_name_of(raw: object) -> str:
-    """Any printable text."""
+    """Return a run's name: printable text."""
     text = _text(raw, "a run's name")
     if not text.isprintable() or len(text) > 200 or text != text.strip():
         raise ValueError("expected a run's name of 200 printable characters at most")
@@ -164,12 +163,12 @@ FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]
 PathOrName = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute_if_slashed})]
 _Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 CommandLine = Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
-"""A program, and what it is given as it stands."""
+"""A program and its arguments, passed unchanged."""
 Header = Annotated[str, _shaped(_HEADER, "a header's name")]
 PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
 Variable = Annotated[str, _shaped(r"[A-Za-z_][A-Za-z0-9_]{0,199}", "the name of an environment variable")]
-# $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints. Each cost is twice the one before
+# $2y$12$ and 53 characters of salt and hash, as `htpasswd -nBC 12 ""` prints. Each cost step doubles the time.
 BcryptHash = Annotated[
     str,
     _shaped(
@@ -184,9 +183,9 @@ Sha256 = Annotated[
 Positive = Annotated[float, Meta(gt=0)]
 
 Problems = Iterator[tuple[str, str]]
-"""What `problems()` of a settings class yields: (key, message) for what its values together have wrong."""
+"""What `problems()` of a settings class yields: (key, message) for a wrong combination of values."""
 
 
 def empty() -> Mapping[Any, Any]:
-    """The default of a mapping; immutable."""
+    """Return the default of a mapping: immutable and empty."""
     return MappingProxyType({})

@@ -1,7 +1,4 @@
-"""What the daemon serves and writes, each on threads of its own: HTTP, outputs.
-
-They read Snapshots; none of them sees the core.
-"""
+"""The daemon's HTTP server and outputs, on threads of their own. They read Snapshots, never the core."""
 
 import logging
 import socket
@@ -23,18 +20,18 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
+_STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM takes at most 5 s
 
 
 class StartError(Exception):
-    """The daemon cannot start; the message gives the reason and what to do."""
+    """The daemon cannot start. The message has the reason and what to do."""
 
 
 class Services:
-    """Made from a configuration; bound to its address at once."""
+    """The HTTP server, which is bound to its address at once, and the outputs."""
 
     def __init__(self, config: Config, latest: LatestSnapshot, clock: Clock, turned: Callable[[], float]) -> None:
-        """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
+        """`turned` returns the monotonic second of the loop's last turn. Raises StartError, ConfigError."""
         self._config = config
         self._clock = clock
         self._latest = latest
@@ -52,27 +49,27 @@ class Services:
                 "Choose another address with --listen"
             ) from error
         self.notes: list[Callable[[], str]] = []
-        """What every page begins with besides, if it is not empty."""
+        """Functions that return a further notice for the top of every page, or an empty text."""
         self._secure(tls)
         self._scrapes = app.scrapes
-        self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
+        self._read_by = float("-inf")  # monotonic second until which readers of the outputs may miss the final figures
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
         self._outputs = Outputs(config.outputs, partial(latest, FIGURES), instance)
 
     @property
     def tls(self) -> Tls | None:
-        """How the page is encrypted."""
+        """The TLS settings of the server."""
         return self._server.tls
 
     @property
     def address(self) -> str:
-        """host:port that HTTP listens on."""
+        """HOST:PORT on which the server listens."""
         host, port = self._server.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def page_url(self) -> str | None:
-        """Where people reach the page; None if that is not known."""
+        """The public address of the page; None if it is unknown."""
         if self._config.external_url is not None:
             return self._config.external_url.rstrip("/") + "/"
         host, port = self._server.address
@@ -82,7 +79,7 @@ class Services:
         return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
 
     def _secure(self, tls: Tls | None) -> None:
-        """Who is let in, and under which names; a warning where everybody is."""
+        """Set up authentication and allowed host names, with a warning if anyone has access."""
         web, server = self._config.web, self._server
         server.tls, server.auth = tls, Auth(web.basic_auth_users) if web.basic_auth_users else None
         public = urlsplit(self._config.external_url or "").hostname
@@ -91,12 +88,14 @@ class Services:
         asked = web.tls_server_config is not None and web.tls_server_config.client_ca_file is not None
         self._app.notice = ""
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):
-            self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
-            _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
+            self._app.notice = f"{self.address} is readable without a password from other hosts (web.basic_auth_users)"
+            _log.warning(
+                "listen=%s is readable from other hosts without a password: see web: in config.yaml", self.address
+            )
         self._notice = self._app.notice
 
     def links(self, message: Transition) -> dict[str, str]:
-        """What a person who reads the message may open."""
+        """Return the links of a message: name -> address."""
         found = {}
         if (page := self.page_url) is not None:
             found["page"] = f"{page}runs/{quote(message.run, safe='')}"
@@ -110,7 +109,7 @@ class Services:
         self._outputs.start()
 
     def count(self, counts: MonitorCounts) -> None:
-        """Into `counts`: what was written and connected."""
+        """Add the counts of outputs and connections to `counts`."""
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
         counts.set("http_connections", self._server.connections)
@@ -120,22 +119,22 @@ class Services:
             counts.set("page_info", 1.0, page)
 
     def write_last(self) -> None:
-        """Outputs hold the present figures as soon as they can; whoever reads them there is waited for."""
+        """Write the final figures to the outputs, and note until when their readers need."""
         self._read_by = self._clock.monotonic() + self._outputs.write_last()
 
     def awaited_until(self, since: float) -> float:
-        """When all that scrape, or read an output, should have seen what is shown `since`; -inf if they have."""
+        """Return when all scrapers and readers of outputs should have the figures of `since`; -inf if they have."""
         read_by = self._read_by if self._clock.monotonic() < self._read_by else float("-inf")
         return max(read_by, self._scrapes.expected_until(since))
 
     def stop(self) -> None:
-        """End every thread. The loop turns no more: an output that waited for it would leave its figures behind."""
+        """End every thread. The loop has ended, so requests for snapshots are refused first."""
         self._latest.end()
         self._outputs.stop(_STOP_SECONDS)
         self.stop_server()
 
     def stop_server(self) -> None:
-        """Give the address back."""
+        """Stop the server and release its address."""
         self._server.stop(_STOP_SECONDS)
         if self._server.auth is not None:
             self._server.auth.close()

@@ -1,8 +1,8 @@
-"""The configuration: text and `--set` in, one frozen `Config` out, or a `ConfigError` with everything that is wrong.
+"""The configuration: `load` turns YAML and `--set` into a frozen `Config`, or raises a `ConfigError` with all problems.
 
-The keys stand in schema.py, how they are written in yaml_text.py and monitor/scalars.py.
-Law: a `Config` is valid, and its paths are absolute. Only `load` opens files: the one it is given, and the
-formats and client properties that it names.
+schema.py has the keys, yaml_text.py reads YAML, monitor/scalars.py has the types of single values.
+Rule: a `Config` is valid and its paths are absolute. Only `load` opens files: the configuration, and the formats and
+client properties that it names.
 """
 
 import os
@@ -21,12 +21,12 @@ __all__ = [
 
 
 def default_config() -> Config:
-    """What holds without a file."""
+    """Return the configuration without a file."""
     return Config()
 
 
 def state_directory(config: Config, address: str) -> Path:
-    """As configured; else in $XDG_STATE_HOME/megatron-monitor, by the address: two daemons never share one."""
+    """Return `state_dir`, or a directory in $XDG_STATE_HOME/megatron-monitor that is named by the address."""
     if config.state_dir:
         return Path(os.path.expanduser(config.state_dir))
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
@@ -34,7 +34,7 @@ def state_directory(config: Config, address: str) -> Path:
 
 
 def spool_directory(config: Config) -> str | None:
-    """Where pushed lines are until they are judged; None: nothing is received."""
+    """Return the directory of pushed lines that the observer has not read yet; None: nothing is received."""
     if config.receiver.listen is None:
         return None
     if config.receiver.directory is not None:
@@ -43,16 +43,16 @@ def spool_directory(config: Config) -> str | None:
 
 
 def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The configuration in YAML text (`str`) or in a file (`Path`), with `KEY=VALUE` overrides on top.
+    """Return the configuration of YAML text (`str`) or of a file (`Path`), with `KEY=VALUE` overrides on top.
 
-    Relative paths start at the file's directory, as in Prometheus, or at the working directory where there is no file.
+    Relative paths start at the file's directory, as in Prometheus; without a file at the working directory.
     Raises ConfigError with every problem, in the file's order, overrides last.
     """
     name, base = (str(source), str(source.parent)) if isinstance(source, Path) else (None, "")
     text, settings = _text(source) if isinstance(source, Path) else source, list(overrides)
     document = Document()
     if text or settings:
-        from megatron_monitor.config.yaml_text import override, read_yaml  # PyYAML: a tenth of a start, most need none
+        from megatron_monitor.config.yaml_text import override, read_yaml  # PyYAML takes a tenth of a start
 
         document = read_yaml(text)
         for setting in settings:
@@ -68,9 +68,9 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def _text(path: Path) -> str:
     try:
-        given = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # of a shell: --config <(...)
-        if path.exists() and not (given or path.is_file() or path.is_dir()):  # a pipe waits, a device has no end
-            raise ConfigError([ConfigProblem("", "cannot be read: it is no regular file")], str(path))
+        from_shell = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # --config <(...)
+        if path.exists() and not (from_shell or path.is_file() or path.is_dir()):  # a pipe blocks, a device is endless
+            raise ConfigError([ConfigProblem("", "cannot be read: it is not a regular file")], str(path))
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")

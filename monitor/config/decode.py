@@ -1,15 +1,18 @@
-"""Plain values -> frozen settings, led by the types alone. Knows no key of ours.
+"""Turns the plain values of a YAML document into frozen settings, guided by the types of a msgspec.Struct.
 
-Input: values of YAML, and a class (msgspec.Struct). Output: an instance, or None and a problem for each value that does
-not fit. Every key of the document is examined once, whatever was wrong before it. A key that is absent, or null where a
-mapping or a list is expected (its lines are all commented out), has its default.
+Input: a Document and a class. Output: an instance, or None and a problem for each wrong value. Every key is examined,
+also after a problem. A key has its default if it is absent, or null in place of a mapping or a list (all its lines are
+commented out).
 
-A type may say of itself, under `extra` of its `msgspec.Meta`:
-`read` turns the scalar into the value or raises ValueError with what is expected; `resolve` makes a path of it absolute
-from the document's directory, or reads what is there; `secret` keeps the value out of messages; `unique` names the key
-in which no two items of a list may be equal; `kinds` names the classes of a list's items, which are loaded only where
-the list is not empty; `first` is the type of a list's first item. A class may have `problems()`, which yields (key,
-message) for what its values together have wrong, and `RENAMED`: old names of its keys -> the present ones.
+A type may have these entries in `extra` of its `msgspec.Meta`:
+- `read` turns the scalar into the value, or raises ValueError with what is expected;
+- `resolve` makes a path absolute from the document's directory, or reads the file there;
+- `secret` keeps the value out of messages;
+- `unique` names the key that differs in all items of a list;
+- `kinds` names the classes of a list's items, which are imported only if the list is not empty;
+- `first` is the type of a list's first item.
+A class may have `problems()`, which yields (key, message) for a wrong combination of values, and `RENAMED`: old names
+of its keys -> new names.
 """
 
 import math
@@ -25,11 +28,11 @@ from megatron_monitor.config.document import Document, Path
 
 T = TypeVar("T")
 
-_INVALID: Final = object()  # a value that did not fit: its problem is noted, what holds it cannot be built either
+_INVALID: Final = object()  # in place of a wrong value; the struct that contains it cannot be built either
 
 
 def decode(document: Document, target: type[T]) -> T | None:
-    """The instance of `target` that the document describes; None if it has problems, which are then noted in it."""
+    """Return the instance of `target` that the document describes; None if the document now has problems."""
     value = _build(document, inspect.type_info(target), document.value, ())
     return None if value is _INVALID or document.problems else cast("T", value)
 
@@ -39,7 +42,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
     while isinstance(info, inspect.Metadata):
         extra |= {**(info.extra or {}), **(info.extra_json_schema or {})}
         info = info.type
-    if isinstance(info, inspect.UnionType):  # ours are `X | None`, or classes with a tag
+    if isinstance(info, inspect.UnionType):  # `X | None`, or classes with a tag
         if raw is None and info.includes_none:
             return None
         kinds = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
@@ -70,7 +73,7 @@ def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra:
 
 
 def _read(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> Any:
-    """The value; ValueError with what is expected."""
+    """Return the value. Raises ValueError with what is expected."""
     if "read" in extra:
         return extra["read"](raw)
     if not _fits(info, raw):
@@ -79,7 +82,7 @@ def _read(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> Any:
 
 
 def _lacks_quotes(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> bool:
-    """Is it a number, a date or a truth value that would fit as text?"""
+    """Return True for a number, a date or a boolean that would be valid as text."""
     if not isinstance(info, inspect.StrType) or raw is None or isinstance(raw, str | list | dict):
         return False
     try:
@@ -99,12 +102,12 @@ def _fits(info: inspect.Type, raw: Any) -> bool:
         return isinstance(raw, bool) and isinstance(info, inspect.BoolType)
     if not isinstance(raw, int if isinstance(info, inspect.IntType) else int | float):
         return False
-    above, least = _bounds(info)  # neither infinite nor NaN, nor an integer that no float can hold
+    above, least = _bounds(info)  # excludes infinity, NaN and integers beyond the range of floats
     return raw < 1e300 and (raw > above if above is not None else raw >= least)
 
 
 def _bounds(info: inspect.Type) -> tuple[float | None, float]:
-    """(above what a number must be, its least value): nothing that can be configured is negative."""
+    """Return (exclusive minimum, inclusive minimum). No configured number is negative."""
     return getattr(info, "gt", None), getattr(info, "ge", None) or 0
 
 
@@ -121,7 +124,7 @@ def _expected(info: inspect.Type) -> str:
 
 
 def _shown(raw: Any) -> str:
-    """A value as an error message may repeat it: one line, bounded."""
+    """Return a value as one short line for an error message."""
     if raw is None or isinstance(raw, bool):
         return {None: "null", True: "true", False: "false"}[raw]
     if isinstance(raw, list | dict):
@@ -155,7 +158,7 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
 
 
 def _mapping(document: Document, raw: Any, path: Path) -> dict[str, Any] | None:
-    """None, and a problem, if it is something else."""
+    """Return the mapping; None and a problem if the value is not a mapping."""
     if raw is None or isinstance(raw, dict):
         return raw or {}
     document.problem(path, f"expected a mapping, got {_shown(raw)}")
@@ -171,7 +174,7 @@ def _keyed(document: Document, info: inspect.DictType, raw: Any, path: Path) -> 
 
 
 def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path: Path) -> Any:
-    """One of several classes, chosen by the mapping's own tag (`type: webhook`)."""
+    """Build one of several classes, selected by the mapping's tag (`type: webhook`)."""
     field, tags = str(kinds[0].tag_field), [str(kind.tag) for kind in kinds]
     if not isinstance(raw, dict):
         document.problem(path, f"expected a mapping with the key {field}, got {_shown(raw)}")
@@ -219,7 +222,7 @@ def _refuse_unknown(
 
 
 def _nearest(word: Any, names: list[str]) -> str | None:
-    import difflib  # most configurations have no unknown key
+    import difflib  # needed for an unknown key only
 
     close = difflib.get_close_matches(str(word)[:100], names, n=1)
     return f'did you mean "{close[0]}"?' if close else None

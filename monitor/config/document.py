@@ -1,6 +1,6 @@
-"""A configuration between its text and its settings: plain values, the place of each, and what is wrong with them.
+"""A configuration between text and settings: plain values, their places in the text, and their problems.
 
-Law: nobody stops at the first problem; `ConfigError` carries all of one file, in the file's order.
+Rule: reading continues after a problem, so `ConfigError` has all problems of a file, in the file's order.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 
 
 class ConfigProblem(Struct, frozen=True):
-    """One mistake. `line` and `column` count from 1; None for what `--set` brought."""
+    """One mistake. `line` and `column` count from 1; None for a value of `--set`."""
 
     path: str
     message: str
@@ -28,12 +28,12 @@ class ConfigProblem(Struct, frozen=True):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used, with everything that is wrong with it."""
+    """A configuration that cannot be used, with all its problems."""
 
     def __init__(self, errors: Sequence[ConfigProblem], source: str | None = None) -> None:
         self.errors = list(errors)
         self.source = source
-        """The file's name, None for text."""
+        """The file's name; None for text."""
         super().__init__("\n".join(self._placed(problem) for problem in self.errors))
 
     def _placed(self, problem: ConfigProblem) -> str:
@@ -44,29 +44,29 @@ class ConfigError(Exception):
 
 
 def dotted(path: Path) -> str:
-    """The path as a person writes it: `runs.0.paths`; what cannot be printed stands escaped."""
+    """Return the path as people write it, such as `runs.0.paths`, with unprintable characters escaped."""
     return ".".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(part))[:100] for part in path)
 
 
 class Document(Struct):
-    """`value` is what the YAML holds; `places` gives line and column of each path; `problems` what is wrong so far."""
+    """The content of a YAML text (`value`), line and column of each path (`places`), and the problems found so far."""
 
     value: Any = None
     places: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
     overridden: list[Path] = field(default_factory=list)
-    """What `--set` brought, which stands on no line of the text."""
+    """Paths set by `--set`: they have no line in the text."""
     base: str = ""
-    """The directory at which relative paths start; empty: the working directory."""
+    """Directory at which relative paths start. Empty: the working directory."""
 
     def problem(self, path: Path, message: str, suggestion: str | None = None) -> None:
-        """Notes a problem at `path`, with the place of the nearest value that has one."""
+        """Add a problem at `path`, with the place of the nearest enclosing value that has a place."""
         line, column = self._place(path)
         self.problems.append(ConfigProblem(dotted(path), message, suggestion, line, column))
 
     def _place(self, path: Path) -> tuple[int, int] | tuple[None, None]:
-        below = path not in self.places and any(brought[: len(path)] == path for brought in self.overridden)
-        if below or any(path[: len(brought)] == brought for brought in self.overridden):
+        below = path not in self.places and any(given[: len(path)] == path for given in self.overridden)
+        if below or any(path[: len(given)] == given for given in self.overridden):
             return None, None
         above = (path[:length] for length in range(len(path), -1, -1))
         return next((self.places[place] for place in above if place in self.places), (None, None))

@@ -1,7 +1,7 @@
-"""YAML text -> a Document, and `--set` on top of it. The only module that knows PyYAML. Knows no key of ours.
+"""Turns YAML text and `--set` into a Document. The only module that uses PyYAML.
 
-Any text gives values or problems with line and column, in bounded time and memory: the size, the depth and the number
-of values after aliases are bounded, and a key that stands twice is a problem, not a silent loss.
+Any text yields values, or problems with line and column, in bounded time and memory: size, depth and the number of
+values after aliases are bounded. A duplicate key is a problem.
 """
 
 from typing import Any, Final
@@ -12,13 +12,13 @@ from megatron_monitor.config.document import ConfigProblem, Document, Path, dott
 
 MAX_CHARACTERS: Final = 1_000_000
 MAX_VALUES: Final = 20_000
-"""Values after aliases are expanded; a real file has a few hundred."""
+"""Values after aliases are expanded. A real file has a few hundred."""
 MAX_DEPTH: Final = 30
-_SCALAR_TROUBLE = (yaml.YAMLError, ValueError, ArithmeticError)  # a date that is none, an integer of 10,000 digits
+_SCALAR_ERRORS = (yaml.YAMLError, ValueError, ArithmeticError)  # an impossible date, an integer of 10,000 digits
 
 
 def read_yaml(text: str) -> Document:
-    """The document in `text`; its value is None if the text is empty. Never raises."""
+    """Return the document in `text`; its value is None if the text is empty. Never raises."""
     document = Document()
     if len(text) > MAX_CHARACTERS:
         document.problems.append(ConfigProblem("", f"the text is longer than {MAX_CHARACTERS} characters"))
@@ -36,13 +36,13 @@ def read_yaml(text: str) -> Document:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
         document.problems.append(ConfigProblem("", "a character that YAML does not allow", None, line, column))
-    except RecursionError:  # the composer itself recurses, before the depth can be counted
+    except RecursionError:  # raised by PyYAML's composer before the depth is counted
         document.problems.append(ConfigProblem("", f"nested more than {MAX_DEPTH} deep"))
     return document
 
 
 def override(document: Document, setting: str) -> None:
-    """Sets one key from `KEY=VALUE`: KEY by dots, VALUE as YAML. A list is given as a whole."""
+    """Set one key from `KEY=VALUE`: KEY with dots, VALUE as YAML. A list is given as a whole."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
         document.problems.append(ConfigProblem(dotted((setting,)), "expected KEY=VALUE after --set"))
@@ -57,21 +57,21 @@ def override(document: Document, setting: str) -> None:
         if isinstance(inside, dict):
             inside[part] = inside = {} if inside.get(part) is None else inside[part]
     if not isinstance(inside, dict):
-        document.problems.append(ConfigProblem(dotted((key,)), "what stands above this key is no mapping"))
+        document.problems.append(ConfigProblem(dotted((key,)), "the value above this key is not a mapping"))
         return
     inside[last] = read.value
     document.overridden.append((*above, last))
 
 
 class _Reader:
-    """Turns nodes into values, and notes places and keys that stand twice."""
+    """Turns nodes into values, and records places and duplicate keys."""
 
     def __init__(self, document: Document, loader: yaml.SafeLoader) -> None:
         self._document, self._loader, self._values = document, loader, 0
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         self._values += 1
-        if len(path) > MAX_DEPTH:  # an alias to what it stands in ends here too
+        if len(path) > MAX_DEPTH:  # also stops at a recursive alias
             raise yaml.MarkedYAMLError(None, None, f"nested more than {MAX_DEPTH} deep", node.start_mark)
         if self._values > MAX_VALUES:
             problem = f"more than {MAX_VALUES} values after its aliases are expanded"
@@ -83,21 +83,21 @@ class _Reader:
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         try:
             return self._loader.construct_object(node)
-        except _SCALAR_TROUBLE as error:
-            said = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
-            self._document.problem(path, said or "a value that YAML cannot read", "put it in quotes")
+        except _SCALAR_ERRORS as error:
+            reason = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
+            self._document.problem(path, reason or "a value that YAML cannot read", "put it in quotes")
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            # The text as written, so that `on:` and `2340723:` are the keys that the reader of the file sees.
+            # The key is the text as written, also for `on:` and `2340723:`.
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(None, None, "a key must be plain text", key_node.start_mark)
             key, mark = key_node.value, key_node.start_mark
             first = self._document.places.get((*path, key))
             self._document.places[*path, key] = (mark.line + 1, mark.column + 1)
             if key in mapping and first is not None:
-                self._document.problem((*path, key), f"this key stands twice, first on line {first[0]}")
+                self._document.problem((*path, key), f"duplicate key, first on line {first[0]}")
             mapping[key] = self.value(value_node, (*path, key))
         return mapping

@@ -1,4 +1,4 @@
-"""Notifications of transitions. A notifier is one file: a struct of its keys with `send`, and a row in `NOTIFIERS`."""
+"""Notifiers send incidents to people and systems: each is one file with a struct of its keys, listed in NOTIFIERS."""
 
 from megatron_monitor.notifiers.alertmanager import Alertmanager
 from megatron_monitor.notifiers.apprise import Apprise
@@ -9,4 +9,4 @@ from megatron_monitor.notifiers.webhook import Webhook
 __all__ = ["NOTIFIERS", "DeliveryError", "Notifier", "payload"]
 
 NOTIFIERS: tuple[type[Notifier], ...] = (Webhook, Alertmanager, Command, Apprise)
-"""The configuration takes each class from here: `type:` is its tag."""
+"""The classes that the key `notifiers` accepts; `type:` selects one by its tag."""

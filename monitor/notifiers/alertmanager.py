@@ -1,8 +1,8 @@
-"""Alertmanager by its API v2: it is shown all alerts, again and again.
+"""The notifier `alertmanager`: posts all open alerts to Alertmanager's API v2, again at each change and each minute.
 
-Comes in: the alerts that stand, and those that ended lately (monitor/alerts.py). Goes out: a POST to each Alertmanager.
-Its labels never change: alertname, cluster, run, incident, severity, event. What people read are annotations.
-An alert that stands is valid for twelve hours, so that a monitor that is down ends none.
+Input: the open alerts and those that ended lately (monitor/alerts.py). Output: one POST to each Alertmanager.
+An alert's labels never change: alertname, cluster, run, incident, severity, event. Texts for people are annotations.
+An open alert is valid for twelve hours, so a stopped monitor resolves no alert.
 """
 
 from collections import defaultdict
@@ -22,30 +22,30 @@ from megatron_monitor.notifiers.message import plain
 from megatron_monitor.notifiers.webhook import Posting
 
 _VALID: Final = 12 * 3600.0  # seconds
-_TEST: Final = 300.0  # seconds until an alert that was sent alone ends
-_NAMED: Final = 3  # runs of an event that its headline names
+_TEST: Final = 300.0  # seconds until a test alert ends by itself
+_NAMED: Final = 3  # runs that the headline of an event names
 
 
 class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
-    """All Alertmanagers of a site: each is posted to, as Prometheus does, and no load balancer."""
+    """All Alertmanagers of a site. Like Prometheus, the monitor posts to each of them, not to a load balancer."""
 
     urls: Annotated[tuple[scalars.Url, ...], Meta(min_length=1)]
-    """Their roots, as in http://alertmanager:9093."""
+    """Base addresses, for example http://alertmanager:9093."""
     cluster: Annotated[str, Meta(min_length=1)]
-    """The label `cluster`, as the Prometheus that scrapes this monitor has it."""
+    """The label `cluster` that Prometheus gives to this monitor's series."""
     dashboard_url: scalars.PublicUrl | None = None
-    """Grafana's board of a run, as in https://grafana.example/d/megatron-run."""
+    """The run dashboard in Grafana, for example https://grafana.example/d/megatron-run."""
 
     def send(self, message: Transition) -> str:
-        """Posts this message alone to each of them, as an alert that ends by itself. Raises DeliveryError."""
+        """Post one message to each Alertmanager as an alert that ends by itself. Raises DeliveryError."""
         content = self.content([Alert(message, message.time, message.time + _TEST)], message.time)
         return "; ".join(f"{url} {self.post(api(url), content)}" for url in self.urls)
 
     def content(self, alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
-        """What is posted of these alerts at `now`, Unix seconds."""
-        wanted = [one for one in alerts if self.wants(one.message)]
+        """Return the body of the POST for these alerts at `now`, Unix seconds."""
+        wanted = [alert for alert in alerts if self.wants(alert.message)]
         headlines = _headlines(wanted)
-        return [self._alert(one, now, headlines[one.message.event]) for one in wanted]
+        return [self._alert(alert, now, headlines[alert.message.event]) for alert in wanted]
 
     def _alert(self, alert: Alert, now: float, headline: str) -> dict[str, Any]:
         message = alert.message
@@ -80,12 +80,12 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
 
 
 def api(url: str) -> str:
-    """Where an Alertmanager takes alerts."""
+    """Return the address to which alerts are posted."""
     return f"{url.rstrip('/')}/api/v2/alerts"
 
 
 def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:
-    """By event: its worst alert; of several runs, how many, and what happens to most of them."""
+    """Event -> its headline: the worst alert of one run, or the number and names of several runs."""
     of_event: dict[str, list[Alert]] = defaultdict(list)
     for alert in alerts:
         of_event[alert.message.event].append(alert)
@@ -93,9 +93,9 @@ def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:
 
 
 def _headline(alerts: Sequence[Alert]) -> str:
-    standing = [one for one in alerts if one.ends_at is None] or alerts
-    worst = max(standing, key=lambda one: (RANK[one.message.severity], -one.starts_at)).message
-    runs = sorted({one.message.run for one in standing})
+    shown = [alert for alert in alerts if alert.ends_at is None] or alerts
+    worst = max(shown, key=lambda alert: (RANK[alert.message.severity], -alert.starts_at)).message
+    runs = sorted({alert.message.run for alert in shown})
     if len(runs) == 1:
         return texts.title(worst)
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""

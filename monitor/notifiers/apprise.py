@@ -1,6 +1,6 @@
-"""Chat, mail and pagers by Apprise, an optional package that knows some hundred services.
+"""The notifier `apprise`: chat, mail and pagers by the optional package Apprise, which knows some hundred services.
 
-Comes in: a Transition. Goes out: a title and a plain text. Apprise answers without a reason, so a no is tried again.
+Input: a Transition. Output: a title and a plain text. Apprise gives no reason for a failure, so each one is retried.
 """
 
 import importlib
@@ -15,10 +15,10 @@ _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
 
 
 class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
-    """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
+    """Services of the library Apprise (`pip install megatron-monitor[apprise]`)."""
 
     url_file: FilePath
-    """The file that holds Apprise's addresses, one a line: they are secrets."""
+    """A file with one Apprise address per line. The addresses are secrets."""
 
     def send(self, message: Transition) -> str:
         """Notify every address once. Raises DeliveryError."""
@@ -30,7 +30,7 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
         service = library.Apprise()
         for address in (line.strip() for line in from_file(self.url_file)):
             if address and not address.startswith("#") and not service.add(address):
-                raise DeliveryError("Apprise does not know the form of an address", permanent=True)
+                raise DeliveryError(f"{self.url_file} has an address that Apprise does not know", permanent=True)
         kind = "success" if message.status == "resolved" else _KINDS[message.severity]
         text = texts.body(message, payload(message)["evidence"])
         if not service.notify(title=texts.title(message), body=text, notify_type=kind):

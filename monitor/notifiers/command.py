@@ -1,8 +1,8 @@
-"""A program that is started at each transition: to dump stacks while the ranks still hang, or to notify a local system.
+"""The notifier `command`: starts a program for each message, for example to dump stacks while the ranks still hang.
 
-Comes in: a Transition. Goes out: one process with the JSON object on its standard input and the main facts in its
-environment. Exit 0 is a delivery, 75 (sysexits' EX_TEMPFAIL) asks for another try, anything else is final.
-Law: no shell; nothing of a log becomes an argument. The program and all that it started end with its timeout.
+Input: a Transition. Output: one process with the JSON object on standard input and the main facts in its environment.
+Exit code 0 means delivered, 75 (EX_TEMPFAIL of sysexits.h) asks for a retry, any other code is final.
+Rule: there is no shell, and no text of a log becomes an argument. The program and its children end at the timeout.
 """
 
 import json
@@ -17,30 +17,30 @@ from megatron_monitor.system.process import run
 from megatron_monitor.units import PositiveSeconds
 
 _TRY_AGAIN: Final = 75
-_MOST: Final = 1 << 20  # bytes of what it says of a failure
+_MAX_OUTPUT: Final = 1 << 20  # bytes of the output that explains a failure
 
 
 class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="command"):
-    """A program, started at each transition with the JSON object on its standard input."""
+    """A program that is started for each message, with the JSON object on its standard input."""
 
     command: CommandLine
-    """Program and arguments; no shell looks at them."""
+    """Program and arguments, passed without a shell."""
     refusal_is_final: ClassVar[bool] = True
     timeout: PositiveSeconds = 300.0
-    """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
+    """Seconds until the program and its children are killed: py-spy on a hundred nodes takes minutes."""
 
     def send(self, message: Transition) -> str:
-        """Runs the program once. Raises DeliveryError."""
+        """Run the program once. Raises DeliveryError."""
         body = json.dumps(payload(message), allow_nan=False).encode("ascii")
         variables = {**os.environ, **_variables(message)}
-        done = run(self.command, SystemClock(), self.timeout, _MOST, variables, given=body)
+        done = run(self.command, SystemClock(), self.timeout, _MAX_OUTPUT, variables, given=body)
         if done.message:
             raise DeliveryError(done.message, permanent=done.code != _TRY_AGAIN)
         return f"exit {done.code}"
 
 
 def _variables(message: Transition) -> dict[str, str]:
-    """The facts for programs that read no JSON; a NUL cannot stand in an environment."""
+    """Return the environment variables, for programs that do not read JSON. NUL is not allowed in a variable."""
     fields = {
         "MEGATRON_MESSAGE_ID": message_id(message),
         "MEGATRON_RUN": message.run,

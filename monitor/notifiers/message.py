@@ -1,7 +1,7 @@
-"""What every notifier shares: its first keys, which messages it wants, how it fails, and the JSON object that is sent.
+"""The base of all notifiers: common keys, the filter for messages, the delivery error and the JSON object.
 
-Law: a notifier sees a Transition and nothing else of a run. `send` returns when the message was accepted and raises
-DeliveryError otherwise; `permanent` decides between trying again and giving up.
+Rule: a notifier receives a Transition and no other state of a run. `send` returns when the message was accepted and
+raises DeliveryError otherwise; `permanent` decides between a retry and giving up.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from megatron_monitor.notifiers import texts
 from megatron_monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
-"""Of the JSON object: fields of one version are never renamed or removed."""
+"""Version of the JSON object. Fields of one version are never renamed or removed."""
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
-"""From the quietest to the loudest."""
-_LONGEST_TEXT: Final = 4000  # characters of one text: the evidence may hold a log line of 64 KiB
+"""From the least to the most severe."""
+_MAX_TEXT: Final = 4000  # characters of one text: the evidence may contain a log line of 64 KiB
 
 
 class DeliveryError(Exception):
-    """The message was not accepted. `permanent`: no repetition will change that."""
+    """The message was not accepted. `permanent`: a retry will not change that."""
 
     def __init__(self, message: str, permanent: bool) -> None:
         super().__init__(message)
@@ -35,23 +35,23 @@ class DeliveryError(Exception):
 
 
 class Notifier(Struct, frozen=True, kw_only=True):
-    """One receiver: a subclass adds its keys and `send`. Its attributes are the keys of its configuration."""
+    """One receiver of messages. A subclass adds its configuration keys as fields, and `send`."""
 
     name: Name
-    """Also the label `notifier` of its metrics."""
+    """The value of the metrics' label `notifier`."""
     minimum_severity: Severity = "warning"
     runs: tuple[str, ...] = ()
-    """Globs over run names; none: every run."""
+    """Globs of run names. Empty: every run."""
     incidents: tuple[IncidentKind, ...] = ()
-    """Incident kinds; none: every kind."""
+    """Incident kinds. Empty: every kind."""
 
     refusal_is_final: ClassVar[bool] = False
-    """A permanent failure is the receiver's own word on this message. Otherwise somebody may mend an address or a
-    password: the message stays owed for a day, and is tried from time to time.
+    """True: a permanent failure concerns this message, which is dropped. False: the address or the password may be
+    wrong and corrected later, so the message stays pending for a day and is retried.
     """
 
     def wants(self, message: Transition) -> bool:
-        """Whether the message goes to this notifier; a quiet one goes to nobody."""
+        """Return True if this notifier sends the message. A display-only incident is never sent."""
         if message.display_only or RANK[message.severity] < RANK[self.minimum_severity]:
             return False
         if self.incidents and message.incident not in self.incidents:
@@ -59,12 +59,12 @@ class Notifier(Struct, frozen=True, kw_only=True):
         return not self.runs or any(fnmatchcase(message.run, pattern) for pattern in self.runs)
 
     def send(self, message: Transition) -> str:
-        """Deliver one message, in bounded time; what the receiver answered. Raises DeliveryError."""
+        """Deliver one message in bounded time and return the receiver's answer. Raises DeliveryError."""
         raise NotImplementedError
 
 
 def from_file(path: str) -> list[str]:
-    """The lines of a secret's file. It may be missing for the moment in which it is renewed. Raises DeliveryError."""
+    """Return the lines of a file with secrets. A missing file is a transient error: it may be under renewal."""
     try:
         return Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -73,20 +73,20 @@ def from_file(path: str) -> list[str]:
 
 
 def message_id(message: Transition) -> str:
-    """The same for each try of a message, after a restart too: who answered too late can recognise the repetition."""
+    """Return an id that is equal for each retry of a message, also after a restart: a receiver can drop duplicates."""
     what = (message.run, message.incident, message.status, message.severity, repr(message.time), message.summary)
     return hashlib.blake2s("\0".join(what).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def payload(message: Transition) -> dict[str, Any]:
-    """The object of `replay --json`, version, id, and what a person asks first, as every JSON reader takes it."""
+    """Return the JSON object of a message: the fields of `replay --json`, version, id, title and facts."""
     known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
     found: dict[str, Any] = plain(known | {"title": texts.title(message)} | texts.facts(message))
     return found
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: that has neither NaN nor infinity nor half of a surrogate pair, and a log may hold them."""
+    """Return a copy that JSON can express: without NaN, infinity and lone surrogates, which a log may contain."""
     if isinstance(value, Mapping):
         return {_text(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -100,4 +100,4 @@ def plain(value: Any) -> Any:
 
 def _text(value: str) -> str:
     sound = value.encode("utf-8", "replace").decode("utf-8")
-    return sound if len(sound) <= _LONGEST_TEXT else sound[: _LONGEST_TEXT - 3] + "..."
+    return sound if len(sound) <= _MAX_TEXT else sound[: _MAX_TEXT - 3] + "..."

@@ -1,7 +1,6 @@
-"""What a message says to people: a title for a phone's lock screen, and the facts that a person on call wants first.
+"""The text of a message: a title for a phone's lock screen, and the facts that a person on call needs first. Pure.
 
-Comes in: a Transition. Goes out: which run, what, since when as a clock, the phase, rank and node, what it costs, what
-to do, the last line, links. Pure.
+Input: a Transition. Output: run, incident, since when, phase, rank and node, cost, advice, last line, links.
 """
 
 import re
@@ -13,8 +12,8 @@ from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition
 
 _TITLE: Final = 110  # characters: three lines of a lock screen
-_RUN: Final = 48  # characters of a run's name in it; what tells runs apart often stands at both ends
-_LINE: Final = 400  # characters of a log line in a text
+_RUN: Final = 48  # characters of a run's name in the title; names often differ at both ends
+_LINE: Final = 400  # characters of a log line in the body
 _SHOWN: Final = frozenset(
     {
         "advice", "failure", "line", "failure_line", "last_line", "node", "nodes", "common_nodes", "watchdog_nodes",
@@ -22,7 +21,7 @@ _SHOWN: Final = frozenset(
         "rollback_iteration", "last_checkpoint_iteration", "ratio",
     }
 )  # fmt: skip
-"""Evidence that the facts hold already."""
+"""Evidence that `facts` contains already."""
 _FACTS: Final = {
     "cause": "cause", "rank": "rank", "node": "node", "gpus": "GPUs", "slurm_job": "Slurm job",
     "cost_gpu_hours": "cost so far", "checkpoint_iteration": "last checkpoint", "samples": "samples to skip",
@@ -33,7 +32,7 @@ _ADDRESS: Final = re.compile(r"\b(https?):(?=//)", re.IGNORECASE)
 
 
 def title(message: Transition) -> str:
-    """`[critical] tr11-176B: hang since 03:12 UTC, saving`; of an end, how long it lasted."""
+    """Return the title, such as `[critical] tr11-176B: hang since 03:12 UTC, saving`; at its end with the duration."""
     resolved = message.status == "resolved"
     text = f"[{'resolved' if resolved else message.severity}] {_short(message.run, _RUN)}: {message.incident}"
     lasted = message.evidence.get("lasted_seconds")
@@ -48,7 +47,7 @@ def title(message: Transition) -> str:
 
 
 def facts(message: Transition) -> dict[str, Any]:
-    """By name; what is not known is left out."""
+    """Return the facts by name, without unknown ones."""
     cause = cause_of(message)
     known: dict[str, Any] = {
         "since": None if message.since is None else datetime.fromtimestamp(message.since, UTC).isoformat(),
@@ -70,15 +69,16 @@ def facts(message: Transition) -> dict[str, Any]:
 
 
 def body(message: Transition, evidence: dict[str, Any]) -> str:
-    """The summary, then one fact a line, the evidence last."""
+    """Return the summary, then one fact per line, then the evidence."""
     known = facts(message)
     if "cost_gpu_hours" in known:
         known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
     lines = [_without_addresses(message.summary), ""]
     if message.since is not None:
         day = datetime.fromtimestamp(message.since, UTC)
-        stands = duration(max(0.0, message.time - message.since))
-        lines.append(f"since: {day:%Y-%m-%d} {_clock(message.since)}, {stands} ago")
+        lines.append(
+            f"since: {day:%Y-%m-%d} {_clock(message.since)}, {duration(max(0.0, message.time - message.since))} ago"
+        )
     fires = message.status == "firing"
     rows: dict[str, Any] = {"phase": message.phase}
     rows |= {label: known.get(name) for name, label in _FACTS.items()}
@@ -87,26 +87,27 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
     if fires and message.onset_iteration != message.iteration:
         rows["since iteration"] = message.onset_iteration
     lines += [f"{label}: {value}" for label, value in rows.items() if value not in (None, "")]
-    if fires:  # the evidence of what ends was told when it began
+    if fires:  # the message of the end does not repeat the evidence
         rest = {name: value for name, value in evidence.items() if name not in _SHOWN}
         lines += [_without_addresses(f"{name.replace('_', ' ')}: {value}") for name, value in rest.items()]
     return "\n".join(map(_harmless, lines))
 
 
 def _harmless(text: str) -> str:
-    """A log's line calls nobody, and its words lead nowhere: what chats take for a mention (`<!channel>`, `@here`) or
-    for a link behind a text (`<http://...|x>`, `[x](...)`) is none with a space in it. Nor does it move a cursor.
+    """Return the text without mentions, hidden links and control characters: a log line must not notify a channel.
+
+    A space breaks what chats read as a mention (`<!channel>`, `@here`) or as a link (`<http://...|x>`, `[x](...)`).
     """
     return "".join(char if char.isprintable() else " " for char in _MENTION_OR_LINK.sub(r"\1 ", text))
 
 
 def _without_addresses(text: str) -> str:
-    """What a log says, in which chats find no link."""
+    """Return the text with addresses broken by a space, so that chats do not link them."""
     return _ADDRESS.sub(r"\1: ", text)
 
 
 def _cost(message: Transition) -> float | None:
-    """GPU-hours that the stop has cost until now."""
+    """Return the GPU-hours that the incident has cost until now; None if unknown."""
     if message.since is None:
         return None
     return cost_gpu_hours(message.incident, message.time - message.since, message.gpus, message.evidence)

@@ -1,10 +1,9 @@
-"""A notifier that posts the JSON object of message.py to an http or https address.
+"""The notifier `webhook`: posts the JSON object of message.py to an http or https address.
 
-Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery. Secrets in files are read at each delivery, so
-that they may be renewed while the daemon runs.
-Law: raises nothing but DeliveryError. No redirect is followed (a receiver that moved is a matter for the
-configuration, and a POST that is redirected may lose its body); the address and secret headers stand in no message.
-The timeout holds for each step: to connect, to send, to read a part of the answer.
+Input: a Transition. Output: one POST; a 2xx answer means delivered. Files with secrets are read at each delivery, so
+they may be renewed while the daemon runs.
+Rules: only DeliveryError is raised. Redirects are not followed, because a POST may lose its body: the configuration
+must name the new address. Error messages contain neither the address nor secret headers.
 """
 
 import http.client
@@ -24,34 +23,36 @@ from megatron_monitor.scalars import FilePath, header_value_of, url_of
 from megatron_monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
-_MOST: Final = 1000  # bytes of a refusal that are read: its first line is reported
-_PRINTED: Final = 80  # characters of a text of the receiver
+_MAX_REFUSAL: Final = 1000  # bytes read of a refusal; its first line is reported
+_PRINTED: Final = 80  # characters of the receiver's text in a message
 
 
 class Posting(Notifier, frozen=True, kw_only=True):
-    """What notifiers share that post JSON: the keys of the request, and how a refusal is told from a bad moment."""
+    """Base of notifiers that post JSON: the keys of the request, and which failures are permanent."""
 
     headers: Mapping[scalars.PlainHeader, scalars.HeaderValue] = msgspec.field(default_factory=scalars.empty)
     header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=scalars.empty)
-    """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
+    """Header -> file with its value, read at each delivery: for secrets such as Authorization."""
     timeout: PositiveSeconds = 10.0
-    """For each step of a delivery: to connect, to write, to read. Longer than a receiver in health ever needs."""
+    """Seconds for each step of a delivery: connect, write, read. A healthy receiver needs less."""
 
     def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
+        """Yield what is wrong with the combination of values."""
         for header in {name.lower() for name in self.headers} & {name.lower() for name in self.header_files}:
-            yield "header_files", f"{header} stands in headers too"
+            yield "header_files", f"{header} is also in headers"
 
     def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Posts it once, with `more` headers; the status of the answer. Raises DeliveryError with the first line of
-        what the receiver says; 408, 425, 429, 5xx, no answer and no connection may pass.
+        """Post the content once, with `more` headers, and return the status of the answer.
+
+        Raises DeliveryError with the first line of the receiver's answer. 408, 425, 429, 5xx, a time-out and a failed
+        connection are transient.
         """
         body = json.dumps(content, allow_nan=False).encode("ascii")
         try:
             request = urllib.request.Request(url, data=body, headers=self._headers(more), method="POST")  # noqa: S310 - url_of lets http and https pass only
             with _opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
-                said = "" if 200 <= status < 300 else answer.read(_MOST).decode("utf-8", "replace").strip()
+                refusal = "" if 200 <= status < 300 else answer.read(_MAX_REFUSAL).decode("utf-8", "replace").strip()
         except OSError as error:
             raise DeliveryError(self._no_answer(error), permanent=False) from error
         except ValueError as error:  # http.client refuses the address or a header; its own message would show them
@@ -62,7 +63,7 @@ class Posting(Notifier, frozen=True, kw_only=True):
         if not 200 <= status < 300:
             permanent = status < 500 and status not in _TRANSIENT
             hint = "; redirects are not followed" if 300 <= status < 400 else ""
-            because = f": {_printable(said.splitlines()[0])}" if said else ""
+            because = f": {_printable(refusal.splitlines()[0])}" if refusal else ""
             raise DeliveryError(f"{answered}{hint}{because}", permanent)
         return answered
 
@@ -85,20 +86,20 @@ class Posting(Notifier, frozen=True, kw_only=True):
 
 
 class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
-    """A JSON object posted to an address for each message."""
+    """An address to which each message is posted as a JSON object."""
 
     url: scalars.Url | None = None
     url_file: FilePath | None = None
-    """The file that holds the address, read at each delivery: for addresses that are secrets."""
+    """A file with the address, read at each delivery: for addresses that are secrets."""
 
     def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
+        """Yield what is wrong with the combination of values."""
         if (self.url is None) == (self.url_file is None):
             yield "", "expected exactly one of url, url_file"
         yield from Posting.problems(self)
 
     def send(self, message: Transition) -> str:
-        """Posts the message once. Raises DeliveryError."""
+        """Post the message once. Raises DeliveryError."""
         return self.post(self._url(), payload(message), {"Idempotency-Key": message_id(message)})
 
     def _url(self) -> str:
@@ -111,7 +112,7 @@ class Webhook(Posting, frozen=True, kw_only=True, tag_field="type", tag="webhook
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
+    """Return an opener for http, https and the environment's proxies: without redirects, file: and ftp:."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
@@ -126,6 +127,6 @@ def _printable(text: str) -> str:
 
 
 def _secret(path: str) -> str:
-    """The first line of a secret's file."""
+    """Return the first line of a file with a secret."""
     lines = from_file(path)
     return lines[0].strip() if lines else ""

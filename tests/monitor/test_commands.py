@@ -56,7 +56,7 @@ def test_check_config_waits_for_no_pipe(tmp_path: Path) -> None:
     """What is no file, or has no end, is refused; a pipe that a shell hands over is read."""
     os.mkfifo(tmp_path / "fifo")
     for path in (str(tmp_path / "fifo"), "/dev/zero"):
-        assert "it is no regular file" in invoke("check-config", path, code=2).stderr
+        assert "it is not a regular file" in invoke("check-config", path, code=2).stderr
     read, write = os.pipe()
     os.write(write, b"run_retention: 2h\n")
     os.close(write)

@@ -132,7 +132,7 @@ def test_error_names_the_file_and_the_line() -> None:
     path = ROOT / "tests" / "config" / "bad" / "duplicate_key.yaml"
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert str(caught.value) == f"{path}:6: detectors.hang.minimum: this key stands twice, first on line 4"
+    assert str(caught.value) == f"{path}:6: detectors.hang.minimum: duplicate key, first on line 4"
 
 
 def test_problems_have_structure() -> None:
@@ -343,8 +343,8 @@ def test_override_by_dots() -> None:
     [
         ("detectors.hang.factr=1", 'detectors.hang.factr: unknown key (did you mean "factor"?)'),
         ("listn=x:1", 'listn: unknown key (did you mean "listen"?)'),
-        ("runs.0.name=x", "runs.0.name: what stands above this key is no mapping"),
-        ("listen.host=x", "listen.host: what stands above this key is no mapping"),
+        ("runs.0.name=x", "runs.0.name: the value above this key is not a mapping"),
+        ("listen.host=x", "listen.host: the value above this key is not a mapping"),
         ("listen", "listen: expected KEY=VALUE after --set"),
         ("=1", "=1: expected KEY=VALUE after --set"),
         ("listen=[", "listen: the value is not valid YAML: expected the node content, but found*"),

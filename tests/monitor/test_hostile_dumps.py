@@ -140,7 +140,7 @@ def test_hostile_dumps_hide_no_good_one(tmp_path: Path) -> None:
     assert reported.missing is not None
     assert reported.missing.ranks == (5,)
     reasons = {int(path.rsplit("_", 1)[1]): reason for path, reason in reported.left_out}
-    assert reasons[99] == "it is no regular file"
+    assert reasons[99] == "it is not a regular file"
     refused = {names[rank - 100] for rank in reasons if rank >= 100}
     assert {"calls_a_program", "truncated", "empty", "marks", "keys_collide", "json_deep"} <= refused
     assert "wrong_version" not in refused  # what is wrong in it is left out, the rest is taken

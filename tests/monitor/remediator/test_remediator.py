@@ -202,9 +202,9 @@ def test_an_observer_that_is_restarted_reports_nothing_twice() -> None:
     ("actions", "message"),
     [
         ("[{type: requeue}, {type: cancel}]", "requeue ends and restarts the job by itself"),
-        ("[{type: resubmit, command: [x]}, {type: cancel}]", "cancel stands behind resubmit"),
-        ("[{type: cancel}, {type: dump_stacks, command: [x]}]", "needs the job running"),
-        ("[{type: cancel}, {type: cancel}]", "stands there twice"),
+        ("[{type: resubmit, command: [x]}, {type: cancel}]", "cancel must come before resubmit"),
+        ("[{type: cancel}, {type: dump_stacks, command: [x]}]", "needs a running job"),
+        ("[{type: cancel}, {type: cancel}]", "is given twice"),
         ("[{type: resubmit}]", "the key command is missing"),
         ("[{type: cancel, command: [x]}]", "command: is for dump_stacks and resubmit"),
         ("[]", "at least one item"),
