@@ -152,7 +152,7 @@ def _of_timers(read: Callable[[TimerLine], dict[str, float]]) -> Callable[[RunVi
     """By category, of the timers shown last: sums of times that are printed to ten microseconds."""
 
     def samples(view: RunView) -> Iterable[MetricSample]:
-        timed = view.state.attempt.account.shown
+        timed = view.state.attempt.timers.shown
         return () if timed is None else _named({name: round(value, 6) for name, value in read(timed).items()})
 
     return samples

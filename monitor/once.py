@@ -25,7 +25,7 @@ from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.reading import Rules, evaluated_reader, own_rules
 from megatron_monitor.snapshot import Snapshot
-from megatron_monitor.source_clock import begins
+from megatron_monitor.source_clock import first_stamp_and_step
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
@@ -109,7 +109,7 @@ def _begins(path: str, own: Rules) -> tuple[float | None, int | None]:
         return None, None
     try:
         with open(path, "rb") as stream:
-            return begins(evaluated_reader(own).feed(stream.read(_HEAD)))
+            return first_stamp_and_step(evaluated_reader(own).feed(stream.read(_HEAD)))
     except OSError:  # the reading says what is wrong with it
         return None, None
 

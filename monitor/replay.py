@@ -30,7 +30,7 @@ from megatron_monitor.parsers.events import LogEvent, TimeShown
 from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import BOUNDS
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.source_clock import SourceClock, TimedEvent, begins, clocked
+from megatron_monitor.source_clock import SourceClock, TimedEvent, first_stamp_and_step, with_times
 from megatron_monitor.units import LONGEST_SECONDS
 
 _DAY = 86400.0
@@ -184,7 +184,7 @@ def merged(
     for source, (_, step, entries) in opened.items():
         last = near if near is not None else written.get(source)
         clock = SourceClock(last, math.inf if last is None or near is not None else last + _DAY)
-        stream = clocked(entries, source, clock)
+        stream = with_times(entries, source, clock)
         if (first := next(stream, None)) is not None:
             stream = chain((first,), stream)
             if clock.scale.dated:
@@ -213,4 +213,4 @@ def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, int | None, Iter
     """The beginning of a source (`begins`), and its entries."""
     rest = iter(entries)
     read = list(islice(rest, _FIRST_EVENTS))
-    return *begins(read), chain(read, rest)
+    return *first_stamp_and_step(read), chain(read, rest)

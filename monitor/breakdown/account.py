@@ -35,7 +35,7 @@ class TimerLine(Struct, gc=False):
 
 
 @dataclass(slots=True)
-class Account:
+class TimerReports:
     """What timers have told since the last iteration line. Everything here can be written as JSON."""
 
     active: bool = False
@@ -128,7 +128,7 @@ def _of_one(
     return out
 
 
-def used(event: TimersReported) -> bool:
+def has_step_timers(event: TimersReported) -> bool:
     """Whether a report of timers names any that is part of an iteration, or lies between two."""
     names = event.timers.keys()
     return not names <= IGNORED or not BETWEEN_STEPS.isdisjoint(names)

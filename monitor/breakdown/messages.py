@@ -51,7 +51,7 @@ def _unexplained(found: Attribution) -> str:
     return f"the log's timers name no single cause: of the added time {parts}"
 
 
-def look(found: Attribution | None) -> str:
+def advice(found: Attribution | None) -> str:
     """What to look at first."""
     return advice_for("slowdown", "unknown" if found is None else found.cause)
 

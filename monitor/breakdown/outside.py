@@ -24,7 +24,7 @@ _FLAP = 64  # lines; what was over before was none of its own
 StandsFor = Callable[[float], float]
 
 
-class Longer(Struct):
+class LongerOutside(Struct):
     """Since iteration `onset` steps take `level` seconds outside the engine's clock; `base`, `step` in all, before."""
 
     onset: int
@@ -36,12 +36,12 @@ class Longer(Struct):
     """Steps have been longer for long enough to wake somebody."""
 
 
-class Outside(Struct):
+class OutsideTime(Struct):
     """What is kept of a run."""
 
     lines: list[tuple[int, float, float]] = field(default_factory=list)
     """(iteration, seconds outside the engine's clock, seconds of the whole step) of the last lines of this attempt."""
-    longer: Longer | None = None
+    longer: LongerOutside | None = None
     stood: int = 0
     """Lines since that was seen."""
     flaps: int = 0
@@ -73,11 +73,11 @@ class Outside(Struct):
             return False
         if level - base < max(threshold * step, _SURE * deviation(before, base)):
             return False
-        self.longer, self.stood = Longer(lines[since][0], at, base, level, step), 0
+        self.longer, self.stood = LongerOutside(lines[since][0], at, base, level, step), 0
         self.longer.lasts = _lasts(self.longer, iteration, stands_for)
         return True
 
-    def _stands(self, standing: Longer, last: list[float], iteration: int, stands_for: StandsFor) -> bool:
+    def _stands(self, standing: LongerOutside, last: list[float], iteration: int, stands_for: StandsFor) -> bool:
         """Whether what stands lasts from this line on, or is over; `last` is empty where there are too few."""
         self.stood += 1
         count = min(_LONGEST, _LAST << self.flaps)
@@ -97,7 +97,7 @@ class Outside(Struct):
         return place
 
 
-def _lasts(found: Longer, iteration: int, stands_for: StandsFor) -> bool:
+def _lasts(found: LongerOutside, iteration: int, stands_for: StandsFor) -> bool:
     return (iteration - found.onset + 1) * (found.step + found.level - found.base) >= stands_for(ratio(found))
 
 
@@ -112,12 +112,12 @@ def _is_usual(before: list[float], middle: float, lasting: int) -> bool:
     return lasting < _RUNS * longest or lasting * math.log((above + 1) / len(before)) > _CHANCE
 
 
-def ratio(found: Longer) -> float:
+def ratio(found: LongerOutside) -> float:
     """How much longer a step takes in all."""
     return 1 + (found.level - found.base) / found.step
 
 
-def sentence(found: Longer) -> str:
+def sentence(found: LongerOutside) -> str:
     """What it is and what it costs."""
     slow = found.step + found.level - found.base
     return (
@@ -128,7 +128,7 @@ def sentence(found: Longer) -> str:
     )
 
 
-def evidence(found: Longer) -> dict[str, Any]:
+def evidence(found: LongerOutside) -> dict[str, Any]:
     """Figures for programs."""
     return {
         "cause": "outside_timers",

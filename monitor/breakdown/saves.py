@@ -30,7 +30,7 @@ class SlowSaves(Struct):
     """Share of the run's time that they take more than before."""
 
 
-def watch(
+def updated(
     standing: SlowSaves | None, saves: dict[int, float], seconds: float | None, at: float, threshold: float
 ) -> SlowSaves | None:
     """The state after a save. `saves`: iteration -> seconds, `seconds`: of an iteration."""
@@ -68,7 +68,7 @@ def evidence(found: SlowSaves) -> dict[str, Any]:
     }
 
 
-def creeping(gaps: list[float]) -> str:
+def slower_saves(gaps: list[float]) -> str:
     """In words how the last saves of a run became slower; empty where they did not, or are too few."""
     if len(gaps) < _PREVIOUS_SAVES + _LAST:
         return ""

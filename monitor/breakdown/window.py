@@ -15,7 +15,7 @@ _SLOW = 3  # lines of a slowdown that are surely some of it: the last ones when 
 _LEARN = 16  # lines that make the first profile of an attempt
 
 
-class Window(Struct):
+class TimerWindow(Struct):
     """What is kept of one run's timers."""
 
     lines: list[TimerLine] = field(default_factory=list)

@@ -67,8 +67,8 @@ class Folding:
         run = self._watched.current(source)
         if run is not None and self._attribution.run_streams.is_replica(source):  # also where it adds nothing
             self._note_source(run.state, source)
-        stream = run.state.copies.cursors.get(source.name) if run is not None else None
-        joins = stream is not None and stream.joins  # what it says tells of no other experiment
+        stream = run.state.copies.positions.get(source.name) if run is not None else None
+        joins = stream is not None and stream.joins_attempt  # what it says tells of no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
             if source.experiments.held or (bounds and not joins):

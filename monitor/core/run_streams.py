@@ -10,7 +10,7 @@ from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity.naming import are_of_one_attempt, is_of_a_process
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.replicas import ReplicaAttempts, join
-from megatron_monitor.run.steps.copies import NONE, StreamPosition
+from megatron_monitor.run.steps.copies import NO_ATTEMPT, StreamPosition
 
 Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
 """What is to be folded now, and when it was written."""
@@ -35,7 +35,7 @@ class RunStreams:
     def leave(self, source: Source) -> None:
         """It is followed no more, or goes to another run."""
         if (stream := self._stream(source)) is not None:
-            stream.replica_attempt, stream.joins = NONE, False
+            stream.replica_attempt, stream.joins_attempt = NO_ATTEMPT, False
         streams = self._streams.get(source.run, {})
         streams.pop(source.name, None)
         if not streams:
@@ -62,7 +62,7 @@ class RunStreams:
         run = self._watched.current(source)
         if run is not None:
             if source.waiting:  # it is gone through once more
-                run.state.copies.stream(source.name).marks.clear()
+                run.state.copies.position(source.name).marks.clear()
             join(run.state, source.name, other.name, live=source.caught_up)
 
     def beyond(self, source: Source, due: Due) -> Due:
@@ -89,7 +89,7 @@ class RunStreams:
     def _stream(self, source: Source) -> StreamPosition | None:
         """Where it stands in its run, if it is abreast of others."""
         run = self._watched.current(source)
-        stream = run.state.copies.cursors.get(source.name) if run is not None else None
+        stream = run.state.copies.positions.get(source.name) if run is not None else None
         return stream if stream is not None and stream.is_replica else None
 
     def is_replica(self, source: Source) -> bool:

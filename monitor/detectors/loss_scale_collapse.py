@@ -95,7 +95,7 @@ class LossScaleCollapse(AttemptRule):
             if level > known:
                 self.pair = None
         self.line_scale, self.counted = level, 0.0
-        searching = self.search.going_on(step.finished, first, fall > 0)
+        searching = self.search.is_searching(step.finished, first, fall > 0)
         self.highest = level if searching else max(self.highest, level)
         # the minimum is reported once, and again where the scale has moved
         news = level != known or not self._worse("minimum")
@@ -115,7 +115,7 @@ class LossScaleCollapse(AttemptRule):
         """See each overflow when it is reported, before the step's own line."""
         attempt = state.attempt
         iteration = attempt.latest.iteration or 0
-        at = attempt.watch.at if attempt.watch.at is not None else state.updated_at
+        at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
         if isinstance(event, LossScaleExhausted):
             return self._open(at, "exhausted", iteration)
         if not event.loss_scale or not event.new_loss_scale:
@@ -127,7 +127,7 @@ class LossScaleCollapse(AttemptRule):
         fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
         self.counted += max(0.0, fall)
         first_line = attempt.first_iteration == attempt.last_iteration
-        if self.search.going_on(attempt.iterations, first_line, True) or fall <= 0:
+        if self.search.is_searching(attempt.iterations, first_line, True) or fall <= 0:
             return False
         return self._fallen(at, iteration, attempt.log_interval or 1, fall)
 

@@ -96,7 +96,7 @@ class OverflowStorm(AttemptRule):
             self.overflow_since_line = False
             bad = skipped > 0 or explained
             repeated = lines and self._norm(step.grad_norm, explained)
-            searching = self.search.going_on(step.finished, first == step.iteration, bad)
+            searching = self.search.is_searching(step.finished, first == step.iteration, bad)
             if (bad or repeated or self.firing) and self._seen(step.iteration, skipped, fell or repeated, searching):
                 changed |= self._weigh(state, step.at, step.iteration, step.interval)
         return changed
@@ -114,16 +114,16 @@ class OverflowStorm(AttemptRule):
     def on_event(self, state: RunState, _event: OverflowSkipped, _settings: RuleSettings) -> bool:
         """See each overflow when it is reported."""
         attempt = state.attempt
-        engine = attempt.overflows.news
+        engine = attempt.overflows.last_engine
         self.overflow_since_line = True
         if engine is None:
             return False  # another rank's copy
         iteration = attempt.latest.iteration or 0
         self.last_bad = iteration
-        if self.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
+        if self.search.is_searching(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
             return False
         self.overflows.append((iteration, engine))
-        at = attempt.watch.at if attempt.watch.at is not None else state.updated_at
+        at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
         return self._weigh(state, at, iteration, attempt.log_interval or 1)
 
     def _norm(self, norm: float | None, explained: bool) -> bool:
@@ -152,7 +152,7 @@ class OverflowStorm(AttemptRule):
         """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
         counters of the engines admit where those print any.
         """
-        until = attempt.overflows.counted_until
+        until = attempt.overflows.last_counter_step
         open_lines = _most([engine for after, engine in self.overflows if after >= until])
         closed = [item for item in self.overflows if item[0] < until]
         if not closed:

@@ -28,13 +28,13 @@ def is_set(value: object) -> bool:
     return value is not None and str(value) not in _UNSET
 
 
-def kept(values: Mapping[str, str]) -> dict[str, str]:
+def model_arguments(values: Mapping[str, str]) -> dict[str, str]:
     """What of a dump is remembered: arguments that are set and are no places, bounded."""
     found = {name: value for name, value in values.items() if is_set(value) and not is_place(name)}
     return {name: value[:_LONGEST] for name, value in list(found.items())[:_MOST]}
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Changes:
+def changed_arguments(before: Mapping[str, str], now: Mapping[str, str]) -> Changes:
     """What differs."""
     names = dict.fromkeys((*before, *now))
     return [(name, before.get(name, ""), now.get(name, "")) for name in names if before.get(name) != now.get(name)]
@@ -88,7 +88,7 @@ def _unusual(values: dict[str, str]) -> list[str]:
     return [name for name in _REASONS["unusual"] if _on(values, name)] + ([_PACKED_DOCUMENTS] if packed else [])
 
 
-def from_arguments(values: dict[str, str]) -> dict[str, Any]:
+def traits_of(values: dict[str, str]) -> dict[str, Any]:
     """The traits that a dump tells; every field is given, so that a new attempt replaces the last one's."""
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     return {

@@ -229,7 +229,9 @@ def explain_printed(
     return None
 
 
-def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequence: int) -> tuple[str, float] | None:
+def nearest_formula(
+    printed: float, topology: Topology, seconds: float, batch: int, sequence: int
+) -> tuple[str, float] | None:
     """(formula, TFLOP/s per GPU) that comes closest to the printed figure, of those of the run's own program and the
     notes' rule: of many formulas some fits by chance.
     """
@@ -250,7 +252,7 @@ def prints_as(value: float, printed: float) -> bool:
     return printed - unit / 2 - near <= value <= printed + unit + near
 
 
-def per_iteration(topology: Topology, batch: int | None, sequence: int | None) -> tuple[int | None, int | None]:
+def flops_per_iteration(topology: Topology, batch: int | None, sequence: int | None) -> tuple[int | None, int | None]:
     """FLOPs of an iteration: those that the model needs, nothing recomputed, the core not halved, for MFU as PaLM
     defines it; and with all layers once more ("full", never the logits) or the core ("selective").
     """
@@ -268,7 +270,7 @@ def utilisation(
 ) -> tuple[float | None, float | None]:
     """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
     available = (peak or 0.0) * 1e12 * (topology.world_size or 0) * (seconds or 0.0)
-    model, hardware = per_iteration(topology, batch, sequence) if available else (None, None)
+    model, hardware = flops_per_iteration(topology, batch, sequence) if available else (None, None)
     return model and model / available, hardware and hardware / available
 
 

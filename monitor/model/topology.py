@@ -140,7 +140,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     return _derive(replace(Topology(), **{**kept, **reported}, reported=others | set(reported)))
 
 
-def sizes_of(values: dict[str, str]) -> dict[str, Any]:
+def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     reported: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
@@ -153,7 +153,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     reported["glu"] = _glu(values)
     reported["output_gate"] = _flag(values, "attention_output_gate")
     if {*reported.values()} - {None}:
-        reported.update(arguments.from_arguments(values))
+        reported.update(arguments.traits_of(values))
     reported["learning_rate"] = _decimal(values.get("lr"))
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
@@ -224,7 +224,7 @@ def _from_sizes(event: events.SizesReported) -> dict[str, Any]:
 
 
 _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
-    events.ArgumentsDumped: lambda event: sizes_of(event.values),
+    events.ArgumentsDumped: lambda event: sizes_from_arguments(event.values),
     events.TopologyLogged: lambda event: {
         name: getattr(event, name) for name in event.__struct_fields__ if name in Topology.__struct_fields__
     },

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from megatron_monitor.parsers.events import LogEvent, TrainerSummary
 from megatron_monitor.run.state import RunState
-from megatron_monitor.source_clock import Silence
+from megatron_monitor.source_clock import SilenceMeter
 
 _NAMES = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
@@ -22,14 +22,14 @@ _SILENT_AT_LEAST = 60.0  # seconds
 class Tally:
     """Of one run."""
 
-    silences: dict[str, Silence] = field(default_factory=dict)
+    silences: dict[str, SilenceMeter] = field(default_factory=dict)
     """By source: its progress by the log's own clock."""
     summary_rate: float | None = None
     """Samples per second by the Trainer's last word."""
 
     def look(self, entries: Sequence[LogEvent], source: str) -> None:
         """See events of a stream that were just folded."""
-        silence = self.silences.setdefault(source, Silence(source))
+        silence = self.silences.setdefault(source, SilenceMeter(source))
         for entry in entries:
             silence.see(entry)
             event = entry.event

@@ -38,7 +38,7 @@ def misprint(
     topology = state.attempt.topology
     if not (printed and seconds and batch and sequence) or topology.unusual or (steady and _varies(steady)):
         return ""
-    near = flops.nearest(printed, topology, seconds, batch, sequence)
+    near = flops.nearest_formula(printed, topology, seconds, batch, sequence)
     if near is None:
         return ""  # too little is known to judge
     off = near[1] / printed - 1

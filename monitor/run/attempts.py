@@ -20,7 +20,7 @@ from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.restarts import begin_attempt, enter, program_of, stamp_of, take_back, withdraw
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.sources import PRECEDENCE, SourceName
+from megatron_monitor.run.steps.sources import PRECEDENCE, StepSource
 
 State: TypeAlias = Literal["set-up", "stepping", "leaving", "ended"]
 Seen: TypeAlias = Literal[
@@ -120,9 +120,9 @@ def take_mark(state: RunState, mark: SetupMark, context: EventContext) -> None:
         withdraw(state)
     _follow(state, _see_mark(state, mark, context), context)
     state.attempt.boundaries.setdefault(mark.kind, mark.stamp)
-    if not (stream := state.copies.stream(context.source)).is_replica:
+    if not (stream := state.copies.position(context.source)).is_replica:
         stream.marks.add(mark.kind)
-        stream.set_up_anew = state.attempt.iterations > 0
+        stream.set_up_again = state.attempt.iterations > 0
     if mark.timeless:
         state.attempt.boundaries.setdefault(f"{mark.kind} {context.source}", mark.stamp)
 
@@ -130,7 +130,7 @@ def take_mark(state: RunState, mark: SetupMark, context: EventContext) -> None:
 def _see_mark(state: RunState, mark: SetupMark, context: EventContext) -> Seen:
     attempt = state.attempt
     known, crashed = attempt.boundaries.get(mark.kind), attempt.phase == "crashed"
-    if state.copies.stream(context.source).joins:
+    if state.copies.position(context.source).joins_attempt:
         return "mark of others"
     first = known is None and not is_written_before(attempt, context)
     if first and crashed and attempt.unconfirmed and not attempt.iterations:
@@ -159,7 +159,7 @@ def is_written_before(attempt: Attempt, context: EventContext) -> bool:
 
 def counted_in(state: RunState, source: str) -> bool:
     """Whether the source has counted iterations of the present attempt."""
-    cursor = state.copies.cursors.get(source)
+    cursor = state.copies.positions.get(source)
     return cursor is not None and cursor.attempt == state.attempt.number
 
 
@@ -239,9 +239,9 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "new step"
     if (other := _see_another(state, iteration)) is not None:
         return other
-    cursor = state.copies.cursors.get(source)
+    cursor = state.copies.positions.get(source)
     ahead = 0 if last is None else iteration - last
-    if cursor is not None and cursor.set_up_anew and ahead > _FAR * (attempt.log_interval or iteration):
+    if cursor is not None and cursor.set_up_again and ahead > _FAR * (attempt.log_interval or iteration):
         return "far ahead behind a set-up"
     if last is None or iteration > last or not counted:
         return "new step"
@@ -259,7 +259,7 @@ def _is_second_format(state: RunState, event: IterationLogged, source: str) -> b
         return False  # two ages of Megatron's one line
     last, iteration = attempt.last_iteration or 0, event.iteration
     author = f"{source} {event.dialect}"
-    cursor = state.copies.cursors.get(author)
+    cursor = state.copies.positions.get(author)
     before = cursor.last_iteration if cursor is not None else None
     if before is not None and iteration < before:
         return False  # it went back itself: an attempt begins
@@ -307,7 +307,7 @@ def _is_over(attempt: Attempt) -> bool:
     return attempt.phase in ENDED and not attempt.unconfirmed
 
 
-def take_over(state: RunState, name: SourceName, dialect: str, context: EventContext) -> bool:
+def take_over(state: RunState, name: StepSource, dialect: str, context: EventContext) -> bool:
     """Whether reports of the source count from now on. What DeepSpeed's engine reported before was the same training:
     it is reported again by the source that takes its place.
     """

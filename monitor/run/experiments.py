@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from megatron_monitor.model.topology import sizes_of
+from megatron_monitor.model.topology import sizes_from_arguments
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.attempts import state_of
@@ -42,7 +42,7 @@ Tag = TypeVar("Tag")
 def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
     """What tells experiments apart, of one arguments dump; absent where it does not say."""
     values = event.values
-    sizes = sizes_of(values)
+    sizes = sizes_from_arguments(values)
     plan = {name: str(sizes[name]) for name in (*_MODEL, *_LAYOUT) if sizes.get(name) is not None}
     plan |= {name: values[name] for name in (_ID, "load", "save") if values.get(name, "") not in _NOTHING}
     return plan

@@ -7,7 +7,7 @@ while a backlog is read. `live` tells which.
 from collections.abc import Callable
 from typing import Any
 
-from megatron_monitor.breakdown.account import used as timers_used
+from megatron_monitor.breakdown.account import has_step_timers
 from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.model.flops import EFFECTIVE
 from megatron_monitor.parsers import events
@@ -155,7 +155,7 @@ def used(event: Event) -> bool:
     Depends on the event's type and the names in it, never on its numbers (parsers/engine/memo.py).
     """
     if isinstance(event, events.TimersReported):
-        return timers_used(event)
+        return has_step_timers(event)
     return True
 
 
@@ -251,15 +251,15 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: events.TimersReported, context: EventContext) -> bool:
-    state.attempt.account.take(event, state.attempt.whole_lines)
+    state.attempt.timers.take(event, state.attempt.whole_lines)
     if not PART_OF.keys().isdisjoint(event.timers):
         state.attempt.parts.note_printed(event)
     if event.speaker == "megatron" and not BETWEEN_STEPS.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BETWEEN_STEPS and state.attempt.iterations:
                 if not event.of_next:
-                    state.attempt.watch.inside = True
-                    state.attempt.watch.timed += longest
+                    state.attempt.step_timer.interrupted = True
+                    state.attempt.step_timer.timer_seconds += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
                     if not context.live:
@@ -276,14 +276,12 @@ def fold_timers(state: RunState, event: events.TimersReported, at: float) -> boo
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.attempt.account.take(event, state.attempt.whole_lines)
+    state.attempt.timers.take(event, state.attempt.whole_lines)
     return True
 
 
 def _on_overflow(state: RunState, event: events.OverflowSkipped, _context: EventContext) -> bool:
-    news = state.attempt.overflows.take_line(
-        event, state.attempt.latest.iteration or 0, state.attempt.log_interval or 1
-    )
+    news = state.attempt.overflows.add_line(event, state.attempt.latest.iteration or 0, state.attempt.log_interval or 1)
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:

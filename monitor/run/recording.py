@@ -54,7 +54,7 @@ def _add_step(state: RunState, iteration: int, time: float | None, latest_known:
     attempt, history = state.attempt, state.history
     if attempt.number != history.attempt:
         _note_restart(state, iteration, time)
-    timed = attempt.account.last
+    timed = attempt.timers.last
     if timed is not None:
         when = latest_known if latest_known is not None and timed.iteration != iteration else time
         history.add_parts(timed.iteration, when, critical(timed), spreads(timed))

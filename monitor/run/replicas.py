@@ -31,7 +31,7 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.copies import NONE, StreamPosition
+from megatron_monitor.run.steps.copies import NO_ATTEMPT, StreamPosition
 
 ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
 _REPEATED = (
@@ -56,7 +56,7 @@ def step_of(event: Event) -> tuple[str, float] | None:
 def note_step(state: RunState, source: str, event: Event) -> None:
     """A stream has told of a step. Of one that is abreast of others `Abreast` notes it."""
     step = step_of(event)
-    if step is not None and (stream := state.copies.stream(source)).replica_attempt == NONE:
+    if step is not None and (stream := state.copies.position(source)).replica_attempt == NO_ATTEMPT:
         stream.reported[step[0]] = step[1]
 
 
@@ -65,13 +65,13 @@ def join(state: RunState, source: str, other: str, *, live: bool) -> None:
     that the other told.
     """
     number, copies = state.attempt.number, state.copies
-    mine, its = copies.stream(source), copies.stream(other)
+    mine, its = copies.position(source), copies.position(other)
     if not its.is_replica:
-        its.replica_attempt = number if its.first == NONE else its.attempt
-    if live or its.first == NONE:
+        its.replica_attempt = number if its.first_attempt == NO_ATTEMPT else its.attempt
+    if live or its.first_attempt == NO_ATTEMPT:
         mine.replica_attempt = number
     elif not mine.is_replica:
-        mine.replica_attempt = its.first
+        mine.replica_attempt = its.first_attempt
     mine.reported.clear()
     if its.replica_attempt == number:
         copies.note_furthest(its.reported, number)
@@ -89,7 +89,7 @@ class ReplicaAttempts:
         """It has told a step that no other stream had told."""
         if stream.reported:
             stream.replica_attempt = min(stream.replica_attempt, self._number)
-        stream.joins = False
+        stream.joins_attempt = False
 
     def beyond(self, entries: Sequence[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
         """(what is folded now, what is folded when it has been read to its end, if no step of it follows)."""
@@ -120,9 +120,9 @@ class ReplicaAttempts:
             stream.reported.clear()
             stream.marks.clear()
         if stream.replica_attempt == number and not stream.reported:
-            stream.joins = True
+            stream.joins_attempt = True
         elif stream.replica_attempt > number:
-            stream.joins = False
+            stream.joins_attempt = False
         if kind:
             stream.marks.add(kind)
         if step is None:
@@ -131,7 +131,7 @@ class ReplicaAttempts:
         if stream.replica_attempt > number:  # it is the first that begins that attempt
             self._seen.note_furthest(stream.reported, stream.replica_attempt)
             return True
-        known = self._seen.furthest if self._seen.furthest_of == number else {}
+        known = self._seen.furthest if self._seen.furthest_attempt == number else {}
         if step[1] <= known.get(step[0], float("-inf")) or (stream.replica_attempt < number and not self._live):
             return False
         stream.replica_attempt, self.leads, self._copies = number, True, False

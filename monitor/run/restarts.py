@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from megatron_monitor.model import topology as topologies
-from megatron_monitor.model.arguments import kept
+from megatron_monitor.model.arguments import model_arguments
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
@@ -17,7 +17,7 @@ from megatron_monitor.run.nodes import freeze_node_list, nodes_of, suspects
 from megatron_monitor.run.phases import Phase, drawn_as
 from megatron_monitor.run.records import AttemptEnd, plus
 from megatron_monitor.run.state import Attempt, LearnedBehavior, RunState
-from megatron_monitor.run.steps.sources import Trainer
+from megatron_monitor.run.steps.sources import TrainerState
 
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
@@ -88,7 +88,7 @@ def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> No
     attempt.setup_events, before.setup_events = before.setup_events, []
     for kind, fields in attempt.setup_events:
         take_setting(attempt, msgspec.convert(fields, events.EVENT_TYPES[kind]))
-    for cursor in state.copies.cursors.values():
+    for cursor in state.copies.positions.values():
         cursor.last_iteration = None
     enter(state, "starting", at)
 
@@ -161,7 +161,7 @@ def withdraw(state: RunState) -> Attempt:
     )
     for name in ("boundaries", "nodes", *_SET_UP):
         setattr(attempt, name, getattr(before, name))
-    attempt.trainer = Trainer()
+    attempt.trainer = TrainerState()
     return attempt
 
 
@@ -287,7 +287,7 @@ def take_setting(attempt: Attempt, event: Event) -> None:
             return
         case events.ArgumentsDumped():
             if attempt.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):
-                attempt.arguments = kept(event.values)  # another dump is a critic's
+                attempt.arguments = model_arguments(event.values)  # another dump is a critic's
     changed = topologies.apply(attempt.topology, event)
     if changed is not None:
         attempt.topology = changed

@@ -19,7 +19,7 @@ _DATASETS_KEPT = 64
 
 def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
     state.attempt.silent_work = None
-    state.attempt.watch.interrupt(at, iteration)
+    state.attempt.step_timer.interrupt(at, iteration)
 
 
 def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: EventContext) -> Moved:
@@ -29,14 +29,14 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: 
         return False  # what is evaluated behind the training's end
     if not event.total and not event.finished and attempt.resumes_as == "exiting":
         return True  # a heading behind the last step: no line tells when that evaluation is over
-    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.between.saving = False
+    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
     _overhead(state, context.at)
     if event.logged_at is not None:
         moment = log_clock(event.logged_at)
         if not event.finished:
-            attempt.watch.stamps.pause(moment)
-        elif attempt.watch.stamps.go_on(moment):
-            attempt.watch.inside = False
+            attempt.step_timer.stamps.pause(moment)
+        elif attempt.step_timer.stamps.resume(moment):
+            attempt.step_timer.interrupted = False
     pass_by(attempt, context.at, context.source, step=False)
     return attempt.ending.state == "crashed" or (attempt.resumes_as if event.finished else "evaluating")
 
@@ -44,7 +44,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: 
 def on_validation(state: RunState, event: events.ValidationLogged, context: EventContext) -> Moved:
     """A validation set has its result; more sets may follow."""
     attempt = state.attempt
-    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.between.saving = False
+    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
     known = attempt.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
@@ -78,8 +78,8 @@ def on_save_file(state: RunState, event: events.CheckpointFileWritten, context: 
     attempt = state.attempt
     if event.finished and event.path is None and attempt.step_source == "trainer":
         return on_saved(state, events.CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), context)
-    if not attempt.watch.inside:
-        attempt.engine.between.saving, attempt.save.files_iteration = True, event.iteration
+    if not attempt.step_timer.interrupted:
+        attempt.engine.gap.saving, attempt.save.files_iteration = True, event.iteration
     _overhead(state, context.at)
     return "saving" if attempt.phase in PARTS else True
 
@@ -112,7 +112,7 @@ def on_saved(state: RunState, event: events.CheckpointSaved, context: EventConte
     if not copy:
         note_whole(state, iteration)
     save.pending_async, save.started_at = False, None
-    attempt.engine.between.saving = False
+    attempt.engine.gap.saving = False
     _overhead(state, context.at)
     if attempt.phase != "saving":
         return True
@@ -128,7 +128,7 @@ def end_save(state: RunState, stamp: str | None = None) -> None:
         return
     if (seconds := _between(save.stamp, stamp)) is not None:
         note_save(state, seconds)
-    save.started_at, state.attempt.engine.between.saving = None, False
+    save.started_at, state.attempt.engine.gap.saving = None, False
     note_whole(state, save.iteration or state.attempt.latest.iteration)
 
 

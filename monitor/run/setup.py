@@ -3,7 +3,7 @@
 Each `on_` function is a handler of the fold.
 """
 
-from megatron_monitor.model.arguments import changes
+from megatron_monitor.model.arguments import changed_arguments
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event
@@ -26,7 +26,7 @@ def on_milestone(state: RunState, event: events.MilestoneReached, context: Event
     if event.milestone == "launched" and state.attempt.launcher_clock is None:
         state.attempt.launcher_clock = log_clock(event.logged_at)
     elif event.milestone == "training_started":
-        state.attempt.watch.stamps.begin(log_clock(event.logged_at))
+        state.attempt.step_timer.stamps.begin(log_clock(event.logged_at))
     if state.attempt.iterations:
         return False
     return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, context) else True
@@ -41,7 +41,7 @@ def on_arguments(state: RunState, event: events.ArgumentsDumped, context: EventC
         state.plan = plan_of(event)
         if not known:
             if state.arguments:  # of the last attempt that told its own
-                state.attempt.arguments_changed = changes(state.arguments, state.attempt.arguments)
+                state.attempt.arguments_changed = changed_arguments(state.arguments, state.attempt.arguments)
             state.arguments = state.attempt.arguments
     return progressed
 

@@ -20,7 +20,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron_monitor.breakdown.account import Account
+from megatron_monitor.breakdown.account import TimerReports
 from megatron_monitor.charts.history import History
 from megatron_monitor.charts.steady import Steady
 from megatron_monitor.model.topology import Topology
@@ -44,7 +44,7 @@ from megatron_monitor.run.records import (
 from megatron_monitor.run.silence import Intervals, Silences
 from megatron_monitor.run.steps.copies import CountedSteps, Overflows
 from megatron_monitor.run.steps.pace import Histogram, Pace
-from megatron_monitor.run.steps.sources import Engine, SourceName, Trainer
+from megatron_monitor.run.steps.sources import EngineState, StepSource, TrainerState
 from megatron_monitor.run.steps.timing import StepTimer
 
 
@@ -83,12 +83,12 @@ class Attempt:
 
     inferred: list[tuple[str, str]] = field(default_factory=list)
     """The last lines that look like steps and that nobody reads: their numbers and their losses."""
-    step_source: SourceName | None = None
+    step_source: StepSource | None = None
     """Who counts the iterations (sources.py),"""
     counts_steps: bool = False
     """A number of the loop's line that may count samples counts steps."""
-    trainer: Trainer = field(default_factory=Trainer)
-    engine: Engine = field(default_factory=Engine)
+    trainer: TrainerState = field(default_factory=TrainerState)
+    engine: EngineState = field(default_factory=EngineState)
     """and what is known of each that may."""
     dialect: str | None = None
     latest: LatestValues = field(default_factory=LatestValues)
@@ -132,9 +132,9 @@ class Attempt:
     """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
     gap_ratios: Intervals = field(default_factory=Intervals)
     """Training gaps over what was predicted: data hiccups that were always there."""
-    watch: StepTimer = field(default_factory=StepTimer)
+    step_timer: StepTimer = field(default_factory=StepTimer)
     """The time since the last report of a step."""
-    account: Account = field(default_factory=Account)
+    timers: TimerReports = field(default_factory=TimerReports)
     """Timers of the last iteration line."""
     parts: Parts = field(default_factory=Parts)
     """The parts of a step of reinforcement learning."""
@@ -243,7 +243,7 @@ class LearnedBehavior:
 
     programs: list[str] = field(default_factory=list)
     """Whose steps counted, as `program_of` calls them: a loop may have DeepSpeed's engine beside it."""
-    step_source: SourceName | None = None
+    step_source: StepSource | None = None
     """Who counted."""
     has_engine_steps: bool = False
     """A loop counts, and DeepSpeed's engine reports the same steps."""

@@ -21,7 +21,7 @@ from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["Silence", "SourceClock", "TimedEvent", "Timestamper", "begins", "clocked"]
+__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
 
 
 _LOOK_AHEAD = 100  # events behind a step in which its time is looked for
@@ -75,7 +75,7 @@ class Timestamper:
         return self.clock.place(waiting, entry, self._source, raw)
 
 
-def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[TimedEvent]:
+def with_times(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[TimedEvent]:
     """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
     dating, rest, seen = Timestamper(source, clock), iter(entries), deque[LogEvent]()
     steps = dating.clock.steps
@@ -96,7 +96,7 @@ def _seconds_behind(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]
     return 0.0
 
 
-def begins(entries: Iterable[LogEvent]) -> tuple[float | None, int | None]:
+def first_stamp_and_step(entries: Iterable[LogEvent]) -> tuple[float | None, int | None]:
     """Of the first entries of a source: the first full stamp, and the first step."""
     moments = (log_clock(entry.event.logged_at) for entry in entries)
     steps = (number_of(entry.event) for entry in entries)
@@ -104,7 +104,7 @@ def begins(entries: Iterable[LogEvent]) -> tuple[float | None, int | None]:
     return stamp, next((step for step in steps if step is not None), None)
 
 
-class Silence:
+class SilenceMeter:
     """Of one source: how long it has shown no progress, as far as its lines prove it."""
 
     def __init__(self, source: str) -> None:

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
-from megatron_monitor.source_clock.stamps import Scale
-from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, Steps, number_of, seconds_of
+from megatron_monitor.source_clock.stamps import StampScale
+from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, StepCounter, number_of, seconds_of
 
 # What undated lines say of their time, and how the time that no line explains is shared among them.
 
@@ -45,7 +45,7 @@ _TELLING = _TIMELESS | _BEGINNINGS | OF_ATTEMPTS | STEP
 
 
 def spans_of(
-    steps: Steps, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool
+    steps: StepCounter, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool
 ) -> list[UndatedSpan]:
     """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
     behind them; `dated`: some line before has printed a time.
@@ -77,7 +77,7 @@ def spans_of(
     return spans
 
 
-def _is_loose(steps: Steps, event: Event) -> bool:
+def _is_loose(steps: StepCounter, event: Event) -> bool:
     """A bar is drawn as it begins; one whose beginning is not there may have begun at any time."""
     return isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
 
@@ -96,7 +96,7 @@ def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None
     return found
 
 
-def _into_steps(steps: Steps, spans: list[UndatedSpan]) -> None:
+def _into_steps(steps: StepCounter, spans: list[UndatedSpan]) -> None:
     """An evaluation or save between two steps took what the second says more than the one before it: it is in its
     time.
     """
@@ -166,8 +166,8 @@ class SourceClock:
     """Places the lines of one file: see the package's words. `written`, `latest`: as of Scale."""
 
     def __init__(self, written: float | None = None, latest: float = float("inf")) -> None:
-        self.steps = Steps()
-        self.scale = Scale(written, latest, self.steps)
+        self.steps = StepCounter()
+        self.scale = StampScale(written, latest, self.steps)
         self.first_seconds = 0.0
         """Of an attempt's first step, as a line behind it says."""
         self._carried = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from megatron_monitor.parsers.events import Event, FailureSeen
 from megatron_monitor.run.log_clock import log_clock, yearless
-from megatron_monitor.source_clock.steps import ENDS, Steps, seconds_of
+from megatron_monitor.source_clock.steps import ENDS, StepCounter, seconds_of
 
 SKEW = 60.0
 """Seconds by which clocks of ranks and nodes differ: no reason to believe in another clock."""
@@ -19,7 +19,7 @@ _Writer = tuple[str | None, bool, bool]
 
 
 @dataclass(slots=True)
-class Scale:
+class StampScale:
     """Reads stamps. `written` is a time near which the file was written, Unix seconds: it tells the year of stamps that
     print none.
     """
@@ -27,7 +27,7 @@ class Scale:
     written: float | None = None
     latest: float = float("inf")
     """No stamp without a year is later than this."""
-    steps: Steps = field(default_factory=Steps)
+    steps: StepCounter = field(default_factory=StepCounter)
     now: float | None = None
     """The last time that is known. Never backwards."""
     dated: bool = False

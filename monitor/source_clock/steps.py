@@ -34,7 +34,7 @@ OF_ATTEMPTS: frozenset[type[Event]] = ENDS | {ArgumentsDumped, CheckpointLoaded,
 
 
 @dataclass(slots=True)
-class Steps:
+class StepCounter:
     """The iterations of one file, counted."""
 
     interval: int | None = None

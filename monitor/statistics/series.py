@@ -73,7 +73,7 @@ class ScaleSearch(Struct):
     """Iterations that the attempt had finished then."""
     over: bool = False
 
-    def going_on(self, finished: int, first_line: bool, overflow: bool) -> bool:
+    def is_searching(self, finished: int, first_line: bool, overflow: bool) -> bool:
         """Whether the scaler still searches after `finished` iterations of its attempt. `first_line`: it is the
         attempt's first report, which may stand for a hundred steps. `overflow`: this report shows one.
         """

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from megatron_monitor.breakdown import saves
-from megatron_monitor.breakdown.account import Account, TimerLine
+from megatron_monitor.breakdown.account import TimerLine, TimerReports
 from megatron_monitor.breakdown.attribution import Cause, attribute
 from megatron_monitor.breakdown.profile import profile, split
 from megatron_monitor.incidents import Transition
@@ -70,7 +70,7 @@ def test_a_part_is_counted_once() -> None:
 
 def test_an_engine_that_reports_the_sum_of_ten_steps() -> None:
     """DeepSpeed's timers are those of one iteration, whether each step's are printed or their sum."""
-    account = Account()
+    account = TimerReports()
     for _ in range(10):
         account.take(TimersReported(speaker="deepspeed", timers={"optimizer_allgather": (1.5, 1.5)}), True)
     whole = {"fwd": (23.0, 23.0), "bwd": (68.0, 68.0), "step": (17.0, 17.0), "fwd_microstep": (23.0, 23.0)}
@@ -193,7 +193,7 @@ def test_saves_that_take_longer_are_told(dialect: str) -> None:
     varied = [20.0, 26.0, 18.0, 31.0, 22.0, 24.0, 39.0, 44.0, 30.0, 47.0, 45.0, 38.0]
     for count in range(1, len(varied) + 1):
         duration = {50 * (index + 1): seconds for index, seconds in enumerate(varied[:count])}
-        assert saves.watch(None, duration, 10.0, 0.0, 0.02) is None
+        assert saves.updated(None, duration, 10.0, 0.0, 0.02) is None
 
 
 def test_a_hang_says_what_the_pace_said_before() -> None:

@@ -31,7 +31,7 @@ def test_the_loss(dialect: str) -> None:
 def test_where_a_step_of_reinforcement_learning_goes() -> None:
     """Rollout, scoring, training and handing the weights over, as shares of the step."""
     state = healthy(dialect="verl", **PACE).state
-    parts = state.attempt.account.last.timers
+    parts = state.attempt.timers.last.timers
     assert set(parts) == {"rollout", "reference", "reward", "train", "sync"}
     assert parts["rollout"][1] == pytest.approx(11.0, rel=0.05)
     assert sum(high for _, high in parts.values()) == pytest.approx(20.0, rel=0.05)

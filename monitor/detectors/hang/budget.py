@@ -232,7 +232,7 @@ class _Phase:
         """As the pace predicts."""
         attempt, settings, predicted = self.attempt, self.settings, self.predicted
         if predicted is None and attempt.log_interval is not None:
-            predicted = attempt.watch.stamps.most  # no stretch was long enough yet to tell the pace
+            predicted = attempt.step_timer.stamps.most  # no stretch was long enough yet to tell the pace
         if predicted is None:
             return self.second_line()
         gap = predicted * (self.interval or 1)

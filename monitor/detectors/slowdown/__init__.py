@@ -144,9 +144,9 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
     if memory.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these are the steps after it
         memory.saves_seen, before = state.learned.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
-        if attempt.engine.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
-            seconds = median(attempt.engine.between.usual)
-        memory.slow_saves = saves.watch(
+        if attempt.engine.gap.usual:  # DeepSpeed's own figures leave out what lies between its steps
+            seconds = median(attempt.engine.gap.usual)
+        memory.slow_saves = saves.updated(
             before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
         )
         changed = memory.slow_saves is not before
@@ -155,7 +155,7 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
         if step.outside is not None:
             duration, outside = step.outside, memory.outside
             changed |= outside.add(step.iteration, duration, step.at, settings.threshold, settings.stands_for)
-        seconds, timed = _seconds(memory, step), step.timed
+        seconds, timed = _seconds(memory, step), step.timer_line
         if seconds is not None and memory.steps > WARM_UP:
             size = step.batch_size or usual[0], step.sequence_length or usual[1]
             if size != memory.sizes:

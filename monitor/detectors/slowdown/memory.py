@@ -2,10 +2,10 @@
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.outside import Outside
+from megatron_monitor.breakdown.outside import OutsideTime
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.breakdown.saves import SlowSaves
-from megatron_monitor.breakdown.window import Window
+from megatron_monitor.breakdown.window import TimerWindow
 from megatron_monitor.detectors.base import Rule, RuleSettings
 from megatron_monitor.statistics.levels import Level
 from megatron_monitor.units import Ratio
@@ -123,10 +123,10 @@ class SlowdownMemory(Rule):
     """Logarithm of the seconds per iteration of the present level; None while unknown."""
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
-    window: Window = field(default_factory=Window)
+    window: TimerWindow = field(default_factory=TimerWindow)
     saves_seen: int = 0
     """Saves that were looked at,"""
     slow_saves: SlowSaves | None = None
     """... and whether they take longer than they did."""
-    outside: Outside = field(default_factory=Outside)
+    outside: OutsideTime = field(default_factory=OutsideTime)
     """What steps take outside the clock of DeepSpeed's engine."""

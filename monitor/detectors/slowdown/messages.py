@@ -43,7 +43,7 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
         dialect = state.attempt.dialect
         parts.append(messages.no_timers(dialect) if found is None else messages.sentence(found))
         apart = found is not None and found.cause == "communication"
-        parts.append(messages.look(found) + (messages.of_ranks(dialect) if apart else ""))
+        parts.append(messages.advice(found) + (messages.of_ranks(dialect) if apart else ""))
         evidence.update(messages.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
     return _lasting(shift, ratio, summary, evidence, settings, stood=shift.stood)
@@ -63,8 +63,8 @@ def _evidence(shift: Shift) -> dict[str, Any]:
 
 
 def _lasting(
-    found: Shift | outside.Longer, ratio: float, summary: str, evidence: dict[str, Any], settings: SlowdownSettings, *,
-    stood: bool,
+    found: Shift | outside.LongerOutside, ratio: float, summary: str, evidence: dict[str, Any],
+    settings: SlowdownSettings, *, stood: bool,
 ) -> Finding:  # fmt: skip
     """Only shown until it has `stood` for long enough to wake somebody."""
     severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
@@ -104,7 +104,7 @@ def _nodes_of(memory: SlowdownMemory) -> str:
     )
 
 
-def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Finding:
+def between_steps(state: RunState, found: outside.LongerOutside, settings: SlowdownSettings) -> Finding:
     """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
     evidence = {**outside.evidence(found), "last_line": state.attempt.last_line}
     return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
@@ -131,7 +131,7 @@ def before_hang(state: RunState) -> str:
     """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
     memory = state.memory_of.get(SlowdownMemory.name)
     if state.attempt.phase == "saving":
-        return saves.creeping(state.learned.silences.values("saving"))
+        return saves.slower_saves(state.learned.silences.values("saving"))
     if not isinstance(memory, SlowdownMemory) or memory.shift is None:
         return ""
     shift, found = memory.shift, memory.window.found

@@ -23,7 +23,7 @@ Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, 
 """(loss, grad norm, consumed samples, seconds, attempt, source) of a line that counted."""
 
 
-NONE: Final = -1
+NO_ATTEMPT: Final = -1
 """No attempt."""
 
 
@@ -31,26 +31,26 @@ class StreamPosition(Struct, omit_defaults=True):
     """Where one source of the run stands."""
 
     last_iteration: int | None = None
-    attempt: int = NONE
+    attempt: int = NO_ATTEMPT
     """In which attempt it last told of an iteration,"""
-    first: int = NONE
+    first_attempt: int = NO_ATTEMPT
     """and in which one first."""
-    replica_attempt: int = NONE
+    replica_attempt: int = NO_ATTEMPT
     """In which attempt it is, where other streams tell the same training (abreast.py);"""
     reported: dict[str, float] = field(default_factory=dict)
     """the last steps that it told there, by kind of line,"""
     marks: set[str] = field(default_factory=set)
     """and what it said of the set-up before them."""
-    set_up_anew: bool = False
+    set_up_again: bool = False
     """It has told of a set-up behind steps that others had told."""
-    joins: bool = False
+    joins_attempt: bool = False
     """It is in the present attempt beside others, and has told no step of it: what it says of its set-up begins none.
     """
 
     @property
     def is_replica(self) -> bool:
         """Whether other streams tell the same training."""
-        return self.replica_attempt != NONE
+        return self.replica_attempt != NO_ATTEMPT
 
 
 class CountedSteps(Struct):
@@ -59,12 +59,12 @@ class CountedSteps(Struct):
     seen: dict[int, list[Report]] = field(default_factory=dict)
     steps: dict[int, tuple[int, str, float | None, float | None, float | None]] = field(default_factory=dict)
     """Step of DeepSpeed's engine -> (attempt, form, loss, learning rate, seconds) of its newest report."""
-    cursors: dict[str, StreamPosition] = field(default_factory=dict)
+    positions: dict[str, StreamPosition] = field(default_factory=dict)
     several: bool = False
     """More than one source has told of iterations."""
     furthest: dict[str, float] = field(default_factory=dict)
     """Kind of line -> the last step that streams which are abreast have told"""
-    furthest_of: int = NONE
+    furthest_attempt: int = NO_ATTEMPT
     """of this attempt."""
 
     def is_copy(self, event: IterationLogged, source: str, number: int) -> bool:
@@ -80,7 +80,7 @@ class CountedSteps(Struct):
         if alike is None or alike[5] == source:
             return False
         # Another source has the same loss with another time: a rank with its own clock, unless it went back itself.
-        cursor = self.cursors.get(source)
+        cursor = self.positions.get(source)
         last = cursor.last_iteration if cursor is not None else None
         return last is None or event.iteration > last
 
@@ -120,24 +120,26 @@ class CountedSteps(Struct):
         self._counting(source, number).last_iteration = iteration
 
     def _counting(self, source: str, number: int) -> StreamPosition:
-        cursor = self.stream(source)
-        if cursor.first == NONE:
-            cursor.first = number
-            self.several = self.several or any(one is not cursor and one.first != NONE for one in self.cursors.values())
-        cursor.attempt, cursor.set_up_anew = number, False
+        cursor = self.position(source)
+        if cursor.first_attempt == NO_ATTEMPT:
+            cursor.first_attempt = number
+            self.several = self.several or any(
+                one is not cursor and one.first_attempt != NO_ATTEMPT for one in self.positions.values()
+            )
+        cursor.attempt, cursor.set_up_again = number, False
         return cursor
 
-    def stream(self, source: str) -> StreamPosition:
+    def position(self, source: str) -> StreamPosition:
         """Where the source stands."""
-        cursor = self.cursors.get(source)
+        cursor = self.positions.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = StreamPosition()
+            cursor = self.positions[source] = StreamPosition()
         return cursor
 
     def note_furthest(self, reported: Mapping[str, float], number: int) -> None:
         """A stream that is abreast of others has told these steps of that attempt."""
-        if number != self.furthest_of:
-            self.furthest, self.furthest_of = {}, number
+        if number != self.furthest_attempt:
+            self.furthest, self.furthest_attempt = {}, number
         for kind, step in reported.items():
             self.furthest[kind] = max(step, self.furthest.get(kind, step))
 
@@ -165,7 +167,7 @@ class Overflows(Struct):
     """What a line told -> the iteration after which it was last told."""
     scales: list[float] = field(default_factory=list)
     """Engine -> its scale after its last overflow."""
-    news: int | None = None
+    last_engine: int | None = None
     """The engine of the last overflow line; None if that was a copy."""
     step: int = 0
     """Of the last counter;"""
@@ -178,7 +180,7 @@ class Overflows(Struct):
     counted: list[tuple[int, int]] = field(default_factory=list)
     """(step, steps skipped since the counter before), the last few."""
 
-    def take_line(self, event: OverflowSkipped, iteration: int, every: int) -> bool:
+    def add_line(self, event: OverflowSkipped, iteration: int, every: int) -> bool:
         """Whether the line tells a step that no line told before. `every`: iterations between two lines of steps."""
         old, new = event.loss_scale, event.new_loss_scale
         pair = " ".join("" if value is None else f"{value:g}" for value in (old, new, event.hysteresis))
@@ -189,7 +191,7 @@ class Overflows(Struct):
         moved = event.hysteresis is not None or (old is not None and new is not None and new < old)
         # a scale that stays where it is may overflow at each step
         copy = before is not None and (iteration - before <= max(_SOON, every) if moved else iteration == before)
-        self.news = None if copy else self._engine(old, new)
+        self.last_engine = None if copy else self._engine(old, new)
         return not copy
 
     def _engine(self, old: float | None, new: float | None) -> int:
@@ -205,11 +207,11 @@ class Overflows(Struct):
         return place
 
     @property
-    def counted_until(self) -> int:
+    def last_counter_step(self) -> int:
         """The step of the last counter; 0 where none is printed, or none that has ever moved."""
         return self.step if any(self.counters) else 0
 
-    def take_counter(self, step: int, skipped: int) -> int:
+    def add_counter(self, step: int, skipped: int) -> int:
         """An engine has skipped so many steps until this one; how many of them no other engine has told."""
         if step != self.step:
             self.step, self.place, self.skipped = step, 0, 0

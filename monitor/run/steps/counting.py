@@ -13,7 +13,7 @@ from megatron_monitor.run.restarts import add_seconds, first_of_attempt
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.pace import likely_interval
-from megatron_monitor.run.steps.timing import pure
+from megatron_monitor.run.steps.timing import net_time
 
 _EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_PRINTED = 100_000  # iterations between two lines, as the arguments say
@@ -38,8 +38,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     """The iteration of the report has finished; the phase that it leads to."""
     attempt, iteration, at = state.attempt, report.iteration, report.context.at
     first = attempt.last_iteration is None
-    if attempt.account.active:
-        attempt.account.close(attempt.last_iteration, attempt.step_seconds, attempt.log_interval or 1)
+    if attempt.timers.active:
+        attempt.timers.close(attempt.last_iteration, attempt.step_seconds, attempt.log_interval or 1)
     delta = _advance(state, report)
     attempt.setup_events.clear()
     pass_by(attempt, at, report.context.source, step=True)
@@ -48,13 +48,13 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         add_seconds(state, report.passed)
     if report.seconds is not None:
         attempt.latest.seconds_per_iteration = report.seconds
-        take_seconds(state, report, report.steps or delta, first=first)
-    if attempt.account.own:
-        attempt.account.settle(iteration, attempt.step_seconds)
+        record_seconds(state, report, report.steps or delta, first=first)
+    if attempt.timers.own:
+        attempt.timers.settle(iteration, attempt.step_seconds)
     if report.context.live:
-        watch_bursts(state, report.seconds, delta, at)
+        note_burst(state, report.seconds, delta, at)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)
-    attempt.watch.restart(at)
+    attempt.step_timer.restart(at)
     if attempt.validations_since or attempt.evaluation_due:
         _leave_evaluation(state, report)
     phase = _phase_after(attempt, iteration)
@@ -144,17 +144,17 @@ def _take_interval(state: RunState, iteration: int, delta: int) -> None:
     attempt.last_delta = delta
 
 
-def take_seconds(state: RunState, report: StepReport, count: int, *, first: bool) -> None:
+def record_seconds(state: RunState, report: StepReport, count: int, *, first: bool) -> None:
     """The last `count` iterations took the report's seconds each. DeepSpeed tells it behind the step's own line."""
     attempt, context = state.attempt, report.seconds or 0.0
     if report.passed is None:
         add_seconds(state, context * count)
     seconds: float | None = context
     exact = True
-    if attempt.watch.inside:
+    if attempt.step_timer.interrupted:
         at = report.context.at - state.coverage.unobserved(report.context.at) if report.context.live else None
-        interval = attempt.watch.interval(count, context, attempt.last_iteration, at)
-        seconds, exact, within = pure(interval, attempt.pace.predicted())
+        interval = attempt.step_timer.interval(count, context, attempt.last_iteration, at)
+        seconds, exact, within = net_time(interval, attempt.pace.predicted())
         if within is not None:
             validations = attempt.validations_since
             state.learned.silences.learn(*(("evaluating", within / validations) if validations else ("saving", within)))
@@ -172,20 +172,20 @@ def take_seconds(state: RunState, report: StepReport, count: int, *, first: bool
     state.seconds.add(seconds, count)
 
 
-def measured(
+def measure(
     state: RunState, iteration: int, elapsed: float | None, clock: float | None
 ) -> tuple[float | None, int | None]:
     """(seconds per iteration, iterations that they were measured over) of a report that does not print them, where
     they were measured: by the time since the start that it prints, else by its stamp, else by when it arrived.
     """
-    watch = state.attempt.watch
+    watch = state.attempt.step_timer
     moment = clock if elapsed is None else elapsed
     if moment is None:
         arrived = None if state.arrived is None or state.coverage.unobserved(state.arrived) else state.arrived
-        lap = watch.arrivals.lap(iteration, arrived, disturbed=watch.inside)
+        lap = watch.arrivals.lap(iteration, arrived, disturbed=watch.interrupted)
     else:
         single = watch.stamps.iteration == state.attempt.last_iteration
-        lap = watch.stamps.lap(iteration, moment, disturbed=watch.inside, single=single, stamped=elapsed is None)
+        lap = watch.stamps.lap(iteration, moment, disturbed=watch.interrupted, single=single, stamped=elapsed is None)
     return lap if lap is not None else (None, None)
 
 
@@ -228,11 +228,11 @@ _RATIO = 0.25  # a line that arrives in under a quarter of the time its iteratio
 _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
 
 
-def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
+def note_burst(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
     """A line of `delta` iterations of `elapsed` seconds came live at `at`. Lines that a launcher held back come in
     bursts: the silence before was no hang (docs/development/incident-record.md, "How logs behave", 5).
     """
-    last, burst = state.attempt.watch.at, state.buffering
+    last, burst = state.attempt.step_timer.at, state.buffering
     if last is None or elapsed is None:
         return
     gap, duration = at - last - state.coverage.unobserved(at), elapsed * delta

@@ -9,7 +9,7 @@ from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.saves import note_save, note_whole
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.counting import StepReport, count_step, measured, take_seconds
+from megatron_monitor.run.steps.counting import StepReport, count_step, measure, record_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventContext) -> Moved:
@@ -22,12 +22,12 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
     if not counts:
         attempt.engine.latest_step = event.step
         if event.skipped_steps is not None:
-            attempt.overflows.take_counter(event.step, event.skipped_steps)
+            attempt.overflows.add_counter(event.step, event.skipped_steps)
         return attempt.latest.iteration is None or event.step > attempt.latest.iteration
     number = _number(attempt, event)
     if not take_engine_step(state, event, number, context):
         return False
-    counted, disturbed = state.iterations_total, state.attempt.watch.inside
+    counted, disturbed = state.iterations_total, state.attempt.step_timer.interrupted
     progressed = _take_step(state, event, number, context)
     _between(state, event, number, context.clock, counted=state.iterations_total != counted, disturbed=disturbed)
     return progressed
@@ -59,7 +59,7 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, context: E
     attempt.engine.timed = attempt.engine.timed or seconds is not None
     steps = None
     if number != attempt.last_iteration and not attempt.engine.timed:
-        seconds, steps = measured(state, number, None, context.clock)
+        seconds, steps = measure(state, number, None, context.clock)
     report = StepReport(number, seconds, context, steps)
     if number != attempt.last_iteration:
         latest.seconds_per_iteration = seconds
@@ -67,7 +67,7 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, context: E
     if seconds is not None and latest.seconds_per_iteration is None:  # another form of the same step
         latest.seconds_per_iteration = seconds
         first = attempt.first_iteration == number
-        take_seconds(state, report, 1 if first else attempt.log_interval or 1, first=first)
+        record_seconds(state, report, 1 if first else attempt.log_interval or 1, first=first)
     return False
 
 
@@ -81,7 +81,7 @@ def _take_values(state: RunState, event: EngineStepLogged, number: int) -> None:
     if event.learning_rate is not None:
         latest.learning_rate = event.learning_rate
     if event.skipped_steps is not None:
-        skipped = attempt.overflows.take_counter(number, event.skipped_steps)
+        skipped = attempt.overflows.add_counter(number, event.skipped_steps)
         state.skipped_iterations_total = plus(state.skipped_iterations_total, skipped)
     if event.samples_per_second is not None and not engine.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
@@ -96,7 +96,7 @@ def _between(
     save or an evaluation came since the report before.
     """
     engine = state.attempt.engine
-    between = engine.between
+    between = engine.gap
     between.outside = None
     if counted:
         saving = between.saving

@@ -10,7 +10,7 @@ from megatron_monitor.run.attempts import take_iteration
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, StepReport, count_step, measured
+from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, StepReport, count_step, measure
 
 EXPLANATIONS = 16  # lines of an attempt that are tried against the formulas
 
@@ -74,16 +74,16 @@ def _seconds(
     """
     attempt = state.attempt
     stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
-    if stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.account.own):
-        attempt.watch.inside = False  # evaluation and saving are out of the time that the line tells
+    if stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own):
+        attempt.step_timer.interrupted = False  # evaluation and saving are out of the time that the line tells
     if event.seconds_per_iteration is not None:
         return event.seconds_per_iteration, None
     batch = attempt.latest.global_batch_size
     if event.samples_per_second and batch and event.dialect not in BY_NAME:
         return batch / event.samples_per_second, None
     if attempt.last_iteration is None and not whole:
-        attempt.watch.stamps.stop()  # where this attempt began to count is not known
-    return measured(state, event.iteration, event.elapsed_seconds, clock)
+        attempt.step_timer.stamps.stop()  # where this attempt began to count is not known
+    return measure(state, event.iteration, event.elapsed_seconds, clock)
 
 
 def _explain(attempt: Attempt, event: IterationLogged) -> None:

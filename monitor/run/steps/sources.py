@@ -53,12 +53,12 @@ class EngineGap:
         return None
 
 
-SourceName = Literal["iteration", "trainer", "engine"]
-PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
+StepSource = Literal["iteration", "trainer", "engine"]
+PRECEDENCE: Final[tuple[StepSource, ...]] = ("iteration", "trainer", "engine")
 
 
 @dataclass(slots=True)
-class Trainer:
+class TrainerState:
     """HF Trainer's heading, bar and dicts."""
 
     declared: bool = False
@@ -86,7 +86,7 @@ class Trainer:
 
 
 @dataclass(slots=True)
-class Engine:
+class EngineState:
     """DeepSpeed's engine."""
 
     numbered: bool = False
@@ -99,5 +99,5 @@ class Engine:
     """Samples per second as it prints them."""
     rates_of_loop: bool = False
     """They are those of a loop around several engines."""
-    between: EngineGap = field(default_factory=EngineGap)
+    gap: EngineGap = field(default_factory=EngineGap)
     """What it does not time."""

@@ -7,9 +7,9 @@ from megatron_monitor.parsers.dialects import BY_NAME
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 from megatron_monitor.run.records import MemoryPeaks
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.sources import SourceName
+from megatron_monitor.run.steps.sources import StepSource
 
-_SOURCES: dict[type[Event], SourceName] = {
+_SOURCES: dict[type[Event], StepSource] = {
     IterationLogged: "iteration",
     EngineStepLogged: "engine",
     TrainerLogged: "trainer",
@@ -60,13 +60,13 @@ class Step(Struct, gc=False, kw_only=True):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
-    timed: TimerLine | None = None
+    timer_line: TimerLine | None = None
     """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
     outside: tuple[float, float] | None = None
     """Of a step that DeepSpeed's engine counts: seconds that lie outside its clock, and of the whole step."""
 
 
-def step_of(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
+def step_from_event(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
     """The step that an event of STEP_EVENTS reports, read from the state right after its fold; None if it says nothing
     of a step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
@@ -88,7 +88,7 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
             if carries:
                 _take_memory(step, attempt.memory)
             if step_source == "engine":
-                step.reported, step.outside = event.loss is not None, attempt.engine.between.outside
+                step.reported, step.outside = event.loss is not None, attempt.engine.gap.outside
             step.loss = event.loss
         case TrainerLogged():
             if step_source != "trainer":
@@ -101,7 +101,7 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     return step
 
 
-def is_amended(step: Step, attempt: Attempt, event: Event) -> bool:
+def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
     """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
     if type(event) is not TrainerLogged or attempt.step_source != "trainer" or step.reported:
         return False
@@ -130,7 +130,7 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
     attempt, latest = state.attempt, state.attempt.latest
     return Step(
         iteration=latest.iteration or 0,
-        at=state.updated_at if attempt.watch.at is None else attempt.watch.at,
+        at=state.updated_at if attempt.step_timer.at is None else attempt.step_timer.at,
         counted=counted,
         interval=attempt.log_interval or 1,
         finished=attempt.iterations,
@@ -141,7 +141,7 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
         sequence_length=latest.sequence_length,
         samples=latest.consumed_samples,
         new_skipped=state.skipped_iterations_total - skipped_before,
-        timed=attempt.account.last if counted else None,
+        timer_line=attempt.timers.last if counted else None,
     )
 
 

@@ -91,7 +91,7 @@ class Stopwatch:
         if moment is not None and self.moment is not None and 0 <= moment - self.moment < _FINE:
             self.paused = True
 
-    def go_on(self, moment: float | None) -> bool:
+    def resume(self, moment: float | None) -> bool:
         """It is over: whether it is left out, so that what is measured next is iterations alone."""
         if moment is None or self.moment is None or not self.paused or moment < self.moment:
             return False
@@ -168,7 +168,7 @@ class Interval(NamedTuple):
     """
     behind: int
     """Of the iterations, those after the interruption; all where nothing tells."""
-    timed: float
+    timer_seconds: float
     """Seconds that timers tell of it."""
 
 
@@ -183,13 +183,13 @@ class NetTime(NamedTuple):
     """Seconds that the evaluation or save took, where that was worked out."""
 
 
-def pure(interval: Interval, usual: float | None) -> NetTime:
+def net_time(interval: Interval, usual: float | None) -> NetTime:
     """The interval without what lies inside it. `usual`: seconds that an iteration should take at most."""
     printed, count = interval.seconds, interval.iterations
-    overhead, within = interval.timed, False
+    overhead, within = interval.timer_seconds, False
     if interval.arrived is not None:
-        until, gap = interval.arrived
-        overhead = max(overhead, _interruption(interval, until))
+        interrupted_until, gap = interval.arrived
+        overhead = max(overhead, _interruption(interval, interrupted_until))
         # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
         within = count > 1 and gap - printed * count < 0.5 * overhead
     least = 0.5 * usual if usual is not None else _LEAST_SHARE * printed
@@ -204,15 +204,15 @@ def pure(interval: Interval, usual: float | None) -> NetTime:
     return NetTime(None, False, None if usual is None else (printed - usual) * count)
 
 
-def _interruption(interval: Interval, until: float) -> float:
+def _interruption(interval: Interval, interrupted_until: float) -> float:
     """Seconds of the evaluation or save. Where it did not come right after the report before, the iterations behind it
     tell what one takes: the rest of the line's time is theirs alone.
     """
     count, behind = interval.iterations, interval.behind
     if behind == count:
-        return until
+        return interrupted_until
     whole = interval.seconds * count
-    return max(0.0, whole - (whole - until) / behind * count)
+    return max(0.0, whole - (whole - interrupted_until) / behind * count)
 
 
 @dataclass(slots=True)
@@ -221,20 +221,20 @@ class StepTimer:
 
     at: float | None = None
     """When the last report was written."""
-    inside: bool = False
+    interrupted: bool = False
     """An evaluation or save came since then, and may be in the time that the next report tells."""
-    until: float | None = None
+    interrupted_until: float | None = None
     """When the last one ended."""
     iteration: int | None = None
     """After which iteration it came, where its line tells."""
-    timed: float = 0.0
+    timer_seconds: float = 0.0
     """Seconds of evaluation and saving that timers told since then."""
     stamps: Stopwatch = field(default_factory=Stopwatch)
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def interrupt(self, at: float, iteration: int | None = None) -> None:
         """An evaluation or save went on until now, after `iteration` where its line tells."""
-        self.inside, self.until = True, at
+        self.interrupted, self.interrupted_until = True, at
         if iteration is not None:
             self.iteration = iteration
 
@@ -244,11 +244,12 @@ class StepTimer:
         """
         behind = last - self.iteration if last is not None and self.iteration is not None else iterations
         arrived = None
-        if self.at is not None and self.until is not None and at is not None:
-            arrived = self.until - self.at, at - self.at
+        if self.at is not None and self.interrupted_until is not None and at is not None:
+            arrived = self.interrupted_until - self.at, at - self.at
         within = behind if behind in range(1, iterations) else iterations
-        return Interval(iterations, seconds, arrived, within, self.timed)
+        return Interval(iterations, seconds, arrived, within, self.timer_seconds)
 
     def restart(self, at: float) -> None:
         """A report has come."""
-        self.at, self.inside, self.until, self.iteration, self.timed = at, False, None, None, 0.0
+        self.at, self.interrupted, self.timer_seconds = at, False, 0.0
+        self.interrupted_until = self.iteration = None

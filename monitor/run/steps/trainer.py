@@ -16,8 +16,8 @@ from megatron_monitor.run.records import EventContext, Validation
 from megatron_monitor.run.restarts import withdraw
 from megatron_monitor.run.saves import end_save
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.counting import StepReport, count_step, measured
-from megatron_monitor.run.steps.sources import Trainer
+from megatron_monitor.run.steps.counting import StepReport, count_step, measure
+from megatron_monitor.run.steps.sources import TrainerState
 
 _OF_TRAINING = ("", "train", "training")
 _INFERRED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
@@ -107,7 +107,7 @@ def _suppose(state: RunState, event: TrainerProgressed, context: EventContext) -
     _count_drawn(state, drawn, context)
 
 
-def _drawn(trainer: Trainer, event: TrainerProgressed, elapsed: float) -> list[TrainerProgressed]:
+def _drawn(trainer: TrainerState, event: TrainerProgressed, elapsed: float) -> list[TrainerProgressed]:
     """How the bar was drawn, this drawing included. An evaluation's bar is drawn amid the training's."""
     drawn = trainer.drawings.setdefault(event.total, [])
     if drawn and elapsed < (drawn[-1].elapsed_seconds or 0.0):
@@ -138,8 +138,8 @@ def _timed(state: RunState, event: TrainerProgressed, context: EventContext) -> 
     elapsed, last = event.elapsed_seconds, attempt.last_iteration
     if elapsed is None or (last is not None and event.step <= last):
         return StepReport(event.step, rate, context)
-    passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not attempt.watch.inside else 0.0
-    seconds, steps = measured(state, event.step, elapsed, None)
+    passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not attempt.step_timer.interrupted else 0.0
+    seconds, steps = measure(state, event.step, elapsed, None)
     trainer.elapsed = elapsed
     if last is None:
         done = event.step - attempt.loaded if attempt.loaded is not None else 0
@@ -153,7 +153,7 @@ def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:
     """An evaluation or prediction amid the training has moved, or is over. Behind the end nothing is the training's."""
     if attempt.phase == "finished":
         return False
-    attempt.watch.interrupt(context.at)
+    attempt.step_timer.interrupt(context.at)
     pass_by(attempt, context.at, context.source, step=False)
     return attempt.ending.state == "crashed" or (attempt.resumes_as if over else "evaluating")
 
@@ -191,7 +191,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
     if step <= (attempt.last_iteration or 0):
         return True  # the bar before it has counted
     if event.seconds_per_step is None and trainer.bar is None:
-        seconds, steps = measured(state, step, None, context.clock)
+        seconds, steps = measure(state, step, None, context.clock)
     else:
         seconds, steps = event.seconds_per_step, None
     return _step(state, StepReport(step, seconds, context, steps)) or True

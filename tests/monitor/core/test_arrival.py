@@ -108,7 +108,7 @@ def test_a_block_that_stands_whole_at_the_end_counts() -> None:
     assert state.iterations_total == 1
     core.tick(START + 75.5)
     assert (state.iterations_total, state.attempt.latest.iteration, state.attempt.latest.lm_loss) == (2, 2, 11.5)
-    assert state.attempt.watch.at == START + 70.0
+    assert state.attempt.step_timer.at == START + 70.0
     core.handle(data(PATH, HEAD % 3, offset + 8, START + 80.0, START + 80.0), START + 80.0)
     core.tick(START + 90.0)
     assert state.iterations_total == 2  # the third has no values yet

@@ -105,7 +105,7 @@ class Lab:
 @pytest.fixture(params=["ext4", "nfs4"])
 def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """On a local file system, and on a mount."""
-    monkeypatch.setattr(Overflows, "take_line", lambda *_: True)
+    monkeypatch.setattr(Overflows, "add_line", lambda *_: True)
     (tmp_path / "logs").mkdir()
     one = Lab(tmp_path / "logs", request.param)
     yield one

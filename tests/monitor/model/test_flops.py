@@ -201,8 +201,8 @@ def test_prints_as(exact: float, printed: float, expected: bool) -> None:
 
 def test_model_and_hardware_flops_of_bloom() -> None:
     """BLOOM's HFU is the log's 149.02 of 312; its MFU, with a quarter less but for the logits, is 36.0 %."""
-    model = flops.per_iteration(BLOOM, 2048, 2048)[0]
-    hardware = flops.per_iteration(BLOOM, 2048, 2048)[1]
+    model = flops.flops_per_iteration(BLOOM, 2048, 2048)[0]
+    hardware = flops.flops_per_iteration(BLOOM, 2048, 2048)[1]
     assert model is not None
     assert hardware is not None
     available = 312e12 * 384 * 105.22
@@ -214,20 +214,20 @@ def test_model_and_hardware_flops_of_bloom() -> None:
 
 def test_hardware_flops_by_checkpointing() -> None:
     """None is the model's, selective adds the core once, and unknown is unknown while the model's stay known."""
-    model = flops.per_iteration(LLAMA_1B, 80, 2048)[0]
+    model = flops.flops_per_iteration(LLAMA_1B, 80, 2048)[0]
     kinds = {
-        kind: flops.per_iteration(replace(LLAMA_1B, activation_checkpointing=kind), 80, 2048)[1]
+        kind: flops.flops_per_iteration(replace(LLAMA_1B, activation_checkpointing=kind), 80, 2048)[1]
         for kind in ("none", "selective", None)
     }
     assert model is not None
     core = 80 * 2048 * 16 * 4 * 2048 * 2048
     assert kinds == {"none": model, "selective": model + core, None: None}
-    assert flops.per_iteration(replace(LLAMA_1B, activation_checkpointing=None), 80, 2048)[0] == model
+    assert flops.flops_per_iteration(replace(LLAMA_1B, activation_checkpointing=None), 80, 2048)[0] == model
 
 
 def test_model_flops_follow_megatron_lm() -> None:
     """Model FLOPs are Megatron-LM's of 2024: same matrices, core not halved."""
-    model = flops.per_iteration(LLAMA_1B, 80, 2048)[0]
+    model = flops.flops_per_iteration(LLAMA_1B, 80, 2048)[0]
     assert model is not None
     assert model / 3e12 == pytest.approx(value("megatron_lm_2024", LLAMA_1B, 3, 80, 2048))
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from megatron_monitor.breakdown.outside import Outside
+from megatron_monitor.breakdown.outside import OutsideTime
 from megatron_monitor.run.steps.timing import Stopwatch
 from tests.monitor.playing import Played, fault, play
 
@@ -76,7 +76,7 @@ def test_one_is_told_once_it_has_stood() -> None:
 
 def test_a_level_that_comes_and_goes_must_stay_longer_each_time() -> None:
     """Shards of a data set that are slow for a dozen steps each: told twice at most."""
-    outside, reported = Outside(), 0
+    outside, reported = OutsideTime(), 0
     for step in range(1, 3001):
         slow = step > 100 and step % 100 < 12
         outside.add(step, (0.15 if slow else 0.02 + 0.0001 * (step % 7), 1.02), float(step), 0.02, lambda _: 0.0)
@@ -110,8 +110,8 @@ def test_an_evaluation_in_the_middle_is_not_left_out() -> None:
     usual = {"disturbed": False, "single": True, "stamped": True}
     assert watch.lap(48, 100.5, **usual) is None
     watch.pause(145.5)
-    assert not watch.go_on(175.5)
+    assert not watch.resume(175.5)
     assert watch.lap(96, 310.5, **usual) == (210.0 / 48, 48)
     watch.pause(310.5)
-    assert watch.go_on(340.5)
+    assert watch.resume(340.5)
     assert watch.lap(144, 520.5, **usual) == (180.0 / 48, 48)
