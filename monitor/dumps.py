@@ -1,8 +1,8 @@
-"""Has flight recorder dumps read for the core: by a process of its own, on a thread of its own.
+"""Reads PyTorch flight recorder dumps for the core, in a separate process (dump_files.py) started from its own thread.
 
-Only files that the configuration names are opened, never one that a line of a log names. A file counts if it was
-written after the run's last progress: a dump of the attempt before says nothing of this one. Whatever a dump holds,
-this process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, and only as what it must be.
+Only files that the configuration names are opened, never a path from a log. A file counts if it was written after the
+run's last progress, because an older dump is about an earlier attempt. For any content of a dump, this process receives
+at most `_MAX_OUTPUT` bytes, and decodes them with a fixed type.
 """
 
 import glob
@@ -25,31 +25,31 @@ from megatron_monitor.system.process import run
 _log = logging.getLogger(__name__)
 
 _READER = (sys.executable, "-s", "-S", "-P", "-m", "megatron_monitor.system.dump_files")
-_VARIABLES = {"PYTHONPATH": str(Path(__file__).parents[1])}  # all that is imported there is ours or Python's
-_SECONDS = 130.0  # the reader's own limit, and a last dump
-_MOST = 8 * 2**20  # bytes
-_WAITING = 100  # questions
+_VARIABLES = {"PYTHONPATH": str(Path(__file__).parents[1])}  # the process imports only this package and Python's
+_SECONDS = 130.0  # the process's own limit plus one dump
+_MAX_OUTPUT = 8 * 2**20  # bytes
+_MAX_WAITING = 100  # requests
 _STACK_RANKS = 8
 
 
 class DumpsUnreadableError(Exception):
-    """The process that reads dumps did not come to an end; says why."""
+    """The process that reads dumps failed, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpDiagnosis(Diagnosis):
-    """What dumps tell together, and which told nothing."""
+    """The diagnosis of all dumps, and which dumps were left out."""
 
     stale: bool
-    """The dump of a missing rank is older than the others: it may be of another hang."""
+    """True: the dump of a missing rank is older than the others, so it may be from another hang."""
     left_out: list[tuple[str, str]]
     """Path and why."""
 
 
 def read_files(patterns: Sequence[str], since: float, clock: Clock) -> DumpDiagnosis:
-    """What the dumps tell that were written since then, Unix seconds. Raises DumpsUnreadableError."""
-    given = json.dumps([since, patterns]).encode()  # more names than arguments may be
-    ended = run(_READER, clock, _SECONDS, _MOST, _VARIABLES, given=given)
+    """Return the diagnosis of the dumps written since `since`, Unix seconds. Raises DumpsUnreadableError."""
+    given = json.dumps([since, patterns]).encode()  # may be longer than an argument list
+    ended = run(_READER, clock, _SECONDS, _MAX_OUTPUT, _VARIABLES, given=given)
     try:
         if ended.code == 0:
             return read_json(ended.output, msgspec.json.Decoder(DumpDiagnosis).decode)
@@ -59,7 +59,7 @@ def read_files(patterns: Sequence[str], since: float, clock: Clock) -> DumpDiagn
 
 
 def read_dumps(asked: DumpRequest, clock: Clock) -> DumpReply:
-    """What the run's dumps tell now."""
+    """Return the diagnosis of the run's dumps; empty if there are none or they cannot be read."""
     there = [pattern for pattern in asked.patterns if next(glob.iglob(pattern), None) is not None]
     if not there:
         return DumpReply(asked)
@@ -77,5 +77,5 @@ def read_dumps(asked: DumpRequest, clock: Clock) -> DumpReply:
 
 
 def dump_reader(clock: Clock) -> Asking[DumpRequest, DumpReply]:
-    """Where too many wait a run gets an empty answer, and asks again."""
-    return Asking("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpReply(asked), _WAITING)
+    """Return the thread that reads dumps. If too many requests wait, a run gets an empty reply and asks again."""
+    return Asking("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpReply(asked), _MAX_WAITING)

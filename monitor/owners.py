@@ -1,8 +1,8 @@
-"""Whose a container's log is in Kubernetes: labels, or a pod's name, to `NAMESPACE/OWNER`. Pure.
+"""Finds the owner of a container's log in Kubernetes: `NAMESPACE/OWNER` from labels or the pod's name. Pure.
 
-`operators.csv` has how each operator labels and calls its pods, the first row that holds decides: what is no training,
-then labels from the outer owner to the inner one, then the pod's name. Numbers are never taken off without proof: pods
-of the Jobs sweep-1 and sweep-2 are of two owners. What a name cannot tell is a run of its own.
+`operators.csv` describes how each operator labels and names its pods. The first matching row decides: containers that
+are not a training, then labels from the outer owner to the inner one, then the pod's name. Numbers are never removed
+without proof: the Jobs sweep-1 and sweep-2 are two owners. A pod without a known owner is a run by itself.
 """
 
 import re
@@ -28,20 +28,20 @@ _PUSHED: Final = lazy(r"~[0-9a-f]{16}~(?P<pod>[^/~]+)\.log$")
 
 
 class PodLog(NamedTuple):
-    """Whose output a file is."""
+    """The pod and container that wrote a file."""
 
     space: str
     pod: str
     container: str
     uid: str
-    """The pod's; empty where the path does not say it."""
+    """The pod's uid; empty if the path does not contain it."""
 
 
 class Owner(NamedTuple):
-    """Who owns a pod."""
+    """The owner of a pod."""
 
     name: str
-    """`NAMESPACE/OWNER`; empty: its lines are no training's."""
+    """`NAMESPACE/OWNER`; empty: the container is not a training."""
     sure: Literal["yes", "likely", "no"]
     why: str
 
@@ -56,7 +56,7 @@ class _Row(NamedTuple):
     sure: Literal["yes", "likely", "no"]
 
     def holds(self, labels: Mapping[str, str], pod: str, container: str) -> bool:
-        """Is it for this container, with all that it needs?"""
+        """Return True if the row applies to this container and the needed labels exist."""
         named = self.container is None or container in self.container.replace("{pod}", pod).split()
         return named and all(labels.get(plain(key)) for key in (self.needs or "").split())
 
@@ -68,14 +68,12 @@ def _table() -> list[tuple[_Row, re.Pattern[str] | None]]:
 
 
 def plain(label: str) -> str:
-    """A label's name as Prometheus writes it: however it was sent, it is one name."""
+    """Return a label's name as Prometheus writes it, so that each spelling has one name."""
     return _ODD.sub("_", label)
 
 
 def owner(labels: Mapping[str, str], namespace: str, pod: str, container: str) -> Owner | None:
-    """Of a container with these labels and annotations, by their plain names; None where nothing tells, not even the
-    pod's name.
-    """
+    """Return a container's owner by its labels and annotations (plain names) or its pod's name; None if unknown."""
     attributes = {**labels, "pod": pod}
     for row, form in _table():
         if not row.holds(attributes, pod, container):
@@ -92,23 +90,26 @@ def owner(labels: Mapping[str, str], namespace: str, pod: str, container: str) -
                 continue
             name, why = found[1], f"the pod's name, as {row.operator}"
             if row.sure == "no":
-                why = f"the pod's name ({row.operator}), which does not tell its owner: label it megatron-monitor/run"
+                why = (
+                    f"the pod's name ({row.operator}), which does not contain its owner: label it megatron-monitor/run"
+                )
         if name:
             return Owner("/".join(filter(None, (namespace, name))), row.sure, why)
     return None
 
 
-@lru_cache(maxsize=64)  # asked for several times as a stream begins
+@lru_cache(maxsize=64)  # called several times when a stream begins
 def pod_at(path: str) -> PodLog | None:
-    """The pod whose log lies at `path`; None where the path names none."""
+    """Return the pod whose log is at `path`; None if the path does not name a pod."""
     match = next((found for form in _PATHS if (found := form.search(path))), None) if "_" in path else None
     return PodLog(**match.groupdict()) if match is not None else None
 
 
 def by_host(pod: str, host: str, domain: str) -> str | None:
-    """The owner of a pod whose name does not tell it, by the host name that its program prints, and the subdomain of
-    the hosts of its attempt: an Indexed Job calls its hosts by its whole name and the index, a JobSet has its own as
-    the subdomain, pods of a plain Job are hosts of their own names. None where that does not tell either.
+    """Return the owner of a pod by the host name that its program prints and the subdomain of the attempt's hosts.
+
+    For pods whose name does not contain the owner. The hosts of an Indexed Job are named by the Job and the index; a
+    JobSet is the subdomain of its hosts; the host of a plain Job's pod has the pod's name. None if unknown.
     """
     end = re.fullmatch(rf"(.+)-{_RANDOM}", pod)
     if end is None:
@@ -123,11 +124,11 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
     truncated = len(pod) == _LONGEST and host.startswith(name)
     if index is None or index[2] != number or not (host == stem or truncated):
         return None
-    return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # else it may be a JobSet's
+    return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # such a host may belong to a JobSet
 
 
 def unsure_pod(path: str) -> str:
-    """The pod whose output a file is, if its name does not tell its owner."""
+    """Return the pod that wrote a file if the pod's name does not contain its owner; otherwise empty."""
     if (log := pod_at(path)) is None:
         return ""
     found = owner({}, log.space, log.pod, log.container)
@@ -135,12 +136,12 @@ def unsure_pod(path: str) -> str:
 
 
 def in_spool(pod: str) -> str:
-    """What the name of a stream's file in the spool says of its pod."""
+    """Return the pod's part of a file name in the spool."""
     return f"~{pod[:64]}" if re.fullmatch(r"[\w.-]+", pod, re.ASCII) else ""
 
 
 def pod_of(path: str) -> str | None:
-    """The pod whose output a file, or a stream in the spool, is."""
+    """Return the pod that wrote a file or a stream in the spool."""
     if (log := pod_at(path)) is not None:
         return f"{log.pod} {log.uid}"
     match = _PUSHED.search(path)
@@ -148,6 +149,6 @@ def pod_of(path: str) -> str | None:
 
 
 def owner_at(path: str) -> Owner | None:
-    """Of the pod whose log lies at `path`, as its name and its container tell; None where the path names no pod."""
+    """Return the owner of the pod whose log is at `path`; None if the path does not name a pod."""
     log = pod_at(path)
     return owner({}, log.space, log.pod, log.container) if log is not None else None

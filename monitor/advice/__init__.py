@@ -1,7 +1,7 @@
-"""What the observer says about a run to programs that act: a launcher that asks, and the remediator.
+"""Advice about a run for programs that act: a launcher that asks, and the remediator.
 
-`extension` collects the facts and shows what was done, `choice` makes the advice, `record` is the file in which the
-remediator writes what it did. Here are the values of `/api/v1/advice`. Times are Unix seconds.
+`extension` collects the facts and shows what was done, `choice` decides the advice, `record` is the file of the
+remediator's executions. This module has the values of `/api/v1/advice`. Times are Unix seconds.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ class OpenIncident(Struct, frozen=True):
     """One incident that is firing."""
 
     id: str
-    """The same after a restart of the observer and after a loss of its state."""
+    """Unchanged after a restart of the observer and after a loss of its state."""
     incident: str
     severity: Severity
     since: float
@@ -32,12 +32,12 @@ class Stream(Struct, frozen=True):
 
     path: str
     pushed: bool
-    """Its path and its content were chosen by a sender."""
+    """True: a sender chose its path and content."""
     owner: int | None = None
-    """User id of the file; None if the file system does not say, and for a pushed stream."""
+    """User id of the file; None if unknown, and for a pushed stream."""
     written_at: float = 0.0
     steps: bool = False
-    """It has lines of the training loop."""
+    """True: it has lines of the training loop."""
 
 
 class Neighbour(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Neighbour(Struct, frozen=True):
 
     run: str
     still: bool
-    """It hangs or has ended, and all its files are readable."""
+    """True: it hangs or has ended, and all its files are readable."""
     progress_at: float | None = None
 
 
@@ -56,28 +56,28 @@ class Advice(Struct, frozen=True):
     advice: Literal["wait", "restart", "stop", "none"] = "none"
     reason: str = "no run of this name is known"
     exclude: list[str] | None = None
-    """Nodes that a restart should leave out; None only where the run is unknown."""
+    """Nodes that a restart should exclude; None only if the run is unknown."""
     evidence: list[str] = field(default_factory=list)
     """Lines of the log."""
     since: float | None = None
-    """When the trouble began."""
+    """When the incident began."""
     checkpoint: int | None = None
-    """Iteration of the last whole checkpoint."""
+    """Iteration of the last complete checkpoint."""
     same_cause_before: int = 0
     """Earlier attempts that ended for the same cause."""
     attempt: int = 0
     incidents: list[OpenIncident] = field(default_factory=list)
     job: str = ""
-    """Slurm's id of the job, `8_3` for an array task. The remediator proves it again."""
+    """Slurm's id of the job, `8_3` for an array task. The remediator verifies it."""
     streams: list[Stream] = field(default_factory=list)
     followed: bool = False
-    """All its files are readable and read to their ends."""
+    """True: all its files are readable and read to their ends."""
     progress_at: float | None = None
     nodes: int = 0
-    """Number of the attempt's nodes, as far as its log names them."""
+    """Number of the attempt's nodes that its log names."""
     neighbours: list[Neighbour] = field(default_factory=list)
     undecided: bool = False
-    """Of some lines of the job the run is not known yet."""
+    """True: the run of some lines of the job is not known yet."""
     second_job: str = ""
     """Another running job that writes into the same run."""
 
@@ -87,6 +87,6 @@ class AdviceList(Struct, frozen=True):
 
     runs: list[Advice]
     age_seconds: float
-    """How old the facts are."""
+    """Age of the facts."""
     ready: bool = False
     """False while the observer reads a backlog."""

@@ -1,8 +1,8 @@
-"""The advice for a run: wait, restart it, stop it, or nothing. Pure.
+"""Decides the advice for a run: wait, restart, stop or none. Pure.
 
-It follows the configured remediations, whether they are dry runs or not: the program that asks acts by itself. Where no
-remediation is for an incident, `USUAL` is: what a restart may cure is restarted, a hang after ten minutes. A failure of
-the program itself, and one that came three times without a new checkpoint, is stopped.
+The advice follows the configured remediations, dry runs included, because the program that asks acts by itself. Without
+a remediation for an incident, `USUAL` applies: restart what a restart may cure, a hang after ten minutes. The advice is
+`stop` for a failure of the program itself, and for a failure that came three times without a new checkpoint.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,14 +29,14 @@ USUAL: Final = Remediation(
     actions=(Action(type="requeue"),),
     after=600.0,
 )  # fmt: skip
-"""Where no remediation is configured. An unknown cause is tried again."""
+"""The remediation without configuration. An unknown cause is retried."""
 _FOR_PEOPLE: Final = frozenset({"crash", "crash_loop", "nan_loss", "divergence"})
-"""Where no remediation is for them, a critical one stops the run: the next attempt would end in the same way."""
-_MOST_NAMED: Final = 2  # nodes: where the log names more, none of them is the cause
+"""Critical incidents that stop a run without a remediation for them: the next attempt would fail in the same way."""
+_MAX_CAUSES: Final = 2  # nodes: if the log names more, none of them is taken for the cause
 
 
 def matches(remediation: Remediation, run: str, incident: OpenIncident, least: Severity = "critical") -> bool:
-    """Is the remediation for this incident? An end that somebody planned is `info`: it is left alone."""
+    """Return True if the remediation applies to this incident. A planned end is `info` and does not match."""
     return (
         incident.incident in remediation.incidents
         and RANK[incident.severity] >= RANK[least]
@@ -46,8 +46,9 @@ def matches(remediation: Remediation, run: str, incident: OpenIncident, least: S
 
 
 def actions_of(remediation: Remediation, restarts: int) -> tuple[Sequence[Action], bool]:
-    """Its actions, and whether it gives up after so many `restarts` without a new checkpoint: then without a restart; a
-    job that it would requeue is cancelled.
+    """Return (actions, whether it gives up) after so many `restarts` without a new checkpoint.
+
+    A remediation that gives up does not restart: it cancels a job that it would otherwise requeue.
     """
     if RESTARTS.isdisjoint(kinds(remediation.actions)) or restarts < remediation.attempts:
         return remediation.actions, False
@@ -56,15 +57,16 @@ def actions_of(remediation: Remediation, restarts: int) -> tuple[Sequence[Action
 
 
 def named_nodes(named: Iterable[str], own: set[str]) -> set[str]:
-    """Those of the job's `own` nodes that are named; none where too many are. A domain is left out where the job's list
-    has none.
+    """Return the named nodes among the job's `own` nodes; none if too many are named.
+
+    A domain is removed if the job's list has names without a domain.
     """
     names = {name if name in own else name.partition(".")[0] for name in named} & own
-    return names if len(names) <= _MOST_NAMED else set()
+    return names if len(names) <= _MAX_CAUSES else set()
 
 
 def opened(state: RunState, incident: Incident) -> OpenIncident:
-    """An incident as the API shows it."""
+    """Return an incident in the form of the API."""
     evidence = incident.evidence
     nodes = evidence.get("nodes")
     names = [*(nodes if isinstance(nodes, list) else ()), evidence.get("node")]
@@ -83,8 +85,9 @@ def advice_of(
     state: RunState, incidents: Iterable[Incident], remediations: Sequence[Remediation], now: float,
     *, historical: bool = False, at_work: str = "",
 ) -> Advice:  # fmt: skip
-    """The advice at the instant `now`. `archived`: the log was old when it was opened; `at_work`: the remediation that
-    acts on the run.
+    """Return the advice at the instant `now`.
+
+    `historical`: the log was old when it was opened. `at_work`: the remediation that is acting on the run.
     """
     found = sorted(incidents, key=lambda one: (-RANK[one.severity], one.opened_at))
     none = Advice(state.name, exclude=[], checkpoint=state.learned.checkpoints.last_iteration)
@@ -93,17 +96,17 @@ def advice_of(
     if (advice := _of_incidents(state, found, remediations, at_work, now)) is not None:
         return advice
     if state.attempt.phase == "crashed" and not historical:
-        return replace(none, advice="wait", reason="the attempt has ended: its cause is known in some seconds")
+        return replace(none, advice="wait", reason="the attempt has ended: its cause will be known in a few seconds")
     why = found[0].summary if found else "nothing is wrong"
     if state.lost or historical:
-        why = "its log cannot be read" if state.lost else "its log was old when the monitor first saw it"
+        why = "its log cannot be read" if state.lost else "its log was old when the monitor first opened it"
     return replace(none, reason=why)
 
 
 def _of_incidents(
     state: RunState, found: Sequence[Incident], remediations: Sequence[Remediation], at_work: str, now: float
 ) -> Advice | None:
-    """By the open incidents, the worst first; None if they ask for nothing."""
+    """Return the advice for the open incidents, the worst first; None if they need no action."""
     acting = [one for one in remediations if one.acts]
     for incident in found:
         if incident.incident == "crash_loop" and not incident.evidence.get("nodes"):
@@ -116,28 +119,28 @@ def _of_incidents(
     for incident in found:
         if incident.incident in _FOR_PEOPLE and (incident.severity == "critical" or incident.incident == "crash"):
             return _advice(state, incident, "stop", incident.summary)
-    late = bool(found) and found[0].incident == "hang"  # so far
+    late = bool(found) and found[0].incident == "hang"
     return _advice(state, found[0], "wait", found[0].summary) if late else None
 
 
 def _by(remediation: Remediation, state: RunState, incident: Incident, at_work: str, now: float) -> Advice:
-    """What this remediation is for."""
+    """Return the advice that this remediation implies."""
     if at_work:
-        return _advice(state, incident, "wait", f"remediation {at_work} is at work: {incident.summary}")
-    hung_at = incident.since + incident.evidence.get("budget_seconds", 0.0)  # late is no hang yet
+        return _advice(state, incident, "wait", f"remediation {at_work} is under way: {incident.summary}")
+    hung_at = incident.since + incident.evidence.get("budget_seconds", 0.0)  # a late run is not a hang yet
     left = max(incident.opened_at, hung_at) + remediation.after - now
-    if incident.incident != "crash" and left > 0:  # it may go on yet
-        return _advice(state, incident, "wait", f"in {duration(left)} it has lasted long enough: {incident.summary}")
+    if incident.incident != "crash" and left > 0:  # the run may still continue
+        return _advice(state, incident, "wait", f"the remediation is due in {duration(left)}: {incident.summary}")
     before = _same_before(state, incident, since_checkpoint=True)
     actions, gave_up = actions_of(remediation, before)
     if gave_up:
-        why = f"it came {before + 1} times without a new checkpoint"
+        why = f"it occurred {before + 1} times without a new checkpoint"
         return _advice(state, incident, "stop", f"{why}: {incident.summary}")
     if RESTARTS.isdisjoint(kinds(actions)):
         return _advice(state, incident, "stop", incident.summary)
     names = opened(state, incident).nodes
     own = {*listed_nodes(state), *expand_some(state.job.nodes if state.job is not None else "")}
-    exclude = named_nodes(names, own or set(names))  # no list: those that the log names
+    exclude = named_nodes(names, own or set(names))  # without a node list, the log's names count
     return _advice(state, incident, "restart", incident.summary, sorted(exclude))
 
 
@@ -159,7 +162,7 @@ def _advice(
 
 
 def _same_before(state: RunState, incident: Incident, *, since_checkpoint: bool = False) -> int:
-    """Earlier attempts that ended for this cause, or hung where it is no crash."""
+    """Return the number of earlier attempts that ended for the same cause, or hung."""
     cause = incident.evidence.get("failure", incident.incident)
     last = state.learned.checkpoints.last_iteration
     return sum(end.failure == cause and (not since_checkpoint or end.checkpoint == last) for end in state.ends)

@@ -1,7 +1,6 @@
-"""Collects the facts for `/api/v1/advice`, and shows on page, in metrics and in messages what the remediator did.
+"""Collects the facts for `/api/v1/advice`, and shows the remediator's executions on the page, in metrics and messages.
 
-The remediator is a process of its own; what it did stands in its record (record.py), which is read here. Nothing here
-acts on a job.
+The remediator is a separate process. This module reads its record (record.py) and never acts on a job.
 """
 
 import logging
@@ -29,24 +28,24 @@ from megatron_monitor.run.records import FailedRestart
 
 _log = logging.getLogger(__name__)
 
-_EVERY: Final = 1.0  # seconds between two looks at the record
-_SHOWN: Final = 10  # executions of a run that its page shows
+_EVERY: Final = 1.0  # seconds between two reads of the record
+_SHOWN: Final = 10  # executions on the page of a run
 
 
 class Advisor(Extension):
-    """Keeps over a restart which executions were reported, so that each is one message."""
+    """Remembers over a restart which executions were reported, so that each has one message."""
 
     name = "remediation"
 
     def __init__(self, core: Core, runtime: Runtime) -> None:
         self._core, self._save = core, runtime.save
         self._record: Record | None = None
-        self._reported: set[str] | None = None  # None: nothing was saved, and what is done by now is not reported
+        self._reported: set[str] | None = None  # None: no saved state, and past executions are not reported
         self._looked_at, self._stamp, self._problem = float("-inf"), (0, 0), False
         self.configure(core.config)
 
     def configure(self, config: Config) -> None:
-        """Continue by another configuration."""
+        """Use another configuration."""
         self._remediations = config.remediations
         self.path: Path | None = file_in(state_directory(config, config.listen)) if config.remediations else None
 
@@ -64,7 +63,7 @@ class Advisor(Extension):
             return
         except (OSError, msgspec.MsgspecError) as error:
             if not self._problem:
-                _log.warning("what was done is not shown: %s cannot be read: %s", self.path, error)
+                _log.warning("executions are not shown: %s cannot be read: %s", self.path, error)
             self._problem = True
             return
         if self._record is not None:
@@ -72,7 +71,7 @@ class Advisor(Extension):
                 self._core.counts.set("actions_total", many, *name.split(" "))
 
     def act(self, now: float) -> Sequence[Transition]:
-        """Bring the runs up to date with the record; a message for each execution that has ended."""
+        """Update the runs from the record. Return a message for each execution that has ended."""
         if self.path is None or self._looked_at != now or self._problem:
             return ()
         messages: list[Transition] = []
@@ -88,7 +87,7 @@ class Advisor(Extension):
             for one in own:
                 if one.id in ended - known:
                     known = known | {one.id}
-                    if not one.trouble:  # its incident restart_failed says the same
+                    if not one.trouble:  # otherwise the incident restart_failed reports it
                         messages.append(_message(one, run, now))
                         run.book.history.append(messages[-1])
                         run.dirty = True
@@ -116,7 +115,7 @@ class Advisor(Extension):
                 state.unrestarted = FailedRestart(why, now, last.remediation, last.job, commands(last))
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:
-        """The run's advice, with the facts."""
+        """Return the run's advice with its facts."""
         core, state = self._core, run.state
         executions = self._record.executions if self._record is not None else ()
         at_work = next((one.remediation for one in executions if one.run == state.name and one.open), "")
@@ -155,7 +154,7 @@ class Advisor(Extension):
         return Stream(source.path, pushed, owner, source.mtime, steps)
 
     def announce(self, run: Run, message: Transition, now: float) -> Transition:  # noqa: ARG002
-        """An incident's first message says which remediation is for it."""
+        """Add to an incident's first message which remediation applies."""
         incident = run.book.open.get(message.incident)
         if incident is None or incident.display_only:
             return message
@@ -168,11 +167,11 @@ class Advisor(Extension):
         return amend(run.book, message, {"actions": lines}) if lines else message
 
     def save(self) -> bytes:
-        """The executions that were reported."""
+        """Return the reported executions."""
         return msgspec.msgpack.encode(self._reported)
 
     def restore(self, data: bytes) -> None:
-        """What an earlier observer reported is not reported again."""
+        """Restore the executions that an earlier process reported."""
         self._reported = msgspec.msgpack.decode(data, type=set[str] | None)
 
 
@@ -198,5 +197,5 @@ def _message(execution: Execution, run: Run, now: float) -> Transition:
 
 
 def for_core(core: Core, runtime: Runtime) -> Advisor:
-    """It has no thread."""
+    """Return the extension of a core. It has no thread."""
     return Advisor(core, runtime)

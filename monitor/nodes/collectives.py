@@ -1,20 +1,21 @@
-"""Who did not arrive: what the ranks say of their collectives, to those they wait for. Pure.
+"""Finds the ranks for which the others wait, from the ranks' reports about their collectives. Pure.
 
-A rank that waits in any group is a victim, whatever else it is late for: it waits for somebody itself. What is left is
-either `behind`: it told itself that it had not begun the collective that others gave up on; or `stuck`: in one that the
-others have finished, which only the flight recorder tells; or `silent`: all others of
-its group gave up, and it said nothing. Silence is a weaker proof, since a killed process is silent too: it names a rank
-only where nearly all others were heard, and never more than one node's worth.
+A rank that waits in any group is a victim: it waits for another rank itself. The others are
+- `behind`: the rank reports that it has not begun the collective on which others gave up;
+- `stuck`: the rank is in a collective that others have finished (only the flight recorder shows this);
+- `silent`: all others of its group gave up, and the rank reports nothing. This proof is weaker, because a killed
+process
+  is silent too: it counts only if nearly all others report, and for at most the ranks of one node.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-_LEAST_WAITING = 3  # ranks that gave up, before the silence of another one means anything
-_SILENT_SHARE = 4  # ranks heard for each silent one: where half of a log is missing, half of the ranks are silent
-_MOST_SILENT = 8  # ranks: those of one node
-_WORLD_SHARE = 0.75  # of the world's ranks seen in a group without a name before it is taken for the whole of it
+_MIN_WAITING = 3  # ranks that gave up, before silence of another rank counts
+_SILENT_SHARE = 4  # reporting ranks per silent one: in half of a log, half of the ranks are silent
+_MAX_SILENT = 8  # ranks of one node
+_WORLD_SHARE = 0.75  # of the world's ranks in an unnamed group before it counts as the whole world
 DEFAULT_GROUP = "default_pg"
 Proof = Literal["behind", "stuck", "silent"]
 
@@ -27,16 +28,16 @@ _OPERATIONS = {
 
 @dataclass(slots=True)
 class Report:
-    """Where a rank stood in one process group. Numbers of collectives are counted within the group."""
+    """The state of a rank in one process group. Collectives are numbered within the group."""
 
     rank: int
     group: str = ""
-    """The name that its ranks share; empty if unknown."""
+    """The group's name, equal for all its ranks; empty if unknown."""
     name: str = ""
-    """What the group is for, such as TENSOR_MODEL_PARALLEL_GROUP."""
+    """The group's purpose, such as TENSOR_MODEL_PARALLEL_GROUP."""
     group_rank: int | None = None
     work: int | None = None
-    """The collective that it gave up waiting for, or waits in."""
+    """The collective in which it waits, or on which it gave up."""
     operation: str | None = None
     enqueued: int | None = None
     completed: int | None = None
@@ -44,24 +45,24 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The ranks that the others wait for."""
+    """The ranks for which the others wait."""
 
     ranks: tuple[int, ...]
     proof: Proof
     waiting: int
-    """Ranks that wait, in whatever group."""
+    """Number of ranks that wait in any group."""
     operation: str | None
     work: int
-    """The collective, counted within its group."""
+    """Number of the collective within its group."""
     group: str
     """The group's purpose or name."""
     all_others: bool
-    """Every other rank of the run waits."""
+    """True: every other rank of the run waits."""
     group_key: str
-    """The name that its ranks share."""
+    """The group's name."""
 
     def sentence(self, nodes: Mapping[int, str]) -> str:
-        """As people say it; `nodes` are those known."""
+        """Return a sentence for people. `nodes`: rank -> node, as far as known."""
         shown = ", ".join(map(str, self.ranks[:8])) + (" ..." if len(self.ranks) > 8 else "")
         hosts = list(dict.fromkeys(nodes[rank] for rank in self.ranks if rank in nodes))
         one = len(self.ranks) == 1
@@ -72,7 +73,7 @@ class Missing:
         did = {
             "stuck": f"{'is' if one else 'are'} stuck in {what}, which others have finished",
             "behind": f"never reached {what}",
-            "silent": f"did not arrive at {what} and said nothing",
+            "silent": f"did not arrive at {what} and reported nothing",
         }
         waiting = f"the other {self.waiting} wait" if self.all_others else f"{self.waiting} ranks wait"
         return f"{who}{where} {did[self.proof]}; {waiting} for {'it' if one else 'them'}"
@@ -91,7 +92,7 @@ class _Group:
         return max((r.group_rank for r in self.reports.values() if r.group_rank is not None), default=-1)
 
     def layout(self) -> tuple[int, int] | None:
-        """(rank of the first member, distance of two members); None where the members stand in no such row."""
+        """Return (rank of the first member, distance between members); None if the distances differ."""
         pairs = sorted((r.group_rank, r.rank) for r in self.reports.values() if r.group_rank is not None)
         if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
             return None
@@ -104,7 +105,7 @@ class _Group:
 
 
 def operation_name(operation: str | None) -> str:
-    """`_ALLGATHER_BASE`, `nccl:all_gather` -> all-gather."""
+    """Return the plain name of an operation: all-gather for `_ALLGATHER_BASE` and `nccl:all_gather`."""
     if not operation:
         return "collective"
     plain = operation.removeprefix("nccl:").split(" ")[0].lower().replace("_", "")
@@ -116,8 +117,9 @@ def operation_name(operation: str | None) -> str:
 def missing(
     reports: Sequence[Report], world_size: int | None, members: Mapping[str, Sequence[int]] | None = None
 ) -> Missing | None:
-    """The ranks that the others wait for; None where the reports do not tell. `members`: group -> its ranks, where that
-    is known (flight recorder); else it is worked out from the ranks within the group.
+    """Return the ranks for which the others wait; None if the reports do not show them.
+
+    `members`: group -> its ranks, if known (flight recorder). Otherwise they are derived from the ranks in the group.
     """
     waiting = {report.rank for report in reports if report.work is not None}
     groups: dict[str, _Group] = {}
@@ -127,25 +129,25 @@ def missing(
     found = set[int]().union(*behind.values())
     if found:
         if len(found) > max(1, len(waiting) // 2):
-            return None  # the few that wait are the odd ones: they may have gone astray
+            return None  # few ranks wait: they may be the faulty ones
         return _reported(groups, behind, found, "behind", waiting, world_size)
     stuck_in = {name: _stuck_ranks(group) for name, group in groups.items()} if members else {}
     found = set[int]().union(*stuck_in.values())
     if found and len(found) <= max(1, len(waiting - found) // 2):
         return _reported(groups, stuck_in, found, "stuck", waiting, world_size)
     found = set[int]().union(*silent.values())
-    most = min(_MOST_SILENT, max(1, len(waiting) // _SILENT_SHARE))
-    if not found or len(waiting) < _LEAST_WAITING or len(found) > most:
+    most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
+    if not found or len(waiting) < _MIN_WAITING or len(found) > most:
         return None
-    if max(found) - min(found) >= _MOST_SILENT:
-        return None  # more than one node's ranks: rather killed than late
+    if max(found) - min(found) >= _MAX_SILENT:
+        return None  # ranks of several nodes were probably killed
     return _reported(groups, silent, found, "silent", waiting, world_size)
 
 
 def _late(
     groups: Mapping[str, _Group], waiting: set[int], world_size: int | None, members: Mapping[str, Sequence[int]] | None
 ) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """By group in which somebody waits: the ranks that are behind, and those that were not heard. None of `waiting`."""
+    """Return, by group in which a rank waits, the ranks that are behind and the silent ranks, without `waiting`."""
     sizes: dict[str, int] = {}
     for group in groups.values():
         for report in group.reports.values():
@@ -164,18 +166,18 @@ def _late(
 
 
 def _stuck(group: _Group) -> int | None:
-    """The first collective of the group that did not end; None where nobody waits in it."""
+    """Return the first unfinished collective of the group; None if no rank waits in the group."""
     return min((report.work for report in group.waiting if report.work is not None), default=None)
 
 
 def _stuck_ranks(group: _Group) -> set[int]:
-    """Ranks that wait in a collective that another rank has finished: their own GPU or its link does not go on."""
+    """Return the ranks that wait in a collective that another rank has finished: their own GPU or link is faulty."""
     finished = max((report.completed for report in group.reports.values() if report.completed is not None), default=-1)
     return {report.rank for report in group.waiting if report.work is not None and report.work <= finished}
 
 
 def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> list[int]:
-    """The ranks of a group of which nobody tells them, from those that were heard."""
+    """Return the ranks of a group, derived from those that report."""
     layout = group.layout()
     if layout is None:
         return []
@@ -192,7 +194,7 @@ def _reported(
     groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Proof,
     waiting: set[int], world_size: int | None,
 ) -> Missing:  # fmt: skip
-    """Of the groups that wait for them, the one in which most ranks do."""
+    """Return the result for the group in which most ranks wait."""
     name = max((name for name in late if late[name]), key=lambda name: (len(groups[name].waiting), name))
     work = _stuck(groups[name])
     assert work is not None

@@ -1,12 +1,11 @@
-"""The dumps of PyTorch's flight recorder, one a rank: who is behind, in which collective, and where it was. Pure.
+"""Reads the dumps of PyTorch's flight recorder, one per rank: which rank is behind, in which collective, where. Pure.
 
 Format: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.0 to 2.10, as pickle or JSON: `pg_config` (group ->
 name, desc, ranks), `pg_status` (group -> last enqueued, started, completed collective) and `entries` (the last
-collectives: process_group, collective_seq_id, profiling_name, state, frames). A rank waits in the first operation that
-it has not completed; what it enqueued behind it waits for that. Of point-to-point operations only that they wait is
-taken: their numbers are those of a pair. What is no dump raises NoDumpError. What is not as expected is left out: only
-text and whole numbers are taken as text, since lists that refer to one another may be 251 bytes long and endless as
-text.
+collectives: process_group, collective_seq_id, profiling_name, state, frames). A rank waits in its first operation that
+is not completed; operations enqueued later wait for that one. Point-to-point operations count only as waiting, because
+their numbers belong to a pair of ranks. A file that is not a dump raises NoDumpError. Unexpected values are ignored:
+only text and integers become text, because lists that refer to each other may be 251 bytes long and endless as text.
 """
 
 import json
@@ -20,18 +19,18 @@ from megatron_monitor.nodes.plain_pickle import NotPlainError, read_plain
 
 LARGEST = 128 * 2**20  # bytes: 20,000 entries with deep stacks take some 60 MB
 _RANKS = 100_000  # of a group
-_ALL_RANKS = 20_000_000  # elements, or characters, of all groups' ranks: of 100,000 ranks each is in some 20 groups
+_ALL_RANKS = 20_000_000  # elements or characters of all groups' ranks: each of 100,000 ranks is in some 20 groups
 _FRAMES = 8
 _TEXT = 200  # characters of a name
 _LARGEST_NUMBER = 2**63 - 1
-_LARGEST_RANK = 10_000_000  # as in a name
+_LARGEST_RANK = 10_000_000
 _RANK = re.compile(r"(?:rank_?|_)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _COMPLETED = "completed"
-_PAIRS = "point-to-point"  # stands for all of them
+_PAIRS = "point-to-point"  # the group of all these operations
 
 
 class NoDumpError(ValueError):
-    """The file is no dump of the flight recorder; says why."""
+    """The file is not a flight recorder dump, for the reason in the message."""
 
 
 @dataclass(slots=True)
@@ -40,34 +39,34 @@ class Dump:
 
     rank: int
     reports: list[Report] = field(default_factory=list)
-    """Where it stood in each group; `work` only in the group that it waits in."""
+    """The rank's state in each group; `work` is set only in the group in which it waits."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Group -> its ranks."""
     stacks: dict[str, list[str]] = field(default_factory=dict)
-    """Group -> where the program called the first collective that was not completed, else the last; innermost first."""
+    """Group -> stack of the call of the first uncompleted collective, otherwise the last; innermost frame first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the dumps tell together."""
+    """The result of all dumps."""
 
     dumps: int
     missing: Missing | None
     stacks: Mapping[int, list[str]]
-    """Where the missing ranks last called a collective of that group, where it was recorded."""
+    """Missing rank -> stack of its last call of a collective in that group, if recorded."""
 
 
 def rank_of(name: str) -> int | None:
-    """The rank in a dump's name: nccl_trace_rank_37, comm_lib_trace_rank_37, _dump_37, trace_37.json."""
+    """Return the rank in a file name such as nccl_trace_rank_37, comm_lib_trace_rank_37, _dump_37, trace_37.json."""
     match = _RANK.search(name)
     return int(match[1]) if match else None
 
 
 def read_dump(data: bytes, rank: int) -> Dump:
-    """A dump's bytes. Raises NoDumpError."""
+    """Return the dump of a file's bytes. Raises NoDumpError."""
     value = _plain(data)
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list | tuple):
-        raise NoDumpError("it holds no `entries`: no dump of the flight recorder")
+        raise NoDumpError("it has no `entries`, so it is not a flight recorder dump")
     dump = Dump(rank)
     left = _ALL_RANKS
     for config in _mappings(value.get("pg_config")):
@@ -94,14 +93,14 @@ def read_dump(data: bytes, rank: int) -> Dump:
 
 
 def diagnose(dumps: Iterable[Dump]) -> Diagnosis:
-    """Who is missing."""
+    """Return the missing ranks and their stacks."""
     known: dict[int, Dump] = {}
     members: dict[str, tuple[int, ...]] = {}
     for dump in dumps:
         known[dump.rank] = dump
         for name, ranks in dump.groups.items():
             members.setdefault(name, ranks)
-        dump.groups = {}  # 16,384 dumps of 16,384 ranks each would be gigabytes
+        dump.groups = {}  # 16,384 dumps with 16,384 ranks each would need gigabytes
     reports = [report for dump in known.values() for report in dump.reports]
     everybody = set[int]().union(*members.values())
     found = missing(reports, len(everybody) or None, members)
@@ -127,7 +126,7 @@ def _plain(data: bytes) -> Any:
 
 
 def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
-    """Group -> where the rank stood, as its entries say: they are in the order in which they were made."""
+    """Return group -> state of the rank, from the entries, which are in chronological order."""
     reports: dict[str, Report] = {}
     pending: dict[str, int] = {}
     waits = False
@@ -155,13 +154,14 @@ def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
         if pending.get(group, number) == number:
             dump.stacks[group] = _frames(entry.get("frames"))
     for group, first in pending.items():
-        reports[group].completed = first - 1  # what ends behind it, on another stream, does not count
+        reports[group].completed = first - 1  # a later one that ended on another CUDA stream does not count
     return reports
 
 
 def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
-    """`pg_status` is by the process's own number of a group: entries tell both, else the order in which groups are
-    made, where that agrees with the entries.
+    """Return number -> name of the groups: `pg_status` uses numbers local to the process.
+
+    The order of creation gives the numbers if it agrees with the entries; otherwise the entries do.
     """
     members = {
         _text(entry.get("pg_id")): _text(entry["process_group"][0])

@@ -1,7 +1,7 @@
-"""Slurm's node lists: `jpbo-034-[01-38,40],login1` to names, and names to the shortest such list. Pure.
+"""Expands Slurm node lists such as `jpbo-034-[01-38,40],login1`, and compresses names to such a list. Pure.
 
-The grammar is that of `scontrol show hostnames` (src/common/hostlist.c): names apart by commas outside brackets, in
-brackets numbers and ranges of them, the first number's zeros give the width; several brackets in a name multiply.
+The grammar is that of `scontrol show hostnames` (src/common/hostlist.c): names are separated by commas outside
+brackets; brackets contain numbers and ranges; the zeros of the first number give the width; several brackets multiply.
 """
 
 import itertools
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from megatron_monitor.parsers.patterns import lazy
 
 MOST = 65_536
-"""Names in a list: no cluster is larger, and a log's text must not fill the memory with `n[1-99999999]`."""
+"""Maximum names: no cluster is larger, and `n[1-99999999]` in a log must not fill the memory."""
 _LONGEST = 1_000_000
-"""Characters of a list: 65,536 names of 15 characters each."""
+"""Maximum characters of a list: 65,536 names of 15 characters each."""
 
 _NAME = lazy(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
 _ITEM = lazy(r"(?:[^,\s\[\]]|\[[^\[\]]*\])+")
@@ -23,16 +23,16 @@ _ADDRESS = lazy(r"[\d.]+|[^.]*:.*")
 
 
 class HostlistError(ValueError):
-    """The text is no node list; says where."""
+    """The text is not a node list. The message shows where."""
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a host may be called so. Names with other characters are never handed to another program."""
+    """Return True for a valid host name. Other text is never passed to another program."""
     return _NAME.fullmatch(text) is not None
 
 
 def expand(text: str) -> list[str]:
-    """The names of a list, in its order, each once. Raises HostlistError for what is none, and above MOST names."""
+    """Return the names of a list, in its order, each once. Raises HostlistError, also for more than MOST names."""
     if len(text) > _LONGEST:
         raise HostlistError(f"a node list of {len(text)} characters; at most {_LONGEST} are read")
     names: dict[str, None] = {}
@@ -42,7 +42,7 @@ def expand(text: str) -> list[str]:
         end = item.end()
         for name in _expand_item(item[0]):
             if not is_node_name(name):
-                raise HostlistError(f"{name[:80]!r} in {item[0][:80]!r} is no node's name")
+                raise HostlistError(f"{name[:80]!r} in {item[0][:80]!r} is not a node name")
             names[name] = None
             if len(names) > MOST:
                 raise HostlistError(f"{item[0][:80]!r} names more than {MOST} nodes")
@@ -51,7 +51,7 @@ def expand(text: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The list that `expand` turns into these names: sorted, each once, the last number of a host's label in ranges."""
+    """Return the list that expands to these names: sorted, each once, the last number of a host name in ranges."""
     groups: dict[tuple[str, str], list[str]] = {}
     single: list[str] = []
     for name in set(names):
@@ -73,11 +73,11 @@ def compress(names: Iterable[str]) -> str:
 def _separators_only(text: str, begin: int, end: int) -> None:
     rest = text[begin:end].strip(", \t\r\n")
     if rest:
-        raise HostlistError(f"{rest[:80]!r} at character {begin + 1} does not belong in a node list")
+        raise HostlistError(f"{rest[:80]!r} at character {begin + 1} is not part of a node list")
 
 
 def _expand_item(item: str) -> Iterator[str]:
-    """The names of one item: its brackets multiplied, the first one slowest."""
+    """Yield the names of one item: the product of its brackets, the first one slowest."""
     pieces: list[list[str]] = []
     count = 1
     for match in _PIECE.finditer(item):
@@ -103,7 +103,7 @@ def _numbers(ranges: str, item: str) -> Iterator[str]:
 
 
 def _by_width(numbers: list[str]) -> Iterator[tuple[int, list[int]]]:
-    """Numbers that one width prints as they stand: 09, 10 and 100 go together (two digits at least), 9 does not."""
+    """Yield (width, numbers) that are printed with one width: 09, 10 and 100 fit together, 9 does not."""
     padded = sorted({len(number) for number in numbers if number[0] == "0"}, reverse=True)
     groups: dict[int, list[int]] = {}
     for number in numbers:

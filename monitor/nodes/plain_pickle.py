@@ -1,17 +1,17 @@
-"""Reads a pickle of plain values and executes nothing: an interpreter of the few opcodes that make them. Pure.
+"""Reads a pickle of plain values without executing code: an interpreter of the few opcodes for such values. Pure.
 
-Python's own Unpickler calls what a file names; forbidding that (`find_class`) still leaves opcodes that allocate
-gigabytes. This one takes the opcodes apart as pickletools does, and knows those of dicts, lists, tuples, text, numbers,
-None and booleans: all that PyTorch's C++ pickler writes (torch/csrc/jit/serialization/pickler.cpp), and Python's for
-such values, protocols 2 to 5. Any other opcode is refused, and so are keys that are no text (numbers can be chosen to
-collide). Work and memory are bounded by the file's size and by `_MOST` opcodes: none makes more than it has bytes, and
-one that repeats a value makes a reference. So a value may be endless to whoever walks through it.
+Python's Unpickler calls functions that a file names. With `find_class` forbidden, other opcodes still allocate
+gigabytes. This module uses pickletools and accepts the opcodes of dicts, lists, tuples, text, numbers, None and
+booleans: all that PyTorch's C++ pickler (torch/csrc/jit/serialization/pickler.cpp) and Python's protocols 2 to 5 write
+for such values. Other opcodes are refused, and so are keys that are not text, because numbers can be chosen to collide.
+Time and memory are bounded by the file's size and by `_MAX_OPCODES`: no opcode creates more than its bytes, and a
+repeated value is a reference. So a value may contain itself.
 """
 
 import pickletools
 from typing import Any, Final
 
-_MOST: Final = 12_000_000  # opcodes: some 15 s; 20,000 entries with 20 frames each take 7 million
+_MAX_OPCODES: Final = 12_000_000  # some 15 s; 20,000 entries with 20 frames each take 7 million
 _MARK: Final = object()
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "MARK": _MARK}
 _EMPTY: Final = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
@@ -23,17 +23,17 @@ _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
 
 
 class NotPlainError(ValueError):
-    """The bytes are no pickle of plain values."""
+    """The bytes are not a pickle of plain values."""
 
 
 def read_plain(data: bytes) -> Any:
-    """The value. Raises NotPlainError for whatever else."""
+    """Return the value of a pickle. Raises NotPlainError for any other bytes."""
     try:
         return _read(data)
     except NotPlainError:
         raise
     except (IndexError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise NotPlainError(f"it is cut off or no pickle: {error}") from error
+        raise NotPlainError(f"it is truncated or not a pickle: {error}") from error
 
 
 def _read(data: bytes) -> Any:
@@ -41,13 +41,13 @@ def _read(data: bytes) -> Any:
     memo: dict[int, Any] = {}
     for done, (opcode, given, place) in enumerate(pickletools.genops(data)):
         name = opcode.name
-        if done >= _MOST:
-            raise NotPlainError(f"it has more than {_MOST} values")
+        if done >= _MAX_OPCODES:
+            raise NotPlainError(f"it has more than {_MAX_OPCODES} values")
         if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memo[len(memo) if given is None else given] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
             if given not in memo:
-                raise NotPlainError(f"value {given} is used before it is made")
+                raise NotPlainError(f"value {given} is used before it is defined")
             stack.append(memo[given])
         elif name in _WRITTEN:
             stack.append(given)
@@ -63,7 +63,7 @@ def _read(data: bytes) -> Any:
 
 
 def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -> None:
-    """What goes into a container."""
+    """Execute an opcode that fills a container."""
     match opcode.name:
         case "SETITEMS":
             items = _since_mark(stack)
@@ -76,7 +76,7 @@ def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -
         case "TUPLE1" | "TUPLE2" | "TUPLE3":
             count = int(opcode.name[-1])
             if len(stack) < count or _MARK in stack[-count:]:
-                raise NotPlainError("a tuple of what is not there")
+                raise NotPlainError("a tuple without its items")
             stack[-count:] = [tuple(stack[-count:])]
         case "SETITEM":
             value, key = stack.pop(), stack.pop()
@@ -85,12 +85,12 @@ def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -
             value = stack.pop()
             stack[-1].append(value)
         case _:
-            raise NotPlainError(f"opcode {ord(opcode.code):#x} at byte {place} makes no plain value: it is not read")
+            raise NotPlainError(f"opcode {ord(opcode.code):#x} at byte {place} does not make a plain value")
 
 
 def _key(value: Any) -> str:
     if not isinstance(value, str):
-        raise NotPlainError("a key is no text")
+        raise NotPlainError("a key is not text")
     return value
 
 

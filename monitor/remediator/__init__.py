@@ -1,13 +1,13 @@
 """`megatron-monitor remediate`: a process that asks the observer for advice and acts on Slurm jobs.
 
-It has its own user and its own state directory. All is off until configured, and a dry run until that is switched off.
+The process has its own user and state directory. It does nothing until configured, and dry runs until `dry_run: false`.
 
     remediator   the loop: poll, decide, save, do one step, save
-    plan         an incident, a remediation, the job and the record to steps, or to a reason why nothing is done (pure)
-    permission   may the job be touched? (pure)
-    commands     Slurm's clients: what could refuse the steps, one step, does the new job begin?
-    successors   jobs in the queue that continue the training by themselves (pure)
+    plan         turns incident, remediation, job and record into steps, or into a reason for doing nothing (pure)
+    permission   decides whether the job may be touched (pure)
+    commands     runs Slurm's clients: checks before the steps, each step, and whether the new job begins
+    successors   finds queued jobs that continue the training by themselves (pure)
 
-Rule: nothing of a log becomes an argument. A job's id is digits, nodes are names of the job's own node list, everything
-else is of the configuration or of Slurm.
+Rule: no text of a log becomes an argument. A job id consists of digits, node names come from the job's own node list,
+everything else comes from the configuration or from Slurm.
 """

@@ -1,9 +1,9 @@
-"""Slurm's clients: what could refuse the steps, one step, and whether the new job begins.
+"""Runs Slurm's clients: checks what could refuse the steps, executes each step, and looks whether the new job begins.
 
-Rule: no shell, argument lists only; each command is bounded in time. Before each one Slurm is asked once more: a job
-that has ended, was requeued or was started again since the plan was made is left alone. A new job is submitted only
-behind one that Slurm calls CANCELLED, or that had ended before.
-Risk left: what happens to the job in the moment between that answer and the command.
+Rule: argument lists without a shell, and a time limit for each command. Before each command Slurm is asked once more:
+a job that has ended, was requeued or restarted since the plan was made is left alone. A new job is submitted only if
+Slurm reports the old one as CANCELLED, or if it had ended before.
+Remaining risk: a change of the job between that answer and the command.
 """
 
 import logging
@@ -27,8 +27,8 @@ from megatron_monitor.slurm.client import TIMEOUT, VARIABLES, look_up
 from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
 
-_MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
-_DUMP_TIMEOUT: Final = 120.0  # seconds, for all nodes: py-spy takes one a process, srun some on a thousand nodes
+_MAX_OUTPUT: Final = 16 << 20  # bytes kept of a dump: 1,000 processes with 16 KiB of stacks each
+_DUMP_TIMEOUT: Final = 120.0  # seconds for all nodes: py-spy takes a second per process, srun a few on 1,000 nodes
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "sacct", "srun", "squeue"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
@@ -39,27 +39,27 @@ _NEVER: Final = (
     "BadConstraints", "DependencyNeverSatisfied", "ReqNodeNotAvail", "JobHeld", "InvalidAccount", "InvalidQOS",
     "PartitionDown", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "JobLaunchFailure",
 )  # fmt: skip
-"""Reasons for which a job waits until a person does something."""
+"""Reasons that keep a job waiting until a person acts."""
 
 _log = logging.getLogger(__name__)
 
 
 class LaterError(Exception):
-    """It cannot be done yet, and nothing was: why."""
+    """The step cannot be done yet, and nothing was done. The message says why."""
 
 
 class Slurm:
-    """Called by one thread; a call returns when its commands have ended."""
+    """Slurm's clients, used by one thread. A call returns when its commands have ended."""
 
     def __init__(self, clock: Clock, directory: Path) -> None:
-        """Dumps are files in `directory`."""
+        """Stack dumps become files in `directory`."""
         self.directory = directory
         self.uid = os.geteuid()
-        """The user that sbatch submits as."""
+        """The user id with which sbatch submits."""
         self._clock = clock
 
     def job(self, number: str) -> SlurmJob:
-        """What Slurm says of the job now. Raises LaterError."""
+        """Return the job as Slurm shows it now. Raises LaterError."""
         answer = look_up(self._clock, JobQuestion("", number))
         if answer.job is None:
             raise LaterError(answer.problem)
@@ -68,8 +68,9 @@ class Slurm:
     # --- before -----------------------------------------------------------------------------------------------------
 
     def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
-        """Ask for all that could refuse its steps; those that are refused become `skipped`, and a resubmission that is
-        not needed `done`. Nothing is changed in Slurm. Raises LaterError.
+        """Check everything that could refuse the steps, without a change in Slurm. Raises LaterError.
+
+        A refused step becomes `skipped`; a resubmission that is not needed becomes `done`.
         """
         for step in execution.steps:
             if step.action == "drain" and step.commands and (why := self._undrainable(execution, step, job, record)):
@@ -85,7 +86,7 @@ class Slurm:
     def _check_restart(self, execution: Execution, action: str, job: SlurmJob) -> None:
         self._unchanged(execution, job)
         follower = ""
-        # Behind its end has begun whatever waited for it; one that runs and is requeued stays where it is.
+        # A job that waited for the end may have begun after it; a running job that is requeued keeps its place.
         if action == "resubmit" or execution.over:
             others = self._others(execution, job, action, ended=job.ended_at if execution.over else None)
             if others and (execution.over or not all(one.follows for one in others)):
@@ -107,17 +108,17 @@ class Slurm:
                 raise RefusedError(f"{' '.join(test[:2])}: {message}")
 
     def _lost(self, execution: Execution, job: SlurmJob, tests: Sequence[Sequence[str]]) -> str:
-        """An option of the job that a new one of its own script would not have, where the accounting knows of one."""
+        """Return an option of the job that a new job of the same script would lack, by the accounting; empty: none."""
         options = {word for test in tests for word in test}
         if job.command.split(" ")[0] not in options:
-            return ""  # a script of the site's own is a submission of its own
+            return ""  # the site's own script decides about its options
         found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", execution.job))
         return (
             lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], options) if found.code == 0 else ""
         )
 
     def _undrainable(self, execution: Execution, step: Step, job: SlurmJob, record: Record) -> str:
-        """Why the step's nodes are not drained. What a log prints is not enough: Slurm must find them ill, too."""
+        """Return why the nodes are not drained; empty: they may be. Slurm must report them as unhealthy, too."""
         found = self._call(("scontrol", "show", "node", "-o"))
         if found.message:
             raise LaterError(f"scontrol show node: {found.message}")
@@ -125,14 +126,14 @@ class Slurm:
         states = {match[1]: match[2] for line in lines if (match := _NODE.match(line))}
         for name in drained(step):
             if job.state != "NODE_FAIL" and not any(word in states.get(name, "") for word in _SICK):
-                return f"the log alone accuses {name}: Slurm calls it {states.get(name, 'unknown')}"
+                return f"only the log names {name}: Slurm reports it as {states.get(name, 'unknown')}"
         ours = sum("DRAIN" in line and bool(_OURS.search(line)) for line in lines)
         return too_many_drained(execution, record, ours, len(states))
 
     # --- doing ------------------------------------------------------------------------------------------------------
 
     def carry_out(self, execution: Execution, index: int) -> tuple[bool, str]:
-        """Do a step now; whether that went well, and what came of it. Raises LaterError where nothing was done yet."""
+        """Execute a step; return (success, outcome). Raises LaterError if nothing could be done yet."""
         step = execution.steps[index]
         behind = any(one.action in ("cancel", "requeue") and one.status == "done" for one in execution.steps[:index])
         try:
@@ -152,19 +153,19 @@ class Slurm:
         for place, command in enumerate(step.commands):
             finished = self._call(command)
             if finished.message:
-                # Held for a change that was refused, or perhaps held by a call that did not end in time: never left so.
+                # Release a job that was held for a refused change, or perhaps held by a call that timed out.
                 if place < len(step.commands) - 1 and (place > 0 or finished.code is None):
                     self._call(step.commands[-1])
                 return False, f"{command[0]} {command[1]}: {finished.message}"
         return True, "done"
 
     def _unchanged(self, execution: Execution, job: SlurmJob) -> None:
-        """Raises RefusedError unless the job is what it was when the plan was made."""
+        """Raise RefusedError unless the job is unchanged since the plan was made."""
         number = execution.job
         if (job.id, job.array_id or job.id) != (execution.job_id, number):
             raise RefusedError(f"Slurm shows job {job.array_id or job.id} in place of {number}")
         if job.uid != execution.job_uid:
-            raise RefusedError(f"job {number} is another user's now: {job.user}'s")
+            raise RefusedError(f"job {number} now belongs to another user: {job.user}")
         doubts = [_doubt(path, job) for path in execution.proof]
         if all(doubts):
             raise RefusedError(f"job {number} is not proven: {doubts[0] if doubts else 'no file says so'}")
@@ -174,19 +175,20 @@ class Slurm:
             raise RefusedError(f"job {number} is {job.state} now")
 
     def _resubmit(self, execution: Execution, step: Step, *, behind: bool) -> tuple[bool, str]:
-        """A new job, held until it is known that nobody else has submitted one: of two remediators that did, the one
-        whose job has the lower number continues. A submission whose answer is lost stays held, and never runs.
-        `behind`: an earlier step has cancelled the job.
+        """Submit a new job, held until the queue shows that no other job continues the training.
+
+        If two remediators submit, the job with the lower number continues. A job whose submission has no answer stays
+        held and never runs. `behind`: an earlier step has cancelled the old job.
         """
         job = self.job(execution.job)
         if not behind:
             self._unchanged(execution, job)
         if job.state not in OVER:
-            raise LaterError(f"job {execution.job} is {job.state} still")
+            raise LaterError(f"job {execution.job} is still {job.state}")
         if behind and job.state == "COMPLETED":
             return True, f"not submitted: job {execution.job} has completed by itself"
         if behind and job.state != "CANCELLED":
-            raise RefusedError(f"job {execution.job} is {job.state}, and was to be CANCELLED")
+            raise RefusedError(f"job {execution.job} is {job.state} instead of CANCELLED")
         if others := self._others(execution, job, "resubmit"):
             raise RefusedError(f"job {others[0].number} {others[0].why}")
         command = step.commands[0]
@@ -200,7 +202,7 @@ class Slurm:
         return self._release(execution, job, submitted[1].decode())
 
     def _release(self, execution: Execution, job: SlurmJob, number: str) -> tuple[bool, str]:
-        """The new job may begin, or is withdrawn."""
+        """Release the new job, or cancel it if another job continues the training."""
         try:
             others = self._others(execution, job, "resubmit", number)
         except LaterError as why:
@@ -215,14 +217,15 @@ class Slurm:
     def _others(
         self, execution: Execution, job: SlurmJob, action: str, but: str = "", ended: float | None = None
     ) -> list[Successor]:
-        """Jobs that continue where this one ends, besides `but`; `ended`: when it ended by itself. Raises LaterError
-        and RefusedError.
+        """Return jobs other than `but` that continue the training. `ended`: when the job ended by itself.
+
+        Raises LaterError and RefusedError.
         """
         if action == "resubmit" and job.uid != self.uid:
             raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {execution.job} is {job.user}'s")
         if not (job.command and job.directory):
             raise RefusedError(
-                f"Slurm does not tell the command and directory of job {execution.job}, to find another by"
+                f"Slurm does not show the command and directory of job {execution.job}: a successor cannot be found"
             )
         found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT))
         if found.message:
@@ -249,16 +252,16 @@ class Slurm:
         path = shutil.which(command[0]) if command[0] in _CLIENTS else None
         if path is None:
             return Finished(None, problem=f"there is no {command[0]} here")
-        # What is read is asked for in a form that can be; what begins a job hands its environment on.
+        # Variables that make output readable are for clients whose output is read: sbatch passes its environment on.
         variables = VARIABLES if command[0] == "squeue" else None
         return run(
-            [path, *command[1:]], self._clock, TIMEOUT if copy is None else _DUMP_TIMEOUT, _MOST, variables, copy
+            [path, *command[1:]], self._clock, TIMEOUT if copy is None else _DUMP_TIMEOUT, _MAX_OUTPUT, variables, copy
         )
 
     # --- afterwards -------------------------------------------------------------------------------------------------
 
     def look(self, execution: Execution) -> None:
-        """Has the new job begun, or why can it not? A controller that does not answer changes nothing."""
+        """Record whether the new job has begun, or why it cannot. Without an answer nothing changes."""
         answer = look_up(self._clock, JobQuestion("", execution.new_job))
         job = answer.job
         if answer.gone:
@@ -270,8 +273,10 @@ class Slurm:
 
 
 def _doubt(path: str, job: SlurmJob) -> str:
-    """Why the file does not prove which job it is of; empty: it does. Whoever may choose what a path leads to, by a
-    link or as the owner of its directory, could else have another's job ended.
+    """Return why the file does not prove to which job it belongs; empty: the file proves it.
+
+    A user who controls what the path leads to, by a link or as owner of the directory, could otherwise have the job of
+    another user cancelled.
     """
     try:
         file, folder = os.lstat(path), os.stat(os.path.dirname(path))
@@ -283,6 +288,6 @@ def _doubt(path: str, job: SlurmJob) -> str:
         (path not in (job.output, job.errors) and os.path.realpath(path) != path, "goes over a link"),
         (file.st_nlink != 1, "has several names"),
         (file.st_uid != job.uid, "is not the file of the job's user"),
-        (folder.st_uid != job.uid and not guarded, "lies in a directory of somebody else"),
+        (folder.st_uid != job.uid and not guarded, "is in a directory of another user"),
     )
     return next((f"{path} {why}" for wrong, why in doubts if wrong), "")

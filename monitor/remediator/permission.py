@@ -1,7 +1,7 @@
-"""May a run's job be touched? Each condition forbids it with a reason in words; what is unknown forbids it. Pure.
+"""Decides whether a run's job may be touched. Each refusal has a reason, and an unknown fact is one. Pure.
 
-`observed` looks at what the observer says, `of_job` at a fresh answer of Slurm. What can change until the command runs
-(the job's state, a successor in the queue) is asked again right before it (commands.py).
+`observed` checks the observer's facts, `of_job` a fresh answer of Slurm. What can change before the command runs (the
+job's state, a successor in the queue) is checked again right before it (commands.py).
 """
 
 from collections.abc import Collection
@@ -12,22 +12,22 @@ from megatron_monitor.identity.job_ids import by_pattern
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.records import SlurmJob
 
-_UNKNOWN_OWNER: Final = 65534  # what a file server makes of owners that it does not know
-_TOGETHER: Final = 300.0  # seconds: files that were last written within so much are written at the same time
+_UNKNOWN_OWNER: Final = 65534  # user id that NFS shows for an unknown owner
+_TOGETHER: Final = 300.0  # seconds between the last writes of files that count as written at the same time
 
 
 def observed(advice: Advice, incident: OpenIncident) -> str:
-    """Why the job is left alone by what the observer knows; empty: it may be touched."""
+    """Return why the observer's facts forbid an action; empty: they do not."""
     if not advice.followed:
-        return "a file of the run cannot be read, or is not read to its end"
+        return "a file of the run is unreadable or not read to its end"
     if not advice.job:
         return "the run's Slurm job is not known"
     if incident.attempt != advice.attempt:
         return "another attempt has begun since"
     if advice.second_job:
-        return f"job {advice.second_job} writes into this run, too"
+        return f"job {advice.second_job} also writes into this run"
     if advice.undecided:
-        return "it is not known yet which run other lines of the job are of"
+        return "the run of other lines of the job is not known yet"
     for other in advice.neighbours:
         if not other.still or other.progress_at is None or other.progress_at > incident.since:
             return f"run {other.run} is in the same job, and may continue"
@@ -35,9 +35,11 @@ def observed(advice: Advice, incident: OpenIncident) -> str:
 
 
 def proofs(job: SlurmJob, streams: Collection[Stream], job_from: str | None) -> list[str]:
-    """The files that prove that the run is this job: its output by Slurm's word, or a path in which the operator's
-    pattern `job_from` finds its id. Of the files with steps, or of all where none has, those count that were written
-    last. A printed id proves nothing: another job's log may print it. Nor does a pushed stream: senders choose a path.
+    """Return the paths that prove that the run belongs to this job.
+
+    A path proves it if Slurm names it as the job's output, or if the operator's pattern `job_from` finds the job's id
+    in the path. Only the files written last count, those with steps if there are any. An id in a log's text proves
+    nothing, because another job may print it; nor does a pushed stream, because the sender chooses its path.
     """
     rows = [one for one in streams if one.steps] or list(streams)
     newest = max((one.written_at for one in rows), default=0.0)
@@ -52,24 +54,24 @@ def proofs(job: SlurmJob, streams: Collection[Stream], job_from: str | None) -> 
 
 
 def of_job(advice: Advice, incident: OpenIncident, job: SlurmJob, proof: Collection[str], own_job: str) -> str:
-    """Why the job is left alone by what Slurm says of it; empty: it may be touched. `own_job`: the remediator's own."""
-    number, output = job.array_id or job.id, job.output or "not told"
+    """Return why Slurm's facts forbid an action; empty: they do not. `own_job`: the remediator's own job."""
+    number, output = job.array_id or job.id, job.output or "unknown"
     owners = {None if one.pushed else one.owner for one in advice.streams}
-    said = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in owners)) or "unknown"
+    shown = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in owners)) or "unknown"
     by = f" by {job.cancelled_by}" if job.cancelled_by else ""
     refused = (
         (number != advice.job, f"Slurm shows job {number} in place of {advice.job}"),
-        (job.components, "the job is one of several that run as one"),
+        (job.components, "the job is a part of a heterogeneous job"),
         (own_job == job.id, f"the remediator itself runs in job {number}"),
         (not proof, f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the log's "
                     "path"),
         (job.uid in (None, _UNKNOWN_OWNER) or owners != {job.uid},
-         f"the log's owner ({said}) is not known to be that of job {number} (uid {job.uid})"),
+         f"the log's owner ({shown}) is not known to be that of job {number} (uid {job.uid})"),
         (job.state != "RUNNING" and job.state not in OVER, f"job {number} is {job.state}"),
-        (job.started_at is None, f"Slurm does not tell when job {number} began"),
+        (job.started_at is None, f"Slurm does not show when job {number} began"),
         (job.started_at is not None and job.started_at > incident.since,
-         f"job {number} was started again since the trouble began"),
+         f"job {number} was restarted after the incident began"),
         (job.state in ("CANCELLED", "REVOKED"), f"job {number} was cancelled{by}"),
-        (job.state == "COMPLETED" and incident.incident != "crash", f"Slurm says that job {number} has completed"),
+        (job.state == "COMPLETED" and incident.incident != "crash", f"Slurm reports job {number} as COMPLETED"),
     )  # fmt: skip
     return next((why for wrong, why in refused if wrong), "")

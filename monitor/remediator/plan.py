@@ -1,6 +1,6 @@
-"""An incident, a remediation, the job and the record: the steps to be done, or why nothing is done. Pure.
+"""Plans the steps for an incident by a remediation, the job and the record, or says why nothing is done. Pure.
 
-Node names of the log count only if the job's own node list has them.
+A node name of the log counts only if the job's own node list contains it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,25 +19,25 @@ OPT_IN: Final = "megatron-monitor"
 _DAY: Final = 86400.0
 _HOUR: Final = 3600.0
 _DRAINS: Final = 2
-"""Nodes that are drained within an hour, for all runs together: what one log prints, many may print."""
+"""Maximum nodes drained within an hour for all runs together: many logs may name nodes at the same time."""
 
 
 class RefusedError(Exception):
-    """Nothing is done: why."""
+    """Nothing is done, for the reason in the message."""
 
 
 def done_before(remediation: Remediation, advice: Advice, incident: OpenIncident, record: Record) -> bool:
-    """Was it applied to this incident, or is that under way? A dry run does not count for a real one."""
+    """Return True if the remediation was or is applied to this incident. A dry run does not count as a real one."""
     same = advice.run, remediation.dry_run, remediation.name, incident.id
     return any((one.run, one.dry_run, one.remediation, one.incident_id) == same for one in record.executions)
 
 
 def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, record: Record, now: float) -> str:
-    """Why the record forbids the remediation; empty: it does not. `now`: Unix seconds."""
+    """Return why the record forbids the remediation; empty: it does not. `now`: Unix seconds."""
     if incident.since < record.began_at:
-        return "the trouble is older than the record of what was done"
+        return "the incident is older than the record of executions"
     if any(one.open for one in record.executions if one.run == advice.run):
-        return "another remediation is at work"
+        return "another remediation is under way"
     # Those that end or restart count together.
     done = [
         one
@@ -52,13 +52,13 @@ def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, 
 def plan(
     remediation: Remediation, advice: Advice, incident: OpenIncident, job: SlurmJob, record: Record, now: float
 ) -> Execution:
-    """The execution with its steps. Raises RefusedError."""
+    """Return the execution with its steps. Raises RefusedError."""
     number, previous = job.array_id or job.id, _counting(remediation, advice, record)
     if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
-        raise RefusedError(f"the comment of job {number} does not ask for it: sbatch --comment={OPT_IN}")
+        raise RefusedError(f"job {number} has not opted in: sbatch --comment={OPT_IN}")
     for one in previous:
         if one.acts and (one.job, one.job_restarts) == (number, job.restarts):  # one successor for each start of a job
-            raise RefusedError(f"remediation {one.remediation} has dealt with job {one.job}")
+            raise RefusedError(f"remediation {one.remediation} has already acted on job {one.job}")
     restarts = sum(one.restarts and one.checkpoint == advice.checkpoint for one in previous)
     actions, gave_up = actions_of(remediation, restarts)
     return Execution(
@@ -84,28 +84,29 @@ def plan(
 
 
 def trials_of(execution: Execution, job: SlurmJob) -> list[list[str]]:
-    """Commands that change nothing and fail where the restart would fail."""
+    """Return commands that change nothing and fail if the restart would fail."""
     tests = []
     for step in execution.steps:
         if step.action == "resubmit" and step.commands:
             (command,) = step.commands
             tests.append(["sbatch", "--test-only", *command[3:]])  # without --parsable and --dependency
         elif step.action == "requeue" and len(step.commands) > 1 and job.options:
-            # Are there enough nodes without these? One job like it is tried.
-            left_out = step.commands[1][-1].replace("ExcNodeList=", "--exclude=")
-            tests.append(["sbatch", "--test-only", *job.options, left_out, "--wrap=:"])
+            # Test whether enough nodes remain without the excluded ones, by a trial of a similar job.
+            excluded = step.commands[1][-1].replace("ExcNodeList=", "--exclude=")
+            tests.append(["sbatch", "--test-only", *job.options, excluded, "--wrap=:"])
     return tests
 
 
 def drained(step: Step) -> list[str]:
-    """The nodes that the step takes out of use."""
+    """Return the nodes that the step drains."""
     lists = (command[2].removeprefix("NodeName=") for command in step.commands if step.action == "drain")
     return [name for nodes in lists for name in expand(nodes)]
 
 
 def too_many_drained(execution: Execution, record: Record, out_of_use: int, all_nodes: int) -> str:
-    """Why its nodes may not be drained besides the others; empty: they may. `out_of_use`: nodes that remediations have
-    drained and that nobody has resumed, of `all_nodes` of the cluster.
+    """Return why the nodes may not be drained in addition to others; empty: they may.
+
+    `out_of_use`: nodes that remediations have drained and that are not resumed, of `all_nodes` of the cluster.
     """
     nodes = {name for step in execution.steps for name in drained(step)}
     lately = [
@@ -117,17 +118,17 @@ def too_many_drained(execution: Execution, record: Record, out_of_use: int, all_
     if len(nodes.union(name for step in steps for name in drained(step))) > _DRAINS:
         return f"{_DRAINS} nodes were drained within an hour"
     if out_of_use + len(nodes) > max(1, all_nodes // 50):
-        return f"{out_of_use} of {all_nodes} nodes are drained already, and 2 % may be"
+        return f"{out_of_use} of {all_nodes} nodes are already drained, and the limit is 2 %"
     return ""
 
 
 def _counting(remediation: Remediation, advice: Advice, record: Record) -> list[Execution]:
-    """What was done with the run. For a dry run, dry ones count as if they had been carried out."""
+    """Return the run's executions. For a dry run, earlier dry runs count as if they had been real."""
     return [one for one in record.executions if one.run == advice.run and (remediation.dry_run or not one.dry_run)]
 
 
 def _step(action: Action, job: SlurmJob, incident: OpenIncident, others: Sequence[ActionType]) -> Step:
-    """The action's commands. Raises RefusedError where it cannot be done."""
+    """Return the step with the action's commands. Raises RefusedError if the action is impossible."""
     if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
         raise RefusedError(f"job {_id(job)} is running: without cancel, resubmit would wait for its end")
     return _STEPS[action.type](action, job, incident)
@@ -139,9 +140,9 @@ def _dump_stacks(action: Action, job: SlurmJob, _incident: OpenIncident) -> Step
     try:
         count = len(expand(job.nodes))
     except HostlistError as error:
-        raise RefusedError(f"the job's node list is not understood: {error}") from error
+        raise RefusedError(f"the job's node list cannot be parsed: {error}") from error
     if not count:
-        raise RefusedError("Slurm does not tell the job's nodes")
+        raise RefusedError("Slurm does not show the job's nodes")
     command = ["srun", "--overlap", f"--jobid={_id(job)}", f"--nodes={count}", f"--ntasks={count}"]
     return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
 
@@ -154,20 +155,20 @@ def _cancel(_action: Action, job: SlurmJob, _incident: OpenIncident) -> Step:
 
 def _requeue(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     if not (job.batch and job.requeue):
-        raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or with --no-requeue")
-    if not (nodes := _left_out(job, incident)):
+        raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or it was submitted with --no-requeue")
+    if not (nodes := _excluded(job, incident)):
         return Step("requeue", [["scontrol", "requeue", _id(job)]])
-    # Held first: Slurm would start it again before it knows what to leave out.
+    # The job is held first: otherwise Slurm may start it again before the exclusion is set.
     change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
     return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
 
 
 def _resubmit(action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
-    """The job's own script is submitted with what Slurm tells of the job's options. Of an array its task alone."""
-    left_out = _left_out(job, incident) or job.excluded
+    """Submit the job's script with the options that Slurm shows; of an array only the task."""
+    excluded = _excluded(job, incident) or job.excluded
     options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
     options += job.options if job.command.split(" ")[0] == action.command[0] else []
-    options += [f"--exclude={left_out}"] if left_out else []
+    options += [f"--exclude={excluded}"] if excluded else []
     options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
     command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *options, *action.command]
     return Step("resubmit", [command])
@@ -186,8 +187,8 @@ _STEPS: Final[Mapping[ActionType, Callable[[Action, SlurmJob, OpenIncident], Ste
 }  # fmt: skip
 
 
-def _left_out(job: SlurmJob, incident: OpenIncident) -> str:
-    """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
+def _excluded(job: SlurmJob, incident: OpenIncident) -> str:
+    """Return the nodes to exclude, old ones included, as a Slurm node list; empty: no new one."""
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:

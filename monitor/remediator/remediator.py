@@ -1,9 +1,9 @@
 """The loop of `megatron-monitor remediate`: ask the observer, decide, save, do one step, save.
 
-A step is begun in the record, the record is written, then the step is done: after a crash it is known that it may have
-been done, and it is not done again. `for` counts while the observer has said without a gap that the incident is open
-and that the run's files are read to their ends. While the observer is away nothing is begun; a job that was ended is
-still submitted again, for that depends on Slurm alone.
+Each step is marked as begun in the record, the record is written, then the step is executed. After a crash a begun step
+counts as possibly done and is not repeated. The time `for` counts only while the observer reports without a gap that
+the incident is open and that the run's files are read to their ends. Without an answer of the observer no step begins;
+only a cancelled job is still resubmitted, because that depends on Slurm alone.
 """
 
 import fcntl
@@ -32,13 +32,13 @@ from megatron_monitor.system.clock import Clock
 
 EVERY: Final = 2.0
 """Seconds between two questions to the observer."""
-_AWAY: Final = 30.0  # seconds between two turns after which this process was away: stopped, asleep, or on a slow disk
-_OLD: Final = 15.0  # seconds: older facts are those of an observer that hangs
-_KEPT: Final = 30 * 86400.0  # seconds that an execution is remembered
-_MOST: Final = 500  # executions that are remembered
-_AGAIN: Final = 5.0  # seconds until a step is tried again that could not be done yet
-_PATIENCE: Final = 1800.0  # seconds in which it is: a job that ends slowly, a controller that is being moved
-_LOOKED_FOR: Final = 86400.0  # seconds in which a new job is looked for
+_AWAY: Final = 30.0  # seconds between two turns that mean a gap: the process was stopped, asleep or on a slow disk
+_OLD: Final = 15.0  # maximum age of facts in seconds: older ones come from an observer that hangs
+_KEPT: Final = 30 * 86400.0  # seconds for which an execution is kept
+_MAX_KEPT: Final = 500  # executions
+_RETRY: Final = 5.0  # seconds until a step that could not be done yet is retried
+_RETRIED_FOR: Final = 1800.0  # seconds of retries: a job ends slowly, a controller is being moved
+_WATCHED_FOR: Final = 86400.0  # seconds in which the begin of a new job is awaited
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ _Key = tuple[str, str, str]  # run, remediation, incident
 
 
 class StartError(Exception):
-    """It cannot start; says why and what to do."""
+    """The remediator cannot start. The message says why and what to do."""
 
 
 class Slurm(Protocol):
-    """What is done with Slurm (commands.py)."""
+    """The operations on Slurm (commands.py)."""
 
     def job(self, number: str) -> SlurmJob: ...  # noqa: D102
     def check(self, execution: Execution, job: SlurmJob, record: Record) -> None: ...  # noqa: D102
@@ -59,10 +59,10 @@ class Slurm(Protocol):
 
 
 class Files:
-    """The record in its directory, locked."""
+    """The file of the record, in a locked directory."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StartError if it is in use or cannot be used."""
+        """Raises StartError if the directory is in use or cannot be used."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,17 +71,19 @@ class Files:
         except BlockingIOError as error:
             raise StartError(f"another remediator uses {path.parent}") from error
         except OSError as error:
-            raise StartError(f"{path.parent}: {error.strerror or error}; what is done must be remembered") from error
+            raise StartError(f"{path.parent}: {error.strerror or error}; executions must be recorded") from error
 
     def read(self) -> Record | None:
-        """What was saved. Raises StartError where it cannot be read: then it is not known what was done."""
+        """Return the saved record; None without a file. Raises StartError if it cannot be read."""
         try:
             return records.read(self.path)
         except (OSError, msgspec.MsgspecError) as error:
-            raise StartError(f"{self.path} cannot be read: {error}; look what was done, and move it away") from error
+            raise StartError(
+                f"{self.path} cannot be read: {error}; check what was done, then move the file away"
+            ) from error
 
     def write(self, record: Record) -> None:
-        """Atomic, on the disk. Raises OSError."""
+        """Write the record atomically and durably. Raises OSError."""
         temporary = self.path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with open(descriptor, "wb") as stream:
@@ -96,12 +98,12 @@ class Files:
             os.close(directory)
 
     def close(self) -> None:
-        """Let another one use the directory."""
+        """Release the directory."""
         os.close(self._lock)
 
 
 class Remediator:
-    """One plain loop in one thread. `ask(path)` gives the observer's answer as JSON; it raises where there is none."""
+    """A loop in one thread. `ask(path)` returns the observer's answer as JSON, or raises an exception."""
 
     def __init__(
         self, config: Config, files: Files, slurm: Slurm, ask: Callable[[str], Mapping[str, Any]], clock: Clock
@@ -126,10 +128,10 @@ class Remediator:
     # --- one turn ---------------------------------------------------------------------------------------------------
 
     def turn(self) -> bool:
-        """Ask, decide and do at most one step of each execution. Whether the next turn should follow at once."""
+        """Ask, decide, and do at most one step per execution. Return True if the next turn should follow at once."""
         if self._clock.monotonic() - self.turned_at > _AWAY:
             self._seen.clear()
-            self._settle_after_a_gap("the remediator was away before this")
+            self._settle_after_a_gap("the remediator was interrupted before this step")
         advice = self._advice()
         self._plan_all(advice)
         worked = [self._advance(one, advice) for one in self.record.executions if one.open]
@@ -140,16 +142,16 @@ class Remediator:
         return any(worked)
 
     def _advice(self) -> dict[str, Advice] | None:
-        """By run; None while the observer is away."""
+        """Return the advice by run; None if the observer does not answer usefully."""
         try:
             answer = msgspec.convert(self._ask("/api/v1/advice"), AdviceList)
             if answer.age_seconds > _OLD:
-                raise ValueError(f"it has judged nothing for {duration(answer.age_seconds)}")
+                raise ValueError(f"its facts are {duration(answer.age_seconds)} old")
             if not answer.ready:
-                raise ValueError("it reads a backlog")
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from answering, nothing is done
+                raise ValueError("it is reading a backlog")
+        except Exception as error:  # noqa: BLE001 - after any failure nothing is done
             if str(error) != self._problem:
-                _log.warning("the observer is away, nothing is done: %s", error)
+                _log.warning("the observer does not answer, so nothing is done: %s", error)
             self._problem = str(error)
             self._seen.clear()
             self.counts.set("observer_up", 0.0)
@@ -161,13 +163,13 @@ class Remediator:
         return {one.run: one for one in answer.runs}
 
     def _save(self) -> bool:
-        """Write the record if it has changed. Whether it is on the disk."""
+        """Write the record if it has changed. Return True if it is on disk."""
         encoded = msgspec.json.encode(self.record)
         if encoded != self._saved:
             try:
                 self._files.write(self.record)
             except OSError as error:
-                _log.error("nothing is done: the record cannot be written: %s", error)
+                _log.error("the record cannot be written, so nothing is done: %s", error)
                 self.counts.add("state_save_failures_total")
                 return False
             self._saved = encoded
@@ -176,8 +178,10 @@ class Remediator:
         return True
 
     def _settle_after_a_gap(self, why: str) -> None:
-        """What had begun may have been done: it is not done again. What had not is not done either: somebody may have
-        acted since. Where nothing was begun, the remediation plans again.
+        """After a gap, close the open executions: a person may have acted meanwhile.
+
+        A begun step may have been done, so it becomes `unknown` and is not repeated. A waiting step becomes `skipped`.
+        An execution without a begun step is dropped, and planned again.
         """
         untouched = [
             one
@@ -188,7 +192,7 @@ class Remediator:
         for step in (step for one in self.record.executions for step in one.steps):
             if step.status == "begun":
                 step.status = "unknown"
-                step.outcome = "the remediator ended while it was at this: look whether it was done"
+                step.outcome = "the remediator ended during this step: check whether it was done"
             elif step.status == "waiting":
                 step.status, step.outcome = "skipped", why
         for one in self.record.executions:
@@ -215,7 +219,7 @@ class Remediator:
             self._refused = {key: found for key, found in self._refused.items() if key in self._seen}
 
     def _plan(self, key: _Key, remediation: Remediation, advice: Advice, incident: OpenIncident) -> list[str]:
-        """Add an execution where it is due. A line for the page."""
+        """Begin an execution if it is due. Return lines for the page."""
         if done_before(remediation, advice, incident, self.record):
             return []
         now = self._clock.monotonic()
@@ -224,7 +228,7 @@ class Remediator:
         if not why and now - since < remediation.after:
             what = "would do" if remediation.dry_run else "does"
             actions = ", ".join(kinds(remediation.actions))
-            return [f"{remediation.name}: {what} {actions} once it has lasted {duration(remediation.after)}"]
+            return [f"{remediation.name}: {what} {actions} after {duration(remediation.after)}"]
         if not why:
             why, ask_at = self._refused.get(key, ("", now))
             if now >= ask_at:
@@ -256,19 +260,19 @@ class Remediator:
                 self._count(made, step)
         self.record.last = made.number
         kept = [one for one in self.record.executions if one.open or made.planned_at - one.planned_at < _KEPT]
-        self.record.executions = [*kept[-_MOST:], made]
+        self.record.executions = [*kept[-_MAX_KEPT:], made]
         self._close(made)
 
     # --- doing ------------------------------------------------------------------------------------------------------
 
     def _advance(self, execution: Execution, advice: Mapping[str, Advice] | None) -> bool:
-        """Do the next step. Whether one was done."""
+        """Execute the next step. Return True if one was executed."""
         if self._clock.monotonic() < self._not_before.get(execution.number, 0.0):
             return False
         waiting = [index for index, step in enumerate(execution.steps) if step.status == "waiting"]
         before = (step for step in execution.steps[: waiting[0]] if step.action in ENDING and step.commands)
         broken = any(step.status != "done" for step in before)
-        why = "what came before was not done" if broken else self._over(execution, advice)
+        why = "the step before was not done" if broken else self._over(execution, advice)
         if why is None:
             return False
         if why:
@@ -280,17 +284,17 @@ class Remediator:
         return True
 
     def _over(self, execution: Execution, advice: Mapping[str, Advice] | None) -> str | None:
-        """Why the rest is not done; behind the end of the job it is. None: the observer is away."""
+        """Return why the remaining steps are not done; empty: they are. None: the observer does not answer."""
         if execution.ended_job:
             return ""
         if advice is None:
             return None
         own = advice.get(execution.run)
         incident = next((one for one in own.incidents if one.id == execution.incident_id), None) if own else None
-        return observed(own, incident) if own is not None and incident is not None else "the incident was over"
+        return observed(own, incident) if own is not None and incident is not None else "the incident has ended"
 
     def _do(self, execution: Execution, index: int) -> bool:
-        """Record that it is begun, do it, record what came of it. False: it is to be tried again."""
+        """Record that the step is begun, execute it, record the outcome. Return False if it is to be retried."""
         step = execution.steps[index]
         step.status = "begun"
         if not self._save():
@@ -299,9 +303,9 @@ class Remediator:
         try:
             ok, outcome = self._slurm.carry_out(execution, index)
         except LaterError as why:
-            if self._clock.wall() - execution.planned_at < _PATIENCE:
+            if self._clock.wall() - execution.planned_at < _RETRIED_FOR:
                 step.status, step.outcome = "waiting", str(why)
-                self._not_before[execution.number] = self._clock.monotonic() + _AGAIN
+                self._not_before[execution.number] = self._clock.monotonic() + _RETRY
                 return False
             ok, outcome = False, str(why)
         step.status = "done" if ok else "skipped" if outcome.startswith(NOT_DONE) else "failed"
@@ -323,11 +327,11 @@ class Remediator:
             _log.warning("run=%s %s", execution.run, summary(execution))
 
     def _look_for_new_jobs(self) -> None:
-        """Of the last execution of each run: does the job begin that it should bring?"""
+        """For the last execution of each run: check whether its new job has begun."""
         now = self._clock.monotonic()
         newest = {one.run: one for one in self.record.executions if one.acts and not one.dry_run}
         for one in newest.values():
-            recent = one.ended_at is not None and self._clock.wall() - one.ended_at < _LOOKED_FOR
+            recent = one.ended_at is not None and self._clock.wall() - one.ended_at < _WATCHED_FOR
             if one.new_job and not one.begun and recent and now >= self._not_before.get(one.number, 0.0):
                 self._not_before[one.number] = now + self._config.slurm.interval
                 self._slurm.look(one)

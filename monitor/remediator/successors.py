@@ -1,5 +1,7 @@
-"""Which jobs in the queue go on where one ends: they wait for its end, or run the same command in the same directory.
-Pure. Two at one checkpoint destroy it. A name tells nothing: independent trainings share one, links of a chain may not.
+"""Finds queued jobs that continue a job's training: they wait for its end, or run its command in its directory. Pure.
+
+Two jobs that write one checkpoint destroy it. Job names do not matter: independent trainings may share a name, and the
+jobs of a chain may have different ones.
 """
 
 import re
@@ -11,19 +13,19 @@ from typing import Final
 from megatron_monitor.run.records import SlurmJob
 
 QUEUE_FORMAT: Final = "%A\t%F\t%K\t%r\t%E\t%S\t%j\t%Z\t%o"
-"""Of squeue: job, the array's job, index in it, reason, dependency, start, name, directory, command."""
+"""For squeue: job, array job, index, reason, dependency, start, name, directory, command."""
 _DEPENDENCY: Final = re.compile(r"(\w+):([^,?]+)", re.ASCII)  # afterany:1701(unfulfilled), afterok:1701:1702_*+5
 _SHORT: Final = {
     "A": "account", "C": "constraint", "D": "chdir", "H": "hold", "J": "job-name", "L": "licenses", "N": "nodes",
     "a": "array", "d": "dependency", "p": "partition", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 _SOON: Final = 120.0
-"""Seconds behind the end of a job in which one that waited for it begins; by then Slurm tells of no dependency."""
+"""Seconds after the end of a job in which a job that waited for it begins. Slurm then shows no dependency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """One of them. `follows`: it begins by itself when the job is cancelled."""
+    """A job that continues the training. `follows`: it begins by itself when the old job is cancelled."""
 
     number: str
     why: str
@@ -34,8 +36,10 @@ class Successor:
 def successors(
     queue: str, job: SlurmJob, commands: AbstractSet[str], but: str = "", ended: float | None = None
 ) -> list[Successor]:
-    """`queue`: what squeue prints in QUEUE_FORMAT; `commands` that would be the same training; `but` this job. `ended`:
-    when it did by itself, where what began behind it in its directory is taken for its next link.
+    """Return the jobs in `queue` (squeue's output in QUEUE_FORMAT) that continue `job`, except the job `but`.
+
+    `commands` are those of the same training. `ended`: when the job ended by itself; a job that began in its directory
+    right after that counts as its continuation.
     """
     found: list[Successor] = []
     array_of, _, task = job.array_id.partition("_")
@@ -44,7 +48,7 @@ def successors(
         if len(fields) < 9:
             continue
         number, array, index, reason, dependency, start, name, directory, command = (field.strip() for field in fields)
-        # Tasks of one array share everything but their index: so does what is submitted in their place.
+        # Tasks of one array differ in their index only, and so do jobs that are submitted in their place.
         if number in (job.id, but) or array == array_of or (task and index.isdecimal() and index != task):
             continue
         kinds = _waits_for(job, dependency, name)
@@ -63,7 +67,7 @@ def successors(
 
 
 def _waits_for(job: SlurmJob, dependency: str, name: str) -> set[str]:
-    """The kinds of its dependencies on the job."""
+    """Return the kinds of dependencies on the job."""
     base, _, task = job.array_id.partition("_")
     own = {job.id, job.array_id, *({base, f"{base}_*", f"{base}_{task}"} if base else ())} - {""}
     kinds = {
@@ -75,9 +79,7 @@ def _waits_for(job: SlurmJob, dependency: str, name: str) -> set[str]:
 
 
 def lost_option(submitted: str, command: AbstractSet[str]) -> str:
-    """The first option of the line by which a job was submitted that is none of the words of the new one's `command`;
-    empty: all are, or nothing is known of it.
-    """
+    """Return the first option of the line `submitted` that is missing in the new job's `command`; empty: none."""
     try:
         arguments = shlex.split(submitted)[1:]
     except ValueError:

@@ -1,7 +1,7 @@
-"""What Slurm says of a job, asked on a thread of its own: never more than one call a job an interval, none that hangs.
+"""Asks Slurm about the jobs of runs, on a separate thread, at most once per job and interval.
 
-Here stands what crosses between the loop and that thread. `jobs` says which runs are asked about, `client` asks,
-`replies` reads what scontrol and sacct print.
+`jobs` decides which jobs are asked about, `client` runs scontrol and sacct, `replies` parses their output. This module
+has the questions and answers that pass between the loop and the thread.
 """
 
 from msgspec import Struct
@@ -10,19 +10,19 @@ from megatron_monitor.run.records import SlurmJob
 
 
 class JobQuestion(Struct, frozen=True):
-    """What is a run's job doing? `account`: asked of the accounting, which knows more of those that are over."""
+    """A question about a run's job. `account`: ask the accounting (sacct), which knows more about ended jobs."""
 
     run: str
     job: str
     account: bool = False
     second_job: bool = False
-    """It may be another job that writes the same run."""
+    """True: this may be another job that writes the same run."""
     attempt: int | None = None
-    """The run's attempt when it was asked."""
+    """Number of the run's attempt when the question was asked."""
 
 
 class JobAnswered(Struct, frozen=True):
-    """What Slurm said: `job`, or the `problem`; `gone`: Slurm answers and knows no such job."""
+    """Slurm's answer: `job`, or the `problem`. `gone`: Slurm answers that it does not know the job."""
 
     question: JobQuestion
     job: SlurmJob | None = None

@@ -1,7 +1,7 @@
-"""Questions in, answers out: the clients of Slurm, run one after the other on one thread, for many jobs at once.
+"""Runs scontrol and sacct on one thread, for many jobs in one call.
 
-`ask` never blocks and `answers` never waits, so a controller that hangs delays nothing but its own answers. What may be
-asked, and how often, is the caller's business (monitor/slurm/jobs.py); here each call ends within its timeout.
+`ask` and `answers` never block, so a controller that hangs delays only its own answers. Each call ends within its
+timeout. jobs.py decides what is asked and how often.
 """
 
 import logging
@@ -19,31 +19,31 @@ from megatron_monitor.system.asking import Asking
 from megatron_monitor.system.clock import Clock
 from megatron_monitor.system.process import Finished, run
 
-_MOST: Final = 8 << 20  # bytes of a reply: a job on ten thousand nodes takes some 20 KiB, and many are asked about
+_MAX_REPLY: Final = 8 << 20  # bytes: a job on ten thousand nodes takes some 20 KiB, and one call asks about many
 TIMEOUT: Final = 20.0
-"""Seconds of one call: a controller that is being restarted answers within its own 10 s, or not at all."""
-_WAITING: Final = 64  # calls: a minute of those that come a second
-_AT_ONCE: Final = 250  # jobs in one call: half a second of a controller that answers
+"""Seconds of one call: a controller that restarts answers within its own 10 s, or not at all."""
+_MAX_WAITING: Final = 64  # calls: a minute with one call per second
+_BATCH: Final = 250  # jobs per call: half a second of a responsive controller
 _PROMPTS: Final = re.compile("^(?:scontrol: )+", re.MULTILINE)
 _GONE: Final = b"Invalid job id"
 VARIABLES: Final = {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-"""For the clients that are read: times in Unix seconds, messages in English."""
+"""Environment of clients whose output is parsed: times in Unix seconds, messages in English."""
 
 _log = logging.getLogger(__name__)
 
 
 def look_up(clock: Clock, question: JobQuestion) -> JobAnswered:
-    """Ask now, within TIMEOUT."""
+    """Ask about one job and return the answer within TIMEOUT."""
     return look_up_all(clock, [question])[0]
 
 
 def look_up_all(clock: Clock, questions: Sequence[JobQuestion]) -> list[JobAnswered]:
-    """Ask now, about many jobs at once: one call of each client for up to _AT_ONCE, each within TIMEOUT."""
+    """Ask about many jobs: one call of each client per _BATCH jobs, each within TIMEOUT."""
     answers: list[JobAnswered] = []
     for account in (False, True):
         of_kind = [one for one in questions if one.account is account]
-        for begin in range(0, len(of_kind), _AT_ONCE):
-            answers += _ask(clock, of_kind[begin : begin + _AT_ONCE], account=account)
+        for begin in range(0, len(of_kind), _BATCH):
+            answers += _ask(clock, of_kind[begin : begin + _BATCH], account=account)
     return answers
 
 
@@ -57,9 +57,9 @@ def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> li
         command = [path, "-D", "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
     elif len(jobs) == 1:
         command = [path, "show", "job", "-o", jobs[0]]
-    else:  # it takes one id as an argument, and any number of commands
+    else:  # scontrol accepts one id as argument, and any number of commands on standard input
         command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
-    finished = run(command, clock, TIMEOUT, _MOST, VARIABLES, given=given.encode())
+    finished = run(command, clock, TIMEOUT, _MAX_REPLY, VARIABLES, given=given.encode())
     text = _PROMPTS.sub("", finished.output.decode("utf-8", "replace"))
     reply = jobs_accounted(text) if account else jobs_shown(text)
     return [_answer(one, finished, reply.get(one.job), single=len(jobs) == 1) for one in questions]
@@ -68,7 +68,7 @@ def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> li
 def _answer(
     question: JobQuestion, finished: Finished, reply: SlurmJob | ReplyError | None, *, single: bool
 ) -> JobAnswered:
-    """What of it is about this job. Of many, scontrol fails where it does not know one."""
+    """Return the part of a reply about this job. scontrol fails if it does not know one of many jobs."""
     if reply is None and (_GONE in finished.errors or _GONE in finished.output):
         return JobAnswered(question, problem=f"Slurm knows no job {question.job}", gone=True)
     if finished.message and (single or finished.code is None or reply is None):
@@ -83,12 +83,12 @@ def _answer(
 
 
 class SlurmClient(Asking[list[JobQuestion], list[JobAnswered]]):
-    """Those that are due together are asked together. Without `scontrol` nothing is ever asked: see `available`."""
+    """Asks in batches on its own thread. Without `scontrol` nothing is asked: see `available`."""
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__("slurm", lambda asked: look_up_all(clock, asked), _unanswered, _WAITING)
+        super().__init__("slurm", lambda asked: look_up_all(clock, asked), _unanswered, _MAX_WAITING)
         self.available = shutil.which("scontrol") is not None
-        """Whether there is anybody to ask."""
+        """True if `scontrol` is in PATH."""
 
 
 def _unanswered(questions: list[JobQuestion], error: Exception | None) -> list[JobAnswered]:

@@ -1,4 +1,4 @@
-"""Asks Slurm about the jobs of a core's runs, and folds what only Slurm knows about how an attempt ended."""
+"""Asks Slurm about the jobs of a core's runs, and adds to a run what only Slurm knows about the end of an attempt."""
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
@@ -12,7 +12,7 @@ from megatron_monitor.system.clock import Clock
 
 
 class SlurmJobs(Extension):
-    """Keeps nothing: after a restart Slurm is asked again."""
+    """Has no saved state: after a restart Slurm is asked again."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core, self._clock = core, clock
@@ -20,12 +20,12 @@ class SlurmJobs(Extension):
         self._client = SlurmClient(clock)
 
     def configure(self, config: Config) -> None:
-        """Ask by the new settings; answers to old questions are not waited for."""
+        """Use new settings. Answers to old questions are dropped."""
         self._client.stop()
         self._jobs, self._client = Jobs(config.slurm), SlurmClient(self._clock)
 
     def look(self, now: float) -> None:
-        """Take answers, then ask what is due."""
+        """Process answers, then ask what is due."""
         for answers in self._client.answers():
             for answer in answers:
                 self.answered(answer, now)
@@ -33,11 +33,11 @@ class SlurmJobs(Extension):
             self._client.ask(questions)
 
     def questions(self, now: float) -> list[JobQuestion]:
-        """What Slurm is to be asked now."""
+        """Return the questions that are due."""
         return self._jobs.questions(self._core.runs, self._core.sources, now)
 
     def answered(self, message: JobAnswered, now: float) -> None:
-        """Take an answer of Slurm."""
+        """Process an answer of Slurm."""
         core = self._core
         run = core.runs.get(message.question.run)
         if run is not None:
@@ -45,22 +45,22 @@ class SlurmJobs(Extension):
             core.request(run)
 
     def before_judgement(self, run: Run, now: float) -> None:
-        """Fold how an attempt ended of which the log says nothing, or less."""
+        """Add to the run how its attempt ended, if the log does not show it."""
         asked = asked_of(run)
         if now < asked.ends_at:
             return
         asked.ends_at = float("inf")
         if asked.ends != run.state.attempt.number:
-            return  # another attempt has begun since
+            return  # another attempt has begun meanwhile
         core = self._core
         core.of_run(run, lambda: core.judge.take(run, proofs(run.state), "slurm", now, True))
         core.request(run)
 
     def stop(self) -> None:
-        """A call that runs is left to end by itself."""
+        """Stop. A running call ends by itself."""
         self._client.stop()
 
 
 def for_core(core: Core, runtime: Runtime) -> SlurmJobs:
-    """Its client has a thread of its own, which begins with the first question."""
+    """Return the extension of a core. Its client's thread starts with the first question."""
     return SlurmJobs(core, runtime.clock)

@@ -1,8 +1,8 @@
-"""The Slurm jobs of the runs: which is asked about when, and what an answer changes. One thread, time is an argument.
+"""Decides when Slurm is asked about which run's job, and what an answer changes. Pure: time is an argument.
 
-An answer is believed only where it can be this run's job (run/job.py). What it proves and the log does not say - the
-job was cancelled, is over its time, lost a node, waits to begin again - is folded like lines of the log, some seconds
-after the end: the log's own lines come first, and say more.
+An answer counts only if it can be this run's job (run/job.py). What Slurm proves and the log does not show (the job was
+cancelled, exceeded its time limit, lost a node, waits to begin again) is added to the run like lines of the log. This
+happens some seconds after the end, because the log's own lines have more detail.
 """
 
 import logging
@@ -23,34 +23,34 @@ from megatron_monitor.slurm import JobAnswered, JobQuestion
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
-_BEHIND = 5.0  # seconds that the accounting is behind the controller: before, it may name root as the job's user
-_UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
+_ACCOUNTING_DELAY = 5.0  # seconds behind the controller: before, the accounting may name root as the job's user
+_EVERY = 1.0  # seconds between two checks for runs that are due
 
 
 class JobQuery(Struct):
-    """What Slurm was asked about a run."""
+    """What Slurm was asked about a run, and what is to be asked next."""
 
     at: float = float("-inf")
     candidate: Candidate | None = None
     other: Candidate | None = None
-    """Another job that may write the run."""
+    """Another job that may also write the run."""
     over: str = ""
-    """The last one that did not."""
+    """Id of the last other job that did not write the run."""
     waiting: bool = False
     account: bool = False
-    """The next question goes to the accounting."""
+    """True: the next question goes to the accounting."""
     accounted: str = ""
-    """The execution of the job that the accounting was asked about, whatever it said."""
+    """The execution of the job about which the accounting was asked last."""
     problem: str = ""
-    """What was said of it last: each thing once."""
+    """The last logged problem, so that each is logged once."""
     ends_at: float = float("inf")
-    """When what Slurm knows of its end is folded."""
+    """Instant at which Slurm's knowledge of the end is added to the run."""
     ends: int = 0
-    """The attempt that this is the end of: a later one is not ended by it."""
+    """Number of the attempt that ended: a later attempt is not ended by it."""
 
 
 def asked_of(run: Run) -> JobQuery:
-    """What Slurm was asked about this run."""
+    """Return the state of the questions about a run."""
     found = run.notes.get("slurm")
     if found is None:
         found = run.notes["slurm"] = JobQuery()
@@ -59,7 +59,7 @@ def asked_of(run: Run) -> JobQuery:
 
 
 class Jobs:
-    """What is due, and whether Slurm speaks."""
+    """The schedule of questions, and whether Slurm answers."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
@@ -67,8 +67,8 @@ class Jobs:
         self._silence = ""
 
     def questions(self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float) -> list[JobQuestion]:
-        """Those that are due; each is asked once."""
-        if 0.0 <= now - self._looked_at < _UNTIL_ASKED or now < self._silent_until:
+        """Return the questions that are due. Each is asked once."""
+        if 0.0 <= now - self._looked_at < _EVERY or now < self._silent_until:
             return []
         self._looked_at = now
         due: list[JobQuestion] = []
@@ -97,38 +97,38 @@ class Jobs:
         return not _is_settled(run)
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
-        """Take an answer into the run's state; what became of it: `answered`, `refused` or `failed`."""
+        """Apply an answer to the run's state. Return `answered`, `refused` or `failed`."""
         asked = asked_of(run)
         if answer.question.second_job:
             return _take_other(run, answer, sources)
         if asked.candidate is None or answer.question.job != asked.candidate.id:
-            return "refused"  # the run writes as another job by now
+            return "refused"  # the run belongs to another job by now
         asked.waiting = False
         if answer.question.attempt not in (None, run.state.attempt.number):
-            return "refused"  # an attempt has begun since: the answer is about the one before
+            return "refused"  # another attempt has begun: the answer is about the one before
         late, known, answered = False, run.state.job, answer.job
         if answer.question.account:
-            # The accounting is behind the controller, which says that the job was cancelled.
+            # The controller reports a cancelled job, and the accounting does not know it yet.
             if known is not None and known.state == "CANCELLED" and answered is not None:
                 late = not answered.cancelled_by or answered.uid != known.uid
             of = _execution(run, answer.question.job)
-            asked.account = late and asked.accounted != of  # once more
+            asked.account = late and asked.accounted != of  # ask once more
             asked.accounted = of
         if late:
             return "answered"
         if answered is None:
             return self._failed(run, answer, now)
-        self._speaks()
+        self._note_answer()
         job = _merged(known, answered) if answer.question.account else answered
         return self._take_job(run, asked.candidate, job, _owners(run, sources), now)
 
     def _take_job(self, run: Run, of: Candidate, job: SlurmJob, owners: frozenset[int], now: float) -> str:
-        """It is believed, or why not is said."""
+        """Accept the job, or log why it is refused."""
         asked = asked_of(run)
         why = refusal(run.state, job, of, owners)
         if why is not None:
             run.state.job = None
-            _say(run, f"job {of.id} is not believed: {why}")
+            _log_problem(run, f"job {of.id} is not accepted: {why}")
             return "refused"
         known = run.state.job
         if known is not None and (known.id, known.restarts) == (job.id, job.restarts) and not job.ended_as:
@@ -139,16 +139,18 @@ class Jobs:
         )
         asked.account = unexplained and asked.accounted != _execution(run, job.id)
         if asked.account:
-            asked.at = now - self._settings.interval + _BEHIND
+            asked.at = now - self._settings.interval + _ACCOUNTING_DELAY
         _note_end(run, job, now)
         return "answered"
 
     def _candidates(
         self, run: Run, sources: Mapping[str, Source], over: str
     ) -> tuple[Candidate | None, Candidate | None]:
-        """By the file that was written last of those that tell one: a requeued job may write into another one. What is
-        believed goes before a number in a name, where both are written at the same time. And another one, which is not
-        known to be `over`, of a file with steps that is written at the same time, or of the same file.
+        """Return (the run's probable job, another job that may write the run too).
+
+        The first comes from the file written last that names a job, because a requeued job may write a new file; of
+        files written at the same time, a proven id is preferred to a number in a name. The second comes from the same
+        file, or from a file with steps that is written at the same time, and is not known to be `over`.
         """
         found = [
             (source.mtime, one, source)
@@ -166,51 +168,51 @@ class Jobs:
 
     def _failed(self, run: Run, answer: JobAnswered, now: float) -> str:
         if answer.gone:
-            self._speaks()
+            self._note_answer()
             if run.state.job is None or run.state.job.state not in OVER:
                 asked_of(run).account = asked_of(run).accounted != _execution(run, answer.question.job)
-            _say(run, f"{answer.problem}: it ended long ago, or {run.state.name!r} is none of its jobs")
+            _log_problem(run, f"{answer.problem}: it ended long ago, or {run.state.name!r} is not its run")
         elif answer.question.account:
-            _say(run, f"the accounting does not tell of job {answer.question.job}: {answer.problem}")
+            _log_problem(run, f"the accounting does not show job {answer.question.job}: {answer.problem}")
         else:
             self._silent_until = now + self._settings.interval
             if not self._silence:
-                _log.warning("slurm does not answer: %s; judged by the logs alone", answer.problem)
+                _log.warning("slurm does not answer: %s; only the logs are used", answer.problem)
             self._silence = answer.problem
         return "failed"
 
-    def _speaks(self) -> None:
+    def _note_answer(self) -> None:
         if self._silence:
             _log.info("slurm answers again")
         self._silence = ""
 
 
 def _execution(run: Run, job: str) -> str:
-    """A job that was requeued is another execution under the same id."""
+    """Return the key of one execution of a job: a requeued job keeps its id."""
     known = run.state.job
     return f"{job} {known.restarts if known is not None else 0}"
 
 
-def _say(run: Run, problem: str) -> None:
+def _log_problem(run: Run, problem: str) -> None:
     if problem != asked_of(run).problem:
         _log.info("run=%s slurm %s", run.state.name, problem)
     asked_of(run).problem = problem
 
 
 def _note_end(run: Run, job: SlurmJob, now: float) -> None:
-    """When what Slurm knows of its end is to be folded."""
+    """Set when Slurm's knowledge of the end is added to the run."""
     asked = asked_of(run)
     if job.state not in OVER and job.state not in WAITING:
         asked.ends_at = float("inf")
         return
-    over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
+    over = job.ended_at if job.state in OVER else None  # for a waiting job it is a forecast
     ended = now if over is None else over - run.state.wall_offset
     asked.ends = run.state.attempt.number
     asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
 
 
 def _is_settled(run: Run) -> bool:
-    """Its attempt has ended, so has its job, and whoever knows more was asked."""
+    """Return True if the attempt and its job have ended and there is nothing more to ask."""
     job, asked = run.state.job, asked_of(run)
     if run.state.attempt.phase not in ENDED or job is None or job.state not in OVER:
         return False
@@ -218,7 +220,7 @@ def _is_settled(run: Run) -> bool:
 
 
 def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
-    """Does another job, which runs too, write the run? Unknown: it is as it was."""
+    """Record whether another running job writes the run too. Without an answer nothing changes."""
     job, asked, other = answer.job, asked_of(run), asked_of(run).other
     if other is None or other.id != answer.question.job or (job is None and not answer.gone):
         return "failed"
@@ -229,7 +231,7 @@ def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) ->
 
 
 def _merged(known: SlurmJob | None, answered: SlurmJob) -> SlurmJob:
-    """What the accounting adds to what the controller said of the same job."""
+    """Return the controller's answer with what the accounting adds about the same job."""
     if known is None or (known.id, known.uid, known.name) != (answered.id, answered.uid, answered.name):
         return answered
     if answered.state in WAITING:
@@ -245,5 +247,5 @@ def _files(run: Run, sources: Mapping[str, Source]) -> list[Source]:
 
 
 def _owners(run: Run, sources: Mapping[str, Source]) -> frozenset[int]:
-    """User ids of the run's files, as far as their file systems tell."""
+    """Return the known user ids of the run's files."""
     return frozenset(source.owner for source in _files(run, sources) if source.owner is not None)

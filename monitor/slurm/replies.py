@@ -1,8 +1,8 @@
-"""The text of `scontrol show job -o` and `sacct` to a Job. Pure; every number and every state is checked.
+"""Parses the output of `scontrol show job -o` and `sacct` into SlurmJob. Pure: every number and state is checked.
 
-Slurm prints times as it is told (SLURM_TIME_FORMAT=%s: Unix seconds), lists of pairs without quotes, and what users
-chose (a job's name, its command) among them. Law: a field counts only where Slurm prints it, and once; a reply without
-its id, its state or its user is refused as a whole. Nobody acts on half of one.
+With SLURM_TIME_FORMAT=%s times are Unix seconds. The output is a list of pairs without quotes, with text chosen by
+users (a job's name, its command) among them. Rule: a field counts only at its place in Slurm's order, and only once. A
+reply without id, state or user is refused as a whole.
 """
 
 import re
@@ -26,23 +26,24 @@ _OPTIONS: Final = {
     "QOS": "qos", "Features": "constraint", "ReqNodeList": "nodelist", "Reservation": "reservation",
     "Licenses": "licenses",
 }  # fmt: skip
-"""Fields that a job has by options of sbatch which a new job can be given as they are printed."""
+"""Fields that are options of sbatch: a new job can be given the printed value."""
 _SECTIONS: Final = {"JobName": 1, "UserId": 2, "WorkDir": 3}
-"""Fields that each line has, in this order -> the section of the line that begins with them; the first is 0."""
+"""Fields of every line in this order -> the section of the line that begins with the field. The first section is 0."""
 _PLACES: Final = {
     "JobId": 0, "ArrayJobId": 0, "ArrayTaskId": 0, "HetJobId": 0, "PackJobId": 0, "Comment": 3, "StdErr": 3, "StdOut": 3
 }  # fmt: skip
-"""Section in which Slurm prints a field; 2 for all others. A job named `x ArrayJobId=500` is no task of an array."""
-_LONGEST: Final = 4096  # characters of a text that is kept
+"""Field -> its section; 2 for all others. So a job named `x ArrayJobId=500` is not a task of an array."""
+_MAX_TEXT: Final = 4096  # characters kept of a text
 
 
 class ReplyError(ValueError):
-    """What a client printed is not understood; says what."""
+    """The output of a client cannot be parsed."""
 
 
 def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
-    """The jobs of `scontrol show job -o`, by their ids and by those of array tasks (`8_3`); an error where a job is not
-    understood, or two are shown as one.
+    """Return the jobs of `scontrol show job -o` by id and by array task (`8_3`).
+
+    The value is a ReplyError for a job that cannot be parsed, and for an id that is shown twice.
     """
     found: dict[str, SlurmJob | ReplyError] = {}
     for line in text.split("\n"):
@@ -51,14 +52,15 @@ def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
         fields = _fields(line)
         reply = _read(_job_shown, fields)
         for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
-            if found.setdefault(asked, reply) != reply:  # a task is shown with its array, and when it is asked about
+            if found.setdefault(asked, reply) != reply:  # a task is shown with its array and by itself
                 found[asked] = ReplyError(f"scontrol shows two jobs {asked}")
     return found
 
 
 def jobs_accounted(text: str) -> dict[str, SlurmJob | ReplyError]:
-    """The jobs of `sacct -D -X -n -P -o SACCT_FIELDS`, by their ids: the newest of each. Of one that waits after a
-    requeue, also how it ended before (`ended_as`).
+    """Return the newest execution of each job of `sacct -D -X -n -P -o SACCT_FIELDS`, by id.
+
+    A job that waits after a requeue also has the end of the execution before (`ended_as`).
     """
     rows: dict[str, list[dict[str, str]]] = {}
     names = SACCT_FIELDS.split(",")
@@ -143,7 +145,7 @@ def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
 
 
 def _fields(line: str) -> dict[str, str]:
-    """Fields of one line that stand in their place, and once: what users chose may look like fields."""
+    """Return the fields of a line that are at their place and unique: text chosen by users may look like fields."""
     found = list(_PAIR.finditer(line))
     ends = [match.start() for match in found[1:]] + [len(line)]
     fields: dict[str, str] = {}
@@ -166,7 +168,7 @@ def _id(text: str | None) -> str:
 
 
 def _array(fields: dict[str, str]) -> str:
-    """`8_3` for the third task of array 8; a range of tasks that wait is none."""
+    """Return `8_3` for task 3 of array 8; empty for a range of waiting tasks."""
     job, task = fields.get("ArrayJobId", ""), fields.get("ArrayTaskId", "")
     return f"{job}_{task}" if _DIGITS.fullmatch(job) and _DIGITS.fullmatch(task) else ""
 
@@ -186,23 +188,23 @@ def _user(text: str | None) -> tuple[str, int]:
 
 
 def _code(text: str | None) -> tuple[int | None, int | None]:
-    """`1:0` -> exit code 1; `0:15` -> signal 15."""
+    """Return (exit code, signal): `1:0` is exit code 1, `0:15` is signal 15."""
     match = _CODE.fullmatch(text or "")
     return (int(match[1]), int(match[2]) or None) if match else (None, None)
 
 
 def _text(text: str | None) -> str:
-    clean = "".join(char if char.isprintable() else "�" for char in (text or "")[:_LONGEST])
+    clean = "".join(char if char.isprintable() else "�" for char in (text or "")[:_MAX_TEXT])
     return "" if clean in ("(null)", "None assigned", "None", "N/A", "Unknown") else clean
 
 
 def _number(text: str | None) -> float | None:
-    """A count, or Unix seconds; a time in another form has a zone that nobody knows."""
+    """Return a count or Unix seconds. A time in another form is ignored: its zone is unknown."""
     return float(text) if text is not None and _DIGITS.fullmatch(text) else None
 
 
 def _limit(text: str | None) -> float | None:
-    """`1-02:00:00`, `00:01:00` in seconds; UNLIMITED is none."""
+    """Return the seconds of `1-02:00:00` or `00:01:00`; None for UNLIMITED."""
     match = _LIMIT.fullmatch(text or "")
     if match is None:
         return None

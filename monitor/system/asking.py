@@ -1,4 +1,4 @@
-"""Questions answered one after the other on a thread of its own: what may hang stops nobody but it."""
+"""Answers questions one after the other on a separate thread, so that a call that hangs blocks only that thread."""
 
 import logging
 import queue
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Asking(Generic[Question, Answer]):
-    """Started with the first question; `stop` leaves a call that hangs behind."""
+    """A thread that starts with the first question. `stop` does not wait for a call that hangs."""
 
     def __init__(
         self,
@@ -23,8 +23,8 @@ class Asking(Generic[Question, Answer]):
         waiting: int,
         answered: Callable[[], None] = lambda: None,
     ) -> None:
-        """`failed` is the answer where `answer` raised, or, with None, where more than `waiting` questions wait (0: any
-        number may). `answered` is called in the thread after each answer.
+        """`failed` makes the answer if `answer` raised, or, with None, if more than `waiting` questions wait (0: no
+        limit). `answered` is called in the thread after each answer.
         """
         self._name, self._answer, self._failed = name, answer, failed
         self._questions: queue.Queue[Question | None] = queue.Queue(waiting)
@@ -33,7 +33,7 @@ class Asking(Generic[Question, Answer]):
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Question) -> None:
-        """To be answered when its turn comes."""
+        """Add a question to the queue."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -43,28 +43,28 @@ class Asking(Generic[Question, Answer]):
             self._answers.put(self._failed(question, None))
 
     def answers(self) -> list[Answer]:
-        """Those since the last call."""
+        """Return the answers since the last call."""
         taken: list[Answer] = []
         while not self._answers.empty():
             taken.append(self._answers.get_nowait())
         return taken
 
     def wait(self, seconds: float) -> Answer | None:
-        """The next answer, if it comes within so many seconds."""
+        """Return the next answer, or None if it does not come within so many seconds."""
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
             return None
 
     def stop(self) -> None:
-        """End the thread after the call that it is in; nobody waits for that."""
+        """Let the thread end after its current call, without waiting for it."""
         while not self._questions.empty():
             self._questions.get_nowait()
         if self._thread is not None:
             self._questions.put_nowait(None)
 
     def end(self, seconds: float) -> None:
-        """End the thread when all is answered, and wait so many seconds for that."""
+        """Let the thread end after all questions are answered, and wait at most so many seconds."""
         if self._thread is not None:
             self._questions.put_nowait(None)
             self._thread.join(seconds)
@@ -73,7 +73,7 @@ class Asking(Generic[Question, Answer]):
         while (question := self._questions.get()) is not None:
             try:
                 answer = self._answer(question)
-            except Exception as error:  # noqa: BLE001 - a bug here must neither end the thread nor leave a run waiting
+            except Exception as error:  # noqa: BLE001 - a bug must neither end the thread nor leave a run without an answer
                 _log.exception("%s: %r", self._name, question)
                 answer = self._failed(question, error)
             self._answers.put(answer)

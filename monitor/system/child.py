@@ -1,4 +1,4 @@
-"""A program of ours beside this one: it is started again if it ends, and ends with this one."""
+"""A child process that is restarted if it ends, and that ends with this process."""
 
 import logging
 import subprocess
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 _log = logging.getLogger(__name__)
 
-_LOOK = 0.5  # seconds between two looks whether it runs
-_PAUSES = 1.0, 30.0  # seconds before it is started again: the first time, and at most
-_STOP = 5.0  # seconds that it has to end in order
+_POLL = 0.5  # seconds between two checks of the process
+_PAUSES = 1.0, 30.0  # seconds before a restart: the first and the maximum
+_STOP = 5.0  # seconds for an orderly end
 
 
 class Child:
-    """In a `with` statement: it runs as long as that lasts."""
+    """A context manager: the process runs during the `with` statement."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = list(arguments)
@@ -33,8 +33,8 @@ class Child:
         while not self._stopping.is_set():
             process = subprocess.Popen(self._arguments)  # noqa: S603 - this program, with its own arguments
             waited = 0.0
-            while process.poll() is None and not self._stopping.wait(_LOOK):
-                waited += _LOOK
+            while process.poll() is None and not self._stopping.wait(_POLL):
+                waited += _POLL
             if process.poll() is None:
                 process.terminate()
                 try:
@@ -43,6 +43,6 @@ class Child:
                     process.kill()
                 return
             pause = _PAUSES[0] if waited > _PAUSES[1] else pause
-            _log.error("child=%d ended with %d, is started again in %.0f s", process.pid, process.returncode, pause)
+            _log.error("child=%d ended with %d and is restarted in %.0f s", process.pid, process.returncode, pause)
             self._stopping.wait(pause)
             pause = min(2 * pause, _PAUSES[1])

@@ -1,7 +1,7 @@
-"""One program, without a shell: bounded in time and in what is kept of its output. It and all it started end with it.
+"""Runs one program without a shell, with limits for time and kept output. At the time-out its children are killed too.
 
-Law: arguments are a list; the environment of the daemon's own job (SLURM_*, SBATCH_*) is not handed on, or srun and
-sbatch would speak of that job.
+Rule: arguments are a list. The environment of the daemon's own job (SLURM_*, SBATCH_*) is not passed on, because srun
+and sbatch would act on that job.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _LEAST_WAIT: Final = 1.0  # seconds for a process that has closed its streams, o
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of it: `code` is None where it did not end in time or could not be started (`problem` says why)."""
+    """The result: `code` is None if the program timed out or could not be started, for the reason in `problem`."""
 
     code: int | None
     output: bytes = b""
@@ -31,13 +31,13 @@ class Finished:
 
     @property
     def message(self) -> str:
-        """Why it failed, in a line for people; empty where it did not."""
+        """Why the program failed, as one line; empty if it did not."""
         if self.problem:
             return self.problem
         if self.code == 0:
             return ""
-        said = " ".join((self.errors or self.output).decode("utf-8", "replace").split())[-300:]
-        clean = "".join(char if char.isprintable() else "�" for char in said)
+        text = " ".join((self.errors or self.output).decode("utf-8", "replace").split())[-300:]
+        clean = "".join(char if char.isprintable() else "�" for char in text)
         return f"exit {self.code}" + (f": {clean}" if clean else "")
 
 
@@ -45,14 +45,15 @@ def run(
     arguments: Sequence[str], clock: Clock, timeout: float, most: int, variables: Mapping[str, str] | None = None,
     copy: IO[bytes] | None = None, given: bytes = b"",
 ) -> Finished:  # fmt: skip
-    """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
-    given as much of its output as well; `given`: what is its standard input.
+    """Run a program to its end, with `variables` added to the environment and `given` as standard input.
+
+    `most`: bytes kept of each output stream. The kept standard output is also written to `copy`.
     """
     try:
         with os.fdopen(os.memfd_create("given"), "wb") as stdin:
             stdin.write(given)
             stdin.seek(0)
-            process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
+            process = subprocess.Popen(  # noqa: S603 - without a shell; callers restrict the arguments
                 list(arguments),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
@@ -74,7 +75,7 @@ def run(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what belongs to the job that we may run in."""
+    """Return the environment without the variables of the job in which the daemon may run."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -85,9 +86,7 @@ def _environment() -> dict[str, str]:
 def _drain(
     streams: Sequence[IO[bytes]], clock: Clock, until: float, most: int, copy: IO[bytes] | None
 ) -> list[bytes] | None:
-    """Each to its end; None where they have not ended in time. What is beyond `most` is thrown away; `copy`: the first
-    one's.
-    """
+    """Return the first `most` bytes of each stream; None at the time-out. `copy` gets the first stream's."""
     kept = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
         for place, stream in enumerate(streams):
@@ -117,7 +116,7 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and everything that it started."""
+    """Kill the process and its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     _ended(process, _LEAST_WAIT)

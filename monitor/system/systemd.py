@@ -1,6 +1,6 @@
-"""Notifications to systemd: sd_notify(3) by datagrams to $NOTIFY_SOCKET, nothing if there is none.
+"""Notifies systemd by sd_notify(3): datagrams to $NOTIFY_SOCKET. Without the variable nothing is sent.
 
-Law: never waits, never raises. The watchdog is fed by the loop alone, so a loop that stalls is restarted by systemd.
+Rule: no call blocks or raises. Only the loop feeds the watchdog, so systemd restarts a daemon with a stalled loop.
 """
 
 import contextlib
@@ -9,20 +9,20 @@ from collections.abc import Mapping
 
 
 class ServiceManager:
-    """systemd, or none. `environ` holds NOTIFY_SOCKET and WATCHDOG_USEC where it runs us."""
+    """systemd, if it started this process: `environ` then has NOTIFY_SOCKET and WATCHDOG_USEC."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if address else 0.0
-        """systemd restarts us after this long without a sign; 0: it does not."""
+        """Seconds without a notification after which systemd restarts this process; 0: never."""
         self.listens = bool(address)
-        """Is systemd there to be notified?"""
+        """True if systemd is to be notified."""
         self._fed_at = float("-inf")
         self._status = ""
 
     def ready(self) -> None:
-        """Started, or reloaded."""
+        """The daemon has started or reloaded."""
         self._send("READY=1")
 
     def reloading(self, monotonic: float) -> None:
@@ -30,11 +30,11 @@ class ServiceManager:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic * 1e6)}")
 
     def stopping(self) -> None:
-        """On the way out."""
+        """The daemon is stopping."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`, sent when it changes."""
+        """Send a line for `systemctl status` if it has changed."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")

@@ -148,7 +148,7 @@ def test_hostile_dumps_hide_no_good_one(tmp_path: Path) -> None:
 
 def test_more_values_than_any_dump_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 MB of small integers are read to the limit; one value fewer is read whole."""
-    monkeypatch.setattr(plain_pickle, "_MOST", 100)
+    monkeypatch.setattr(plain_pickle, "_MAX_OPCODES", 100)
     data = b"\x80\x02](" + b"K\x01" * 95 + b"e."
     assert len(read_plain(data)) == 95
     with pytest.raises(NotPlainError, match="more than 100 values"):

@@ -106,7 +106,7 @@ def test_the_same_end_again_and_again_without_a_checkpoint_is_stopped() -> None:
         assert reported["same_cause_before"] == number
         advices.append(reported["advice"])
     assert advices == ["restart", "restart", "stop"]
-    assert reported["reason"].startswith("it came 4 times without a new checkpoint: ")
+    assert reported["reason"].startswith("it occurred 4 times without a new checkpoint: ")
     restart(site, SAVED.format(7) + LIMIT)
     assert (asked(site)["advice"], asked(site)["same_cause_before"]) == ("restart", 4)
     unnamed = (
@@ -128,13 +128,13 @@ def test_a_hang_is_waited_for_as_long_as_its_policy_says() -> None:
     site.wait(30)
     reported = asked(site)
     assert reported["advice"] == "wait"
-    assert "lasted long enough: hung in training" in reported["reason"]
+    assert "is due in 5 s: hung in training" in reported["reason"]
     site.wait(30)
     assert asked(site)["advice"] == "restart"
     armed = Remediated(REQUEUE)
     armed.outcomes["requeue"] = "no answer"
     armed.wait(110)
-    assert asked(armed)["reason"].startswith("remediation p is at work: hung")
+    assert asked(armed)["reason"].startswith("remediation p is under way: hung")
 
 
 def test_a_policy_that_only_cancels_stops() -> None:

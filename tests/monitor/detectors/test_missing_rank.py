@@ -37,8 +37,9 @@ def test_the_silent_rank_of_the_world_is_named_with_its_node() -> None:
     """All others gave up on one collective; srun's list tells whose node the silent one ran on."""
     lines = [_gave_up(rank, 81234, f"0(default_pg) Rank {rank}") for rank in range(16) if rank != 13]
     reported = _played(lines, "SLURM_JOB_NODELIST=jz-[010-013]\n").firing("crash")
-    assert "rank 13 on node jz-013 did not arrive at all-reduce 81234 and said nothing; the other 15 wait for it" in (
-        reported.summary
+    assert (
+        "rank 13 on node jz-013 did not arrive at all-reduce 81234 and reported nothing; the other 15 wait for it"
+        in (reported.summary)
     )
     assert (reported.evidence["ranks"], reported.evidence["nodes"]) == ([13], ["jz-013"])
 
@@ -63,7 +64,9 @@ def test_who_waits_for_somebody_else_is_not_accused() -> None:
     tensor = [_gave_up(rank, 90, f"7(TENSOR) Rank {rank - 4}") for rank in (4, 5, 7)]
     reported = _played([*pipeline, *tensor]).firing("crash")
     assert reported.evidence["ranks"] == [6]
-    assert "rank 6 did not arrive at all-reduce 90 of TENSOR and said nothing; 6 ranks wait for it" in reported.summary
+    assert (
+        "rank 6 did not arrive at all-reduce 90 of TENSOR and reported nothing; 6 ranks wait for it" in reported.summary
+    )
 
 
 def test_half_a_log_accuses_nobody() -> None:

@@ -61,7 +61,7 @@ def test_same_head_other_tail(begun, make_rig, log):
 
 
 def test_truncated_on_a_network_mount_needs_a_second_look(begun, make_rig, kinds, log):
-    """Right after a start a network client's short size is not believed either."""
+    """Right after a start a network client's short size is not accepted either."""
     first = begun(30)
     whole = log.read_bytes()
     log.write_bytes(whole[:100])

@@ -30,12 +30,12 @@ def test_a_list_is_expanded_as_slurm_does(text: str, names: list[str]) -> None:
         ("n[1-99999999]", "more than 65536"),
         ("n[1-300]m[1-300]", "more than 65536"),
         ("n[3-1]", "backwards"),
-        ("n[1-2", "does not belong"),
+        ("n[1-2", "is not part of"),
         ("n[]", "neither a number nor a range"),
         ("n[a-b]", "neither a number nor a range"),
-        ("n1;reboot", "no node's name"),
-        ("-w", "no node's name"),
-        ("$(id)", "no node's name"),
+        ("n1;reboot", "is not a node name"),
+        ("-w", "is not a node name"),
+        ("$(id)", "is not a node name"),
     ],
 )
 def test_what_is_no_list_is_refused(text: str, says: str) -> None:

@@ -158,10 +158,12 @@ def test_whose_directory_it_is(monkeypatch: pytest.MonkeyPatch, owner: int, mode
     """Who may rename the job's output could put another's in its place: the user's own directory, or one of root's in
     which nobody else may.
     """
-    monkeypatch.setattr(module.os, "lstat", lambda _: os.stat_result((0o100644, 1, 1, 1, 1000, 0, 0, 0, 0, 0)))
-    monkeypatch.setattr(module.os, "stat", lambda _: os.stat_result((0o40000 | mode, 1, 1, 2, owner, 0, 0, 0, 0, 0)))
+    file = os.stat_result((0o100644, 1, 1, 1, 1000, 0, 0, 0, 0, 0))
+    folder = os.stat_result((0o40000 | mode, 1, 1, 2, owner, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(module.os, "lstat", lambda *_, **__: file)
+    monkeypatch.setattr(module.os, "stat", lambda *_, **__: folder)
     doubt = module._doubt("/l/12.out", SlurmJob("12", "RUNNING", uid=1000, output="/l/12.out"))
-    assert doubt == ("" if own else "/l/12.out lies in a directory of somebody else")
+    assert doubt == ("" if own else "/l/12.out is in a directory of another user")
 
 
 def test_another_id_or_task_is_another_job(site: Site) -> None:
@@ -176,7 +178,7 @@ def test_another_id_or_task_is_another_job(site: Site) -> None:
 def test_a_job_of_another_user_is_another_job(site: Site) -> None:
     """Its number was given anew."""
     site.job(UserId=f"bob({USER + 1})")
-    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 is another user's now: bob's")
+    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 now belongs to another user: bob")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> Non
 @pytest.mark.parametrize(
     ("state", "said"),
     [("COMPLETED", (True, "not submitted: job 1234 has completed by itself")),
-     ("FAILED", (False, "not done: job 1234 is FAILED, and was to be CANCELLED"))],
+     ("FAILED", (False, "not done: job 1234 is FAILED instead of CANCELLED"))],
 )  # fmt: skip
 def test_a_job_that_was_not_cancelled_is_not_followed(site: Site, state: str, said: tuple[bool, str]) -> None:
     """It ended by itself while it was cancelled: what has completed is not begun again."""
@@ -305,7 +307,7 @@ def test_a_job_that_was_not_cancelled_is_not_followed(site: Site, state: str, sa
 def test_a_job_that_is_ending_is_waited_for(site: Site) -> None:
     """Its epilogue takes a minute; a controller that is away is, too."""
     site.job("COMPLETING")
-    with pytest.raises(LaterError, match="job 1234 is COMPLETING still"):
+    with pytest.raises(LaterError, match="job 1234 is still COMPLETING"):
         site.carry_out("resubmit", SUBMIT, behind=True)
     site.job("CANCELLED", EndTime=NOW)
     site.client("sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
@@ -585,13 +587,13 @@ DRAIN = "drain", ("scontrol", "update", "NodeName=n-02", "State=DRAIN", "Reason=
 @pytest.mark.parametrize(
     ("state", "of_job", "more", "why"),
     [
-        ("IDLE", "RUNNING", "", "not done: the log alone accuses n-02: Slurm calls it IDLE"),
-        ("ALLOCATED", "FAILED", "", "not done: the log alone accuses n-02: Slurm calls it ALLOCATED"),
+        ("IDLE", "RUNNING", "", "not done: only the log names n-02: Slurm reports it as IDLE"),
+        ("ALLOCATED", "FAILED", "", "not done: only the log names n-02: Slurm reports it as ALLOCATED"),
         ("DOWN*", "RUNNING", "", ""),
         ("IDLE+NOT_RESPONDING", "RUNNING", "", ""),
         ("IDLE", "NODE_FAIL", "", ""),
         ("DOWN+DRAIN", "RUNNING", " Reason=megatron-monitor: hang of job 9 [root@2023]",
-         "not done: 1 of 2 nodes are drained already, and 2 % may be"),
+         "not done: 1 of 2 nodes are already drained, and the limit is 2 %"),
         ("DOWN+DRAIN", "RUNNING", " Reason=broken fan [root@2023]", ""),
     ],
 )  # fmt: skip

@@ -39,11 +39,11 @@ def test_a_job_of_which_all_is_known_may_be_touched() -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"followed": False}, "a file of the run cannot be read, or is not read to its end"),
+        ({"followed": False}, "a file of the run is unreadable or not read to its end"),
         ({"job": ""}, "the run's Slurm job is not known"),
         ({"attempt": 2}, "another attempt has begun since"),
-        ({"undecided": True}, "it is not known yet which run other lines of the job are of"),
-        ({"second_job": "13"}, "job 13 writes into this run, too"),
+        ({"undecided": True}, "the run of other lines of the job is not known yet"),
+        ({"second_job": "13"}, "job 13 also writes into this run"),
     ],
 )
 def test_what_the_observer_does_not_know_forbids_it(facts: dict[str, Any], why: str) -> None:
@@ -94,14 +94,14 @@ def test_a_job_in_which_something_else_may_go_on_is_left_alone(mate: Neighbour, 
     [
         ("hang", {"id": "13"}, "Slurm shows job 13 in place of 12"),
         ("hang", {"array_id": "500_0"}, "Slurm shows job 500_0 in place of 12"),
-        ("hang", {"started_at": SINCE + 1.0}, "job 12 was started again since the trouble began"),
-        ("hang", {"started_at": None}, "Slurm does not tell when job 12 began"),
+        ("hang", {"started_at": SINCE + 1.0}, "job 12 was restarted after the incident began"),
+        ("hang", {"started_at": None}, "Slurm does not show when job 12 began"),
         ("hang", {"state": "COMPLETING"}, "job 12 is COMPLETING"),
         ("hang", {"state": "PENDING"}, "job 12 is PENDING"),
         ("crash", {"state": "CANCELLED"}, "job 12 was cancelled"),
         ("crash", {"state": "CANCELLED", "cancelled_by": "ada (uid 1000)"}, "job 12 was cancelled by ada (uid 1000)"),
-        ("crash_without_exit", {"state": "COMPLETED"}, "Slurm says that job 12 has completed"),
-        ("hang", {"components": True}, "the job is one of several that run as one"),
+        ("crash_without_exit", {"state": "COMPLETED"}, "Slurm reports job 12 as COMPLETED"),
+        ("hang", {"components": True}, "the job is a part of a heterogeneous job"),
     ],
 )
 def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fields: dict[str, Any], why: str) -> None:
@@ -113,7 +113,7 @@ def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fie
 def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
     """Nothing is proven unless it is said."""
     assert of_job(ADVICE, incident(), job(), PROOF, "12") == "the remediator itself runs in job 12"
-    why = "job 12 is not proven: its output is not told, and slurm.job_from finds no id in the log's path"
+    why = "job 12 is not proven: its output is unknown, and slurm.job_from finds no id in the log's path"
     assert of_job(ADVICE, incident(), job(output=""), [], "") == why
 
 

@@ -118,7 +118,7 @@ def test_trouble_from_before_the_record_is_left_alone() -> None:
 def test_only_one_policy_is_at_work_on_a_run() -> None:
     """Another waits until the first has done all its steps; what other runs go through is no matter."""
     waits = Step("cancel", status="waiting")
-    assert refused(None, None, None, course(waits, remediation="q")) == "another remediation is at work"
+    assert refused(None, None, None, course(waits, remediation="q")) == "another remediation is under way"
     assert refused(None, None, None, course(waits, remediation="q", run="other")) == ""
 
 
@@ -179,7 +179,7 @@ def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[st
     fields: dict[str, Any] = {"remediation": "q", "job": "12", "job_restarts": 0, **earlier}
     steps = fields.pop("steps", [])
     why = refused(None, None, None, course(*steps, **fields))
-    assert (why == "remediation q has dealt with job 12") is why_not
+    assert (why == "remediation q has already acted on job 12") is why_not
 
 
 def test_the_same_incident_is_not_planned_again() -> None:
@@ -255,12 +255,12 @@ def test_what_needs_a_running_job_is_skipped_behind_its_end(action: Action) -> N
 @pytest.mark.parametrize("fields", [{"batch": False}, {"requeue": False}])
 def test_a_job_that_cannot_be_requeued_is_left_alone(fields: dict[str, Any]) -> None:
     """Either is enough."""
-    assert "not submitted by sbatch, or with --no-requeue" in refused(None, job(**fields), None)
+    assert "not submitted by sbatch, or it was submitted with --no-requeue" in refused(None, job(**fields), None)
 
 
 @pytest.mark.parametrize(
     ("fields", "why_not"),
-    [({"nodes": "n-[01"}, "node list is not understood"), ({"nodes": ""}, "does not tell the job's nodes")],
+    [({"nodes": "n-[01"}, "node list cannot be parsed"), ({"nodes": ""}, "does not show the job's nodes")],
 )
 def test_stacks_need_the_nodes(fields: dict[str, Any], why_not: str) -> None:
     """It is said to srun how many there are."""
@@ -382,7 +382,7 @@ def test_a_job_may_have_to_ask_for_it() -> None:
         assert commands(planned(wanted, job(comment=comment))) == ["scontrol requeue 12"]
     for comment in ("", "no-megatron-monitor", "megatron"):
         assert refused(wanted, job(comment=comment), None) == (
-            "the comment of job 12 does not ask for it: sbatch --comment=megatron-monitor"
+            "job 12 has not opted in: sbatch --comment=megatron-monitor"
         )
 
 

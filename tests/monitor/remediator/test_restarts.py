@@ -99,7 +99,7 @@ def test_a_job_that_is_still_ending_is_waited_for() -> None:
     """Its epilogue takes a minute; after half an hour it is given up."""
     for patience, status in ((300, "done"), (2000, "failed")):
         site = Remediated(RESUBMIT)
-        site.outcomes["resubmit"] = "job 1234 is COMPLETING still"
+        site.outcomes["resubmit"] = "job 1234 is still COMPLETING"
         site.wait(110 + patience // 10)
         assert site.statuses()[2] == "waiting"
         site.executions[0].planned_at -= patience
