@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The stacks of a job's Python processes on this node: what the action dump_stacks starts once on each node of the job
-# (srun --overlap). Writes to standard output; the monitor keeps it. It must lie where the nodes see it.
+# Prints the stacks of a job's Python processes on this node. The action dump_stacks starts it once on each node of the job
+# (srun --overlap), and the remediator keeps the output. Put it on a file system that the nodes can read.
 #
-#   PY_SPY   the program (py-spy); `pip install py-spy` into the job's environment, or a static copy beside this file.
+#   PY_SPY   the program (py-spy): `pip install py-spy` into the job's environment, or a static copy in this directory.
 #            It needs the right to trace: the same user, and kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE.
 #
-# Where a process was started with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, its flight recorder is asked to dump as well.
+# If a process was started with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, its flight recorder is dumped, too.
 set -uo pipefail
 
 py_spy="${PY_SPY:-$(command -v py-spy || echo "$(dirname "$0")/py-spy")}"
 job="${SLURM_JOB_ID:?this runs under srun}"
 echo "node ${SLURMD_NODENAME:-$(hostname)}, job $job, $(date -u +%FT%TZ)"
 
-# This job's Python processes on this node, by their own environment; the steps of other nodes are seen where several
-# slurmd share a host, so the node is compared too.
+# Finds this job's Python processes on this node by their environment. Several slurmd may share a host, so the node is
+# compared, too.
 found=0
 for directory in /proc/[0-9]*; do
     pid="${directory#/proc/}"

@@ -1,20 +1,19 @@
 # shellcheck shell=bash
-# Source this in a job script: a monitor beside the job, ended with it.
+# Source this file in a job script to start a monitor that ends with the job.
 #
 #   . monitor.sh
 #   monitor_start --name "$SLURM_JOB_NAME" "$(monitor_literal "$LOG")"
 #   srun ... > "$LOG" 2>&1
 #
-# monitor_start takes the arguments of `megatron-monitor run`; monitor_literal a path of which no character is a wildcard,
-# whatever the job is called. It never fails the job: a training without a monitor is
-# better than none. What may be set before:
+# monitor_start takes the arguments of `megatron-monitor run`. monitor_literal escapes wildcards in a path. Neither can fail the
+# job. Environment variables:
 #   MEGATRON_MONITOR          the program (megatron-monitor)
-#   MEGATRON_MONITOR_LISTEN   address (0.0.0.0 and a port from the job's number: several jobs may share a node).
-#                             Whoever reaches the port reads the page; see web: in config.yaml for TLS and passwords
-#   MEGATRON_MONITOR_TARGETS  directory where Prometheus looks for targets (file_sd); none: nothing is written
+#   MEGATRON_MONITOR_LISTEN   address (0.0.0.0 and a port derived from the job's number, because several jobs may share a node).
+#                             Everyone who reaches the port can read the page; `web:` in config.yaml has TLS and passwords
+#   MEGATRON_MONITOR_TARGETS  directory of Prometheus's target files (file_sd); if unset, no file is written
 #   MEGATRON_MONITOR_LINGER   seconds that the monitor outlives the training (3), to read its last lines. Then it is
-#                             ended, and by itself serves one scrape more, so that Prometheus sees the end as an end
-#   MEGATRON_MONITOR_LOG      what the monitor says (megatron-monitor.JOB.log)
+#                             stopped. It answers one more scrape, so that Prometheus knows that the stop is intended
+#   MEGATRON_MONITOR_LOG      log file of the monitor (megatron-monitor.JOB.log)
 
 monitor_pid=""
 monitor_target=""
@@ -34,8 +33,8 @@ monitor_start() {
     trap monitor_end EXIT
     if [ -n "$directory" ]; then
         monitor_target="$directory/job-$job.yml"
-        # Whole or not at all: Prometheus may look at any time, and reads only names that end in .yml. A name that nobody
-        # can foresee: in a directory for all, somebody else could lay a link there.
+        # Write a temporary file and rename it, because Prometheus may read at any time and reads only names that end in .yml. Its
+        # name is random, because another user could plant a link in a shared directory.
         local beside
         beside=$(mktemp "$directory/.job-$job.XXXXXX") &&
             printf -- "- targets: ['%s:%s']\n  labels: {monitor_job: '%s'}\n" \
@@ -45,7 +44,7 @@ monitor_start() {
     fi
 }
 
-# Runs at the end of the job script, whichever way it ends, and keeps its exit status.
+# Runs at the end of the job script in any case, and keeps its exit status.
 monitor_end() {
     local status=$?
     trap - EXIT

@@ -14,7 +14,7 @@ from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, runs
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.promtool]
 RUNS = [run.name for run in runs()]
-EMPTY_IS_GOOD = {"megatron-monitor": {"Notifications B"}}
+EMPTY_IS_GOOD = {"megatron-monitor": {"Notifications and actions B"}}
 """Nothing of the kind on that day."""
 CRASHED = END + CRASHED_AT + 300  # five minutes after the second crash
 MOMENTS = (END, CRASHED, END - 5.5 * 3600)
@@ -81,7 +81,7 @@ def expression_of(name: str, title: str, place: int = 0, **values: str) -> str:
 
 @pytest.mark.parametrize(
     ("title", "expected"),
-    [("Running", 6), ("Hung", 1), ("Crashed", 1), ("Not seen", 1), ("Critical", 6), ("Idle GPUs", 1024 + 512)],
+    [("Running", 6), ("Hung", 1), ("Crashed", 1), ("Unobserved", 1), ("Critical", 6), ("Idle GPUs", 1024 + 512)],
 )
 def test_the_headline_of_the_fleet(prometheus: Prometheus, title: str, expected: float) -> None:
     """A hung run, one that crashed and did not end, one whose daemon died; the run with two daemons counts once."""
@@ -97,7 +97,7 @@ def rows_of(
 
 def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prometheus) -> None:
     """One row a trouble: incidents, and the run that nobody watches, critical as its deadline is over."""
-    where = "What needs a person now"
+    where = "Active incidents"
     found = rows_of(prometheus, "fleet", where, "phase", "cause", "where", "section")
     assert found[("gpt-70b-pretrain", "hang", "evaluating", "", "", "hang")] == 3
     assert found[("gpt-40b-no-exit", "crash", "crashed", "ecc", "rank 17", "crash")] == 3
@@ -122,7 +122,7 @@ def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prom
 
 def test_the_fleet_says_what_is_known_and_leads_to_the_page(prometheus: Prometheus) -> None:
     """The summary of the incident, the address of a daemon that shows the run and has the rest."""
-    where = "What is known of it"
+    where = "Incident details"
     found = rows_of(prometheus, "fleet", where, "summary")
     (crash,) = [summary for run, kind, summary in found if (run, kind) == ("gpt-40b-no-exit", "crash")]
     assert "ecc" in crash
@@ -135,7 +135,7 @@ def test_the_board_of_a_run_whose_daemon_is_dead(prometheus: Prometheus) -> None
     run = {"run": "gpt-3b-ablation-b"}
     assert prometheus.one(expression_of("run", "State", **run)) == CODE["unwatched"]
     assert prometheus.one(expression_of("run", "Unwatched", **run)) == 1000 * (END - DEAD_SINCE)
-    assert prometheus.one(expression_of("run", "Deadline", **run)) == pytest.approx(
+    assert prometheus.one(expression_of("run", "Hang deadline", **run)) == pytest.approx(
         1000 * (END - DEAD_SINCE), abs=120e3
     )
     assert prometheus.one(expression_of("run", "Silence", **run)) > 5
@@ -184,7 +184,7 @@ def test_the_state_timeline_shows_the_bad_ones_first(prometheus: Prometheus) -> 
 def test_curves_end_where_the_run_ended(prometheus: Prometheus) -> None:
     """A gauge keeps its last value for as long as the daemon shows the run; a chart of it would go on."""
     always = ("Loss", "Gradient norm", "Learning rate", "Time per iteration", "Global batch size")
-    for title in (*always, "Parts of an iteration", "Spread between ranks"):
+    for title in (*always, "Parts of an iteration", "Rank skew (max-min)"):
         assert prometheus.over(expression_of("run", title, run="gpt-40b-no-exit"))
         assert not prometheus.at(expression_of("run", title, run="gpt-40b-no-exit")), title
         assert not prometheus.at(expression_of("run", title, run="gpt-70b-pretrain")), title
