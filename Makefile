@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
 TORCH ?= torch
-# Five wait for real programs, two compute meanwhile, on two cores. Each takes 2 s to collect the tests.
+# Seven on two cores, because most tests wait for real programs. Each worker takes 2 s to collect the tests.
 WORKERS ?= 7
 PIP := install --quiet --disable-pip-version-check
-# What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
-# By pip, or by UV, where that says which program it is: a fifth of the time (.ci/run).
+# Installs the packages in locks/, each file by its hash, then this folder, built by the setuptools of the lock. UV: path of uv, which
+# takes a fifth of pip's time (.ci/run).
 UV ?=
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip $(PIP))
 
@@ -17,7 +17,7 @@ INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pi
 	licences versions lock sbom dist clean
 all: check
 
-help:  ## the targets
+help:  ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | awk -F '\t' '{printf "%-12s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml locks/run.txt locks/build.txt
@@ -30,45 +30,45 @@ $(VENV)/.dev: $(VENV)/.installed locks/dev.txt
 	$(INSTALL) --require-hashes -r locks/dev.txt
 	touch $@
 
-install: $(VENV)/.installed  ## the program, in .venv, from locks/ alone
-dev: $(VENV)/.dev  ## the same with what tests and checks need
+install: $(VENV)/.installed  ## install the program into .venv, from locks/
+dev: $(VENV)/.dev  ## install also what tests and checks need
 
-demo: install  ## a simulated run with a fault half way, the daemon on it, and the page to open
+demo: install  ## start a monitor on a simulated run with a fault half way, and print the address of its page
 	$(BIN)/megatron-monitor demo $(ARGS)
 
-# `set -f`: the program expands the patterns, again and again; the shell would do it once.
+# `set -f`: the program expands the patterns repeatedly; the shell would do it once.
 run: export PATTERNS = $(LOGS)
-run: install  ## follow real logs: make run LOGS='/logs/**/*.out /more/*.log'
-	@test -n "$$PATTERNS" || { echo "say which logs: make run LOGS='/logs/**/*.out /more/*.log'" >&2; exit 2; }
+run: install  ## follow logs: make run LOGS='/logs/**/*.out /more/*.log'
+	@test -n "$$PATTERNS" || { echo "LOGS is missing: make run LOGS='/logs/**/*.out /more/*.log'" >&2; exit 2; }
 	@set -f; exec $(BIN)/megatron-monitor run $(ARGS) $$PATTERNS
 
-# A file is one worker's, so that its servers are started once; in the order of the names, so what waits comes first.
-test: dev  ## all tests but the nightly ones: make test ARGS='tests/parsers -x'
+# All tests of a file run in one worker, so that its servers start once. Files in the order of their names, so the slow ones come first.
+test: dev  ## run all tests except the nightly ones: make test ARGS='tests/parsers -x'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-nightly: slow fuzz test-slurm soak mutants  ## what takes longer; `make -k nightly` goes on behind what fails
+nightly: slow fuzz test-slurm soak mutants  ## run what takes longer (`make -k nightly` continues after a failure)
 	$(BIN)/python -m benchmarks.kafka
 
-slow: dev  ## the worst lines of every regular expression, and whatever else carries the marker nightly
+slow: dev  ## run the tests with the marker nightly, such as the worst lines of every regular expression
 	$(BIN)/python -m pytest -n $(WORKERS) -m nightly $(ARGS)
 
-fuzz: dev  ## every property of hypothesis with twenty times the examples, other ones each time
+fuzz: dev  ## run every property of hypothesis with twenty times the examples
 	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
-test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
+test-slurm: dev  ## test with a real Slurm, slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
 	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py tests/slurm/test_night.py $(ARGS)
 
-lint: dev  ## ruff
+lint: dev  ## run ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: dev  ## mypy --strict
+types: dev  ## run mypy --strict
 	$(BIN)/mypy
 
-layers: dev  ## the import rules
+layers: dev  ## check the import rules
 	$(BIN)/lint-imports
 
-check: lint types layers test  ## everything that must hold
+check: lint types layers test  ## run lint, types, layers and test
 
 $(VENV)-live/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-live
@@ -76,7 +76,7 @@ $(VENV)-live/.installed: pyproject.toml
 	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check deepspeed transformers accelerate -e '.[dev]'
 	touch $@
 
-test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
+test-live: $(VENV)-live/.installed  ## follow a real DeepSpeed training on the CPU; downloads torch and deepspeed
 	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live/test_real_training.py $(ARGS)
 
 $(VENV)-mutants/.installed: pyproject.toml
@@ -84,9 +84,9 @@ $(VENV)-mutants/.installed: pyproject.toml
 	$(VENV)-mutants/bin/pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7,<9' -e '.[dev]'
 	touch $@
 
-# cosmic-ray changes the files themselves, so it works in a clone; of all changes it tries so many, by chance.
+# cosmic-ray changes the files themselves, so it works in a clone. It tries MUTANTS random changes.
 MUTANTS ?= 60
-mutants: $(VENV)-mutants/.installed  ## which changes of the code (cosmic-ray.toml) the corpus does not notice: make mutants MUTANTS=200
+mutants: $(VENV)-mutants/.installed  ## print random changes of the code (cosmic-ray.toml) that the corpus does not notice: make mutants MUTANTS=200
 	rm -rf build/mutants && git clone --quiet . build/mutants && ln -sfn $(abspath ../shared) build/shared
 	ln -sfn $(abspath $(VENV)-mutants) build/mutants/.venv
 	cd build/mutants && .venv/bin/cosmic-ray init cosmic-ray.toml session.sqlite && .venv/bin/python -c "import sqlite3; \
@@ -96,16 +96,16 @@ mutants: $(VENV)-mutants/.installed  ## which changes of the code (cosmic-ray.to
 		db.commit()"
 	cd build/mutants && .venv/bin/cosmic-ray exec cosmic-ray.toml session.sqlite && .venv/bin/cr-report session.sqlite --surviving-only
 
-soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/development/reliability.md
+soak: dev  ## play half an hour of random faults against a real daemon (docs/development/reliability.md)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-golden: dev  ## write the golden files anew; review them as a diff
+golden: dev  ## rewrite the golden files; review the diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
 
-corpus: dev  ## what the product judges of tests/corpus and of all logs of ../shared, against what is recorded; make corpus ARGS=--record
+corpus: dev  ## compare the judgements of tests/corpus and all logs of ../shared with the recorded ones; make corpus ARGS=--record
 	$(BIN)/python -m tests.corpus.record $(ARGS)
 
-readme: dev  ## write the generated tables of README.md and docs/ again
+readme: dev  ## rewrite the generated tables of ARCHITECTURE.md and docs/
 	$(BIN)/python -m tests.test_docs
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt
@@ -116,22 +116,22 @@ $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/r
 	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --no-deps --build-constraints locks/build.txt .
 	touch $@
 
-licences: $(VENV)-release/.installed  ## those of all that is installed with it, for docs/development/licences.md; fails at one that is not in locks/licences.txt
+licences: $(VENV)-release/.installed  ## list the licences of all dependencies for docs/development/licences.md; fails at one that is not in locks/licences.txt
 	$(VENV)-release/bin/pip-licenses --python=$(VENV)-release/alone/bin/python --from=mixed --format=markdown --with-urls --order=name \
 		--ignore-packages megatron-monitor --allow-only="$$(paste -sd';' locks/licences.txt)"
 
-sbom: $(VENV)-release/.installed  ## dist/sbom.json (CycloneDX): all that is installed with it, with licences
+sbom: $(VENV)-release/.installed  ## write dist/sbom.json (CycloneDX): all dependencies with their licences
 	mkdir -p dist
 	$(VENV)-release/bin/cyclonedx-py environment $(VENV)-release/alone/bin/python --pyproject pyproject.toml --mc-type application \
 		--output-reproducible -o dist/sbom.json
 
-lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml allows, into locks/; for all systems and Pythons from 3.11 on
+lock: $(VENV)-release/.installed  ## write the newest versions that pyproject.toml allows into locks/, for all systems and Pythons from 3.11 on
 	.ci/lock $(VENV)-release/bin/uv
 
-dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
+dist:  ## build a release of the committed files: wheel, sdist, chart, the image's context, SBOM, checksums
 	.ci/dist
 
-image:  ## the image of what is committed, built twice by buildah and compared, and tried: make image ARGS="--build-arg BASE=..."
+image:  ## build the image of the committed files twice by buildah, compare and try it: make image ARGS="--build-arg BASE=..."
 	.ci/image $(ARGS)
 
 $(VENV)-docs/.installed:
@@ -139,15 +139,15 @@ $(VENV)-docs/.installed:
 	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
 	touch $@
 
-docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a network: build/docs/site/index.html
+docs: $(VENV)-docs/.installed  ## build the documents as a site with offline search: build/docs/site/index.html
 	rm -rf build/docs
 	mkdir -p build/docs/pages
 	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana \
 		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
 
-versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
+versions:  ## test the oldest and the newest versions that pyproject.toml allows, on each installed Python
 	.ci/versions
 
-clean:  ## remove what was made
+clean:  ## remove everything that was built
 	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
