@@ -67,10 +67,32 @@ def targets_table() -> str:
     return "\n".join(rows)
 
 
+ATTEMPT_WORDS = {
+    "goes on": "same attempt",
+    "anew": "new attempt",
+    "anew in its process": "new attempt of this process",
+    "adds nothing": "ignored",
+    "nothing had failed": "same attempt, failure withdrawn",
+    "far ahead behind a set-up": "step far ahead after a set-up",
+    "copy": "copy of a step",
+    "lags": "step that lags",
+    "beside": "step of a concurrent training",
+    "of another training": "step of another training",
+    "goes back": "step that goes back",
+    "another program goes back": "another program's step that goes back",
+    "first mark": "first set-up mark",
+    "first mark, failure in doubt": "first set-up mark after an uncertain failure",
+    "mark of others": "set-up mark of a joined stream",
+    "mark again": "repeated set-up mark",
+}
+
+
 def attempts_table() -> str:
     """What begins an attempt."""
     rows = [f"| seen | {' | '.join(STATES)} |", "| --- |" + " --- |" * len(STATES)]
-    rows += [f"| {seen} | {' | '.join(OUTCOMES[state, seen] for state in STATES)} |" for seen in get_args(Seen)]
+    for seen in get_args(Seen):
+        outcomes = [OUTCOMES[state, seen] for state in STATES]
+        rows.append(f"| {' | '.join(ATTEMPT_WORDS.get(word, word) for word in (seen, *outcomes))} |")
     return "\n".join(rows)
 
 
@@ -113,6 +135,9 @@ def nav_of(section: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+RECIPE = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
+COPIED = tuple(word for word in RECIPE.split() if (ROOT / word).exists())
+"""Files and folders that `make docs` copies."""
 SITE = nav_of(loaded((ROOT / "mkdocs.yml").read_text())["nav"])
 
 
@@ -145,6 +170,7 @@ def test_links_point_at_what_exists(name: str) -> None:
     for target, place in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", text):
         linked = page.parent / target if target else page
         assert linked.is_file(), target
+        assert str(linked.resolve().relative_to(ROOT)).startswith(COPIED), target
         assert not place or place in map(anchor, headings(linked)), (target, place)
 
 
@@ -153,9 +179,7 @@ def test_every_document_is_a_page_of_the_site() -> None:
     assert {str(path.relative_to(ROOT)) for path in PAGES} <= set(SITE)
     assert len([name for name in DOCS if "/" not in name]) <= 16
     assert len(SITE) == len(set(SITE))
-    recipe = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
-    copied = tuple(word for word in recipe.split() if (ROOT / word).exists())
-    assert [name for name in SITE if not name.startswith(copied)] == []
+    assert [name for name in SITE if not name.startswith(COPIED)] == []
 
 
 def test_the_rule_of_the_document_works() -> None:
