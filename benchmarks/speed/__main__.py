@@ -25,7 +25,7 @@ def replay(share: float) -> list[Row]:
     short = run((*MONITOR, "replay", str(written(SCRATCH / "short.log", iterations(count // 100)))))
     long = run((*MONITOR, "replay", str(written(SCRATCH / "long.log", iterations(count)))))
     what, goal = f"`replay` of {count:,} iteration lines (generated log)", _REPLAY_GOAL * count / 1e6
-    spent = f"{long.cpu:.1f} s of processor, {long.wall:.1f} s wall"
+    spent = f"{long.cpu:.1f} s processor time, {long.wall:.1f} s wall time"
     peaks = f"{short.peak:.0f} MB and {long.peak:.0f} MB"
     return [
         Row(what, spent, f"{goal:.1f} s", long.wall <= goal),
@@ -39,7 +39,9 @@ def start(_share: float) -> list[Row]:
     rows = []
     for what, command in (("`--help`", ("--help",)), ("`run --once` of some lines", ("run", "--once", tiny))):
         least = min(run((*MONITOR, *command)).cpu for _ in range(7))
-        rows.append(Row(f"start, {what}", f"{least:.2f} s of processor", f"{_START_GOAL:.2f} s", least <= _START_GOAL))
+        rows.append(
+            Row(f"start, {what}", f"{least:.2f} s processor time", f"{_START_GOAL:.2f} s", least <= _START_GOAL)
+        )
     return rows
 
 

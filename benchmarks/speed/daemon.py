@@ -109,13 +109,15 @@ def files(share: float) -> list[Row]:
         os.utime(path, (day_ago, day_ago))
     (folder / "whole").touch()
     rows = []
-    for what, keep in (("first", False), ("again", True)):
+    for what, keep in (("first start", False), ("next start", True)):
         with daemon(str(folder / "**" / "*.out"), keep_state=keep) as one:
             ready = one.until_ready(count)
             used, memory = cpu_of(one.process.pid), rss_of(one.process.pid)
-        figure = f"{ready:.1f} s, {used:.1f} s of processor, {memory:.0f} MB"
+        figure = f"{ready:.1f} s, {used:.1f} s processor time, {memory:.0f} MB"
         met = used <= 20 and memory <= 300
-        rows.append(Row(f"{count:,} files that are no trainings, {what}", figure, "20 s of processor, 300 MB", met))
+        rows.append(
+            Row(f"{count:,} files that are not training logs, {what}", figure, "20 s processor time, 300 MB", met)
+        )
     return rows
 
 
@@ -160,12 +162,12 @@ def _live(count: int, goal: float, seconds: float) -> Row:
         used = 100 * (cpu_of(one.process.pid) - cpu) / (time.perf_counter() - began)
         memory, crash = rss_of(one.process.pid), _crash(one, folder, logs[-1].stem)
     figure = (
-        f"{used:.1f} % of one core, {1000 * used / count:.1f} % for 1,000; {memory:.0f} MB; "
-        f"a page of {len(page) / 1e6:.1f} MB in {median(waits):.2f} s, at most {max(waits):.2f} s; "
-        f"progress shown is {median(ages):.1f} s old, 99 % at most {percentile(ages, 0.99):.1f} s; "
+        f"{used:.1f} % of one core ({1000 * used / count:.1f} % per 1,000 runs); {memory:.0f} MB; "
+        f"a scrape of {len(page) / 1e6:.1f} MB takes {median(waits):.2f} s, at most {max(waits):.2f} s; "
+        f"exported progress is {median(ages):.1f} s old, 99 % at most {percentile(ages, 0.99):.1f} s; "
         f"a crash is notified after {crash:.1f} s"
     )
-    return Row(f"{count:,} live runs, an iteration a second each", figure, f"{goal:.1f} %", used <= goal)
+    return Row(f"{count:,} live runs, one iteration per second each", figure, f"{goal:.1f} %", used <= goal)
 
 
 def _crash(one: Daemon, folder: Path, run: str) -> float:

@@ -23,7 +23,7 @@ MONITOR = (sys.executable, "-m", "megatron_monitor")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program: seconds, seconds of processor, megabytes at its peak."""
+    """One run of a program: wall time and processor time in seconds, peak memory in megabytes."""
 
     wall: float
     cpu: float
@@ -88,7 +88,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of processor that a process has used."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,13 +100,15 @@ def rss_of(pid: int) -> float:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """Return the commit, the date and the machine of the figures."""
+    git = ("git", "log", "-1", "--format=%h (%cs)")
+    commit = subprocess.run(git, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
     rows = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((row.split(":")[1].strip() for row in rows if row.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     profiled = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return (
-        f"{model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, Python "
+        f"Commit {commit}. {model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, Python "
         f"{platform.python_version()} ({'' if profiled else 'not '}optimised); load {os.getloadavg()[0]:.1f}."
     )
 
