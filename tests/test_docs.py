@@ -14,7 +14,7 @@ from megatron_monitor.detectors import RULES
 from megatron_monitor.detectors.base import RuleSettings, Severity
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.model.flops import FORMULAS
-from megatron_monitor.parsers.declared.schema import built_in
+from megatron_monitor.parsers.declared.schema import DEFAULTS, LineSpec, built_in
 from megatron_monitor.parsers.declared.targets import UNITS
 from megatron_monitor.parsers.events import ANSI, Failure
 from megatron_monitor.run.attempts import OUTCOMES, STATES, Seen
@@ -233,6 +233,15 @@ def test_names_in_the_glossary_exist() -> None:
     table = DOCS["glossary.md"].read_text().partition("| --- |")[2]
     assert [name for name in re.findall(r"`([^`]+)`", table) if name not in known] == []
     assert len(table.strip().splitlines()) <= 31
+
+
+def test_every_key_of_a_format_is_documented() -> None:
+    """docs/formats.md explains each key of a line and each meaning, and names no other key."""
+    page = DOCS["formats.md"].read_text()
+    missing = [name for name in (*LineSpec.__struct_fields__, *DEFAULTS) if f"`{name}`" not in page]
+    rows = page.partition("| key of a line |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert (missing, named - set(LineSpec.__struct_fields__)) == ([], set())
 
 
 def test_the_runbook_explains_every_incident() -> None:
