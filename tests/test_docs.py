@@ -154,7 +154,12 @@ def anchor(heading: str) -> str:
 def test_citations_of_the_docs_exist() -> None:
     """Code names a page of docs/, often with a section in quotes: both exist."""
     folders = ("monitor", "parsers", "tests", "docs", "deploy")
-    files = [path for folder in folders for kind in ("*.py", "*.md") for path in (ROOT / folder).rglob(kind)]
+    files = [
+        path
+        for folder in folders
+        for kind in ("*.py", "*.md", "*.y*ml", "*.service")
+        for path in (ROOT / folder).rglob(kind)
+    ]
     for path in [*files, *ROOT.glob("*.md"), ROOT / "config.yaml"]:
         text = re.sub(r"\s+", " ", path.read_text())
         for name, section in re.findall(r'docs/([\w/-]+\.md)(?:, "([^"]+)")?', text):
