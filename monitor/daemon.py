@@ -257,7 +257,7 @@ class Daemon:
         if not all(part.ready for part in self._parts):
             return False
         return bool(mounts or not watches(self._core.config)) and all(
-            (one.mount in scanned and not one.waiting) or one.busy_seconds > _HUNG for one in mounts
+            (one.mount in scanned and not one.unopened) or one.busy_seconds > _HUNG for one in mounts
         )
 
     # --- configuration ----------------------------------------------------------------------------------------------

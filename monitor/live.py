@@ -126,7 +126,7 @@ class LiveCore:
             self._received_at = self.clock.monotonic()
         self._note_taken(now)
         self.core.listen(stopped, now, self.agents() if self.agents is not None else None)
-        late = max((max(one.unobserved_seconds, one.late_seconds) for one in mounts), default=0.0)
+        late = max((max(one.unobserved_seconds, one.overdue_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")

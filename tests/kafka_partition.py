@@ -50,7 +50,7 @@ class Partition:
         self.shard = Shard(
             CONFIG, 0, self.record, self.clock, lambda: None, lambda _: {}  # type: ignore[arg-type]
         )  # fmt: skip
-        wait(lambda: not self.shard.look() and self.shard.open, 10.0, "opened")
+        wait(lambda: not self.shard.finish_opening() and self.shard.open, 10.0, "opened")
         self.begun_at = self.shard.next
         return self.shard
 
@@ -72,7 +72,7 @@ class Partition:
     def turn(self, seconds: float = 0.5, *, notices: bool = True) -> None:
         """Read to the end, then some time passes."""
         for offset, (key, value, at) in enumerate(self.records):
-            self.shard.take(offset, key, value, {}, at)
+            self.shard.handle_record(offset, key, value, {}, at)
         self.clock.advance(0.01)
         if notices:
             self.shard.contact_at = self.clock.monotonic()

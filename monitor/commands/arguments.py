@@ -18,7 +18,7 @@ from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath as Pattern
 from megatron_monitor.follow.patterns import has_magic
-from megatron_monitor.follow.streams import STDIN, is_stream
+from megatron_monitor.follow.pipes import STDIN, is_pipe
 from megatron_monitor.identity import named
 from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import one_line
@@ -110,7 +110,7 @@ def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The paths, with a file for as long as this lasts in place of what can be read but once: standard input, where `-`
     names it, as `stdin`, and a FIFO.
     """
-    once = [path for path in paths if path == "-" or is_stream(path, OsLayer())]
+    once = [path for path in paths if path == "-" or is_pipe(path, OsLayer())]
     if not once:
         yield tuple(paths)
         return

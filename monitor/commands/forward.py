@@ -12,7 +12,7 @@ import click
 
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
 from megatron_monitor.follow.patterns import WatchedPath, absolute
-from megatron_monitor.follow.streams import STDIN
+from megatron_monitor.follow.pipes import STDIN
 from megatron_monitor.scalars import url_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What sources share: the claims on files over all mounts; calls, open files and counts of one mount."""
+"""State shared by followed files: claims on files over all mounts; calls, open files and counts of one mount."""
 
 import errno
 import os
@@ -13,23 +13,23 @@ from megatron_monitor.follow.messages import Fingerprint, Message, Position, Sou
 from megatron_monitor.follow.os_layer import OpenFile, OsLayer
 from megatron_monitor.follow.settings import FollowSettings
 
-_MOST = 65_536  # inodes of files that were left: bounds the memory
-_CANDIDATES = 64  # proofs that are tried at one file
+_MAX_LEFT_FILES = 65_536
+_MAX_FINGERPRINTS_PER_FILE = 64
 Identity: TypeAlias = tuple[int, int]
 """Device and inode."""
 
 
-class Duplicate(Exception):  # noqa: N818 - a finding
+class DuplicateFileError(Exception):
     """Another source reads this file, or is about to resume it."""
 
 
-class Changed(Exception):  # noqa: N818 - a finding
-    """The path names another file than it did a moment ago: look again."""
+class FileChangedError(Exception):
+    """The path now names another file than at the last stat: look again."""
 
 
 class Registry:
-    """Claims on files (device and inode); files to be resumed, and files that were read to their ends and left, by
-    inode. Any thread may ask.
+    """Which source reads which file. Holds claims (by device and inode), positions to be resumed (by inode), and
+    fingerprints of files that were read and left. Any thread may call.
     """
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:
@@ -38,57 +38,58 @@ class Registry:
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
         self._left: OrderedDict[int | str, tuple[Fingerprint, ...]] = OrderedDict()
         for source, position in resume.items():
-            for one in position.former:
-                self.remember(one, source)
+            for former in position.former:
+                self.add_left_file(former, source)
 
     def claim(self, identity: Identity, source: SourceId) -> bool:
-        """True if the file is this source's to read."""
+        """Claim the file. Returns True if the source may read it."""
         with self._lock:
             return self._claims.setdefault(identity, source) == source
 
     def release(self, identity: Identity, source: SourceId) -> None:
-        """The source reads this file no more."""
+        """Give the source's claim on the file back."""
         with self._lock:
             if self._claims.get(identity) == source:
                 del self._claims[identity]
 
     def reserve(self, position: Position, source: SourceId) -> None:
-        """The file of this position is the source's to resume, under whatever name it is found first."""
+        """Keep the file of this position for the source, under whatever name it is found first."""
         with self._lock:
             self._reserved[position.inode] = source, position
 
     def reserved(self, inode: int, source: SourceId) -> Position | None:
-        """The position that another source has yet to resume in a file with that inode. To be verified."""
+        """Return the position that another source has yet to resume in a file with that inode; verify it."""
         with self._lock:
             owner, position = self._reserved.get(inode, (source, None))
             return position if owner != source else None
 
     def unreserve(self, position: Position | None, source: SourceId) -> None:
-        """The source has begun, or has given up: what it did not resume is free."""
+        """End the reservation: the source has resumed or given up."""
         with self._lock:
             if position is not None and self._reserved.get(position.inode, ("",))[0] == source:
                 del self._reserved[position.inode]
-                self._reserved = self._reserved or {}  # an emptied table keeps its memory, some MB of 100,000
+                self._reserved = self._reserved or {}  # an emptied dict keeps its memory: some MB after 100,000 files
 
-    def remember(self, former: Fingerprint, source: SourceId) -> None:
-        """The source has read the file up to there and left it: under another name it is read on, not again. What was
-        cut has no inode any more (0): a copy of it is known by its directory and its first bytes.
+    def add_left_file(self, former: Fingerprint, source: SourceId) -> None:
+        """Remember how far the source read a file that it left: under another name the rest of the file is read.
+
+        A fingerprint of truncated content has inode 0: a copy is recognized by its directory and first bytes.
         """
         key, same = former.inode or _key(source, former.head_hash), (former.head_hash, former.offset, former.tail_hash)
         with self._lock:
             kept = self._left.pop(key, ())
-            others = [one for one in kept if (one.head_hash, one.offset, one.tail_hash) != same]
-            self._left[key] = (*others, former)[-_CANDIDATES:]
-            if len(self._left) > _MOST:
+            others = [mark for mark in kept if (mark.head_hash, mark.offset, mark.tail_hash) != same]
+            self._left[key] = (*others, former)[-_MAX_FINGERPRINTS_PER_FILE:]
+            if len(self._left) > _MAX_LEFT_FILES:
                 self._left.popitem(last=False)
 
-    def left(self, inode: int) -> list[Fingerprint]:
-        """What was read of files with that inode, the longest first. To be verified: inodes are used again."""
+    def left_files(self, inode: int) -> list[Fingerprint]:
+        """Return fingerprints of left files with that inode, largest offset first; verify, as inodes are reused."""
         with self._lock:
-            return sorted(self._left.get(inode, ()), key=lambda one: -one.offset)
+            return sorted(self._left.get(inode, ()), key=lambda mark: -mark.offset)
 
-    def truncated(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
-        """What was read of logs beside the source that began with these bytes, and were cut."""
+    def truncated_files(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
+        """Return fingerprints of truncated logs in the source's directory that began with these bytes."""
         with self._lock:
             return self._left.get(_key(source, head_hash), ())
 
@@ -98,110 +99,110 @@ def _key(source: SourceId, head_hash: str) -> str:
 
 
 class OpenFiles:
-    """Of one mount, one an owner: at most `limit`, least recently used first out. One thread only."""
+    """The open files of one mount, one per owner; the least recently used closes first. For one thread."""
 
     def __init__(self, os_layer: OsLayer, limit: int) -> None:
-        self._os = os_layer
-        self._limit = limit
+        self._os, self._limit = os_layer, limit
         self._open: OrderedDict[Hashable, OpenFile] = OrderedDict()
 
     def open(self, path: str) -> OpenFile:
-        """A fresh one, the caller's. When the process has no descriptor left, half of the pool is given up."""
+        """Open the path. If the process has no descriptor left, half of the open files are closed first."""
         try:
-            number = self._os.open(path)
+            descriptor = self._os.open(path)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
                 raise
             for owner in list(self._open)[: (len(self._open) + 1) // 2]:
                 del self._open[owner]
-            number = self._os.open(path)
-        return OpenFile(self._os, number)
+            descriptor = self._os.open(path)
+        return OpenFile(self._os, descriptor)
 
     def get(self, owner: Hashable) -> OpenFile | None:
-        """The owner's, if it is still held."""
+        """Return the owner's file; None if it is not open."""
         file = self._open.get(owner)
         if file is not None:
             self._open.move_to_end(owner)
         return file
 
     def put(self, owner: Hashable, file: OpenFile) -> None:
-        """The owner reads on from this one."""
+        """Keep this file open for the owner, in place of the one before."""
         self.drop(owner)
         while len(self._open) >= self._limit:
             self._open.popitem(last=False)
         self._open[owner] = file
 
     def drop(self, owner: Hashable) -> None:
-        """The owner's is held no more."""
+        """Close the owner's file."""
         self._open.pop(owner, None)
 
     def drop_all(self) -> None:
-        """Nor anybody's."""
+        """Close every file."""
         self._open.clear()
 
 
-class Context(Struct):
-    """One a mount, used by its thread only (the registry is shared and locks itself)."""
+class MountContext(Struct):
+    """What the followed files of one mount share. Used by its thread only; the registry has a lock."""
 
     os_layer: OsLayer
     settings: FollowSettings
     files: OpenFiles
     registry: Registry
     is_local: Callable[[int], bool]
-    """By st_dev: may one look at the size be believed?"""
+    """Returns True for an st_dev on a local file system, where one stat is reliable."""
     mount: str
     """Its mount point."""
     pending: list[Message] = field(default_factory=list)
-    """What the look that is under way has found, for the loop."""
+    """Messages of the look at a file that is under way."""
     spread_seconds: float = 0.0
-    """Time in which every file of the mount can be looked at once within the budget of looks."""
+    """Seconds in which every file of the mount can be looked at once within the budget."""
     stats: int = 0
-    """Calls that ask for attributes, since the last walk."""
+    """Calls that asked for attributes since the last walk."""
     errors: Counter[str] = field(default_factory=Counter)
-    """I/O errors by name, since the last walk."""
+    """I/O errors by name since the last walk."""
     _devices: dict[str, int] = field(default_factory=dict)
 
     def emit(self, message: Message) -> None:
-        """The loop is to have it when the look is over."""
+        """Send the message to the loop when the look at the file is over."""
         self.pending.append(message)
 
     def take_pending(self) -> Sequence[Message]:
-        """What was told since this was asked last."""
-        pending = self.pending
-        if pending:
+        """Return the messages since the last call."""
+        if pending := self.pending:
             self.pending = []
         return pending
 
     def stat(self, path: str) -> os.stat_result:
-        """Counted: the budget is in calls like this one."""
+        """Return the attributes of the path, and count the call for the budget."""
         self.stats += 1
         return self.os_layer.stat(path)
 
-    def directory_device(self, path: str, known: int) -> int:
-        """st_dev of the directory that holds the file itself, links followed. It mostly is that of the file, `known`;
-        then it is asked for once a pass and directory: a hundred thousand files lie in few.
+    def directory_device(self, path: str, file_device: int) -> int:
+        """Return the st_dev of the directory that holds the file, links followed.
+
+        It is mostly the device of the file; then one call per pass and directory is enough, because many files share
+        few directories.
         """
         directory = path.rpartition("/")[0] or "/"
         if directory not in self._devices:
             self._devices[directory] = self.stat(self.os_layer.realpath(directory)).st_dev
-        if known == self._devices[directory] or not self.os_layer.is_link(path):
+        if file_device == self._devices[directory] or not self.os_layer.is_link(path):
             return self._devices[directory]
         return self.stat(os.path.dirname(self.os_layer.realpath(path))).st_dev
 
-    def next_pass(self, sources: int) -> None:
-        """What was asked before is old; every one of so many files can be looked at once within the budget."""
+    def next_pass(self, files: int) -> None:
+        """Begin a pass over that many files: forget devices of the pass before, spread the looks over the budget."""
         self._devices.clear()
-        self.spread_seconds = sources / self.settings.stats_per_second
+        self.spread_seconds = files / self.settings.stats_per_second
 
     def open_as(self, path: str, identity: Identity) -> OpenFile:
-        """The path, opened. Raises Changed if it no longer names that file."""
+        """Open the path. Raises FileChangedError if it no longer names that file."""
         file = self.files.open(path)
         self.stats += 1
         status = file.stat()
         if (status.st_dev, status.st_ino) != identity:
-            raise Changed
+            raise FileChangedError
         return file
 
     def count_error(self, error: OSError) -> None:
-        """For the metrics, by name: ESTALE and its like; the number if it has no name here."""
+        """Count the error for the metrics, by its name (ESTALE), or by its number if it has no name."""
         self.errors[errno.errorcode.get(error.errno or 0, str(error.errno))] += 1

@@ -1,13 +1,13 @@
-"""From patterns to the paths of possible logs: each mount's part of the patterns, and one walk over it in slices.
+"""Search for possible logs: the patterns are divided among the mounts, and each mount is walked in slices.
 
-A mount has a reader of its own, so that one that hangs blocks its own thread only: a walk never leaves its mount. It
-asks for no attributes but those of directories and links, and stops after each entry for its caller.
+Each mount has its own reader thread, so a hung mount blocks only its own thread. A walk therefore never leaves its
+mount. It asks for attributes of directories and links only, and pauses after each entry for its caller.
 """
 
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -26,36 +26,36 @@ from megatron_monitor.follow.patterns import (
 
 
 class WalkRequest(NamedTuple):
-    """Walk `root` for what the pattern finds."""
+    """A directory to walk for files that match a pattern."""
 
     pattern: PathPattern
     root: str
     exclude: tuple[str, ...] = ()
     in_tree: bool = False
-    """The pattern is a directory's tree."""
+    """The pattern matches a whole directory tree."""
     literal: bool = False
-    """`root` was given as it stands, and may be a file. The pattern is its tree."""
+    """`root` was configured without wildcards and may be a file; the pattern matches the tree below it."""
 
-    def logs(self, directory: str) -> Callable[[str], bool]:
-        """May a file of that name there be a log that the pattern finds?"""
-        finds, in_tree = self.pattern.finds, self.in_tree
-        return lambda name: bool(finds(f"{directory}/{name}")) and may_be_log(name, in_tree=in_tree)
+    def log_filter(self, directory: str) -> Callable[[str], bool]:
+        """Return a function that is True for names in `directory` which match and may be logs."""
+        matches, in_tree = self.pattern.matches, self.in_tree
+        return lambda name: bool(matches(f"{directory}/{name}")) and may_be_log(name, in_tree=in_tree)
 
     def finds(self, path: str) -> bool:
-        """Would the walk find a file with this absolute path, by the text alone?"""
+        """Return True if the walk would find a file with this absolute path, judged by the text alone."""
         below = path.startswith(f"{self.root.rstrip('/')}/") or path == self.root
-        return below and bool(self.pattern.finds(path)) and not excluded(self.exclude, path, os.path.basename(path))
+        return below and bool(self.pattern.matches(path)) and not excluded(self.exclude, path, os.path.basename(path))
 
 
 def plan(
     watches: Iterable[WatchedPath], mounts: Mounts, resolve: Callable[[str], str]
 ) -> dict[Mount, list[WalkRequest]]:
-    """Jobs by mount. `resolve` follows links; it may give up (a hung mount) and return the path as it is.
+    """Return the walks of each mount. `resolve` follows links; for a hung mount it may return the path unchanged.
 
-    A pattern is walked from its fixed directory by the reader of that mount, and from every mount point below that it
-    can reach by that mount's reader.
+    The reader of the mount that holds a pattern's fixed directory walks from there. Mount points below which may hold
+    matches are walked by their own readers.
     """
-    jobs: dict[Mount, list[WalkRequest]] = {}
+    walks: dict[Mount, list[WalkRequest]] = {}
     for watch in watches:
         path = absolute(watch.pattern)
         pattern = PathPattern.parse(path)
@@ -63,117 +63,114 @@ def plan(
         root = pattern.fixed if magic else path
         real = resolve(root)
         mount = mounts.of(real)
-        walked = WalkRequest(pattern if magic else pattern.tree(), root, watch.exclude, in_tree=not magic)
+        walk = WalkRequest(pattern if magic else pattern.tree(), root, watch.exclude, in_tree=not magic)
         if magic:
-            jobs.setdefault(mount, []).append(walked)
+            walks.setdefault(mount, []).append(walk)
         for below in mounts.below(real):
             point = root.rstrip("/") + below.point[len(real.rstrip("/")) :]
-            if walked.pattern.leads(point):
-                jobs.setdefault(below, []).append(walked._replace(root=point))
-        if not magic or "[" in path:  # a shell expands a pattern to names that may look like one: run[1].log
-            jobs.setdefault(mount, []).append(
-                WalkRequest(pattern.tree(), path, watch.exclude, in_tree=True, literal=True)
-            )
-    return jobs
+            if walk.pattern.may_match_below(point):
+                walks.setdefault(below, []).append(walk._replace(root=point))
+        if not magic or "[" in path:  # a shell may expand a pattern to a name that looks like one: run[1].log
+            literal = WalkRequest(pattern.tree(), path, watch.exclude, in_tree=True, literal=True)
+            walks.setdefault(mount, []).append(literal)
+    return walks
 
 
-def owner(jobs: Mapping[Mount, Sequence[WalkRequest]], path: str) -> Mount | None:
-    """Whose walk would find a file with this absolute path, if any's: to resume what its directory no longer shows."""
-    finders = [(len(job.root), mount) for mount, some in jobs.items() for job in some if job.finds(path)]
-    return max(finders, key=lambda one: one[0])[1] if finders else None
+def mount_that_finds(walks: Mapping[Mount, Sequence[WalkRequest]], path: str) -> Mount | None:
+    """Return the mount whose walk would find this absolute path; None if no walk would. Resumes files that are gone."""
+    finders = [(len(walk.root), mount) for mount, some in walks.items() for walk in some if walk.finds(path)]
+    return max(finders, key=lambda finder: finder[0])[1] if finders else None
 
 
 class DiscoveredPath(NamedTuple):
-    """A path to follow. `literal`: it was given as it stands, so it is followed whatever it is called or holds."""
+    """A path to follow. A `literal` path was configured without wildcards and is followed whatever its name or data."""
 
     path: str
     literal: bool = False
 
 
-Step: TypeAlias = DiscoveredPath | None
-"""None: one more entry was looked at."""
-
-
 class Walk(Struct):
-    """`run` once; the counts are complete at its end."""
+    """One search for logs on a mount: call `run` once; the counts are complete at its end."""
 
     os_layer: OsLayer
-    jobs: Sequence[WalkRequest]
+    walks: Sequence[WalkRequest]
     mount_points: frozenset[str]
-    known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
-    """Is the path followed already? Then a link need not be looked at."""
+    is_followed: Callable[[str], bool] = lambda path: False  # noqa: ARG005
+    """Returns True for paths that are already followed: links among them are not looked at."""
     stats: int = 0
     errors: list[OSError] = field(default_factory=list)
-    """Directories that could not be read: nothing is known of what they hold."""
+    """Of directories that could not be read; their contents are unknown."""
     _pending: list[tuple[WalkRequest, str]] = field(default_factory=list)
-    """Directories to list: their absolute paths, with LINK before names that are links; `/` is the empty one."""
+    """Directories to list: absolute paths with LINK before names that are links; `/` is written ""."""
     _links: list[DiscoveredPath] = field(default_factory=list)
 
-    def run(self) -> Iterator[Step]:
-        """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
-        for job in sorted(self.jobs, key=lambda job: not job.literal):
-            if job.literal:
-                yield from self._literal(job)
+    def run(self) -> Iterator[DiscoveredPath | None]:
+        """Yield paths, and None after each entry. Literal paths come first, then plain files, then links, so that the
+        name of a file has priority over a link to it.
+        """
+        for walk in sorted(self.walks, key=lambda walk: not walk.literal):
+            if walk.literal:
+                yield from self._literal(walk)
             else:
-                self._pending.append((job, job.root.rstrip("/")))
+                self._pending.append((walk, walk.root.rstrip("/")))
             while self._pending:
                 yield from self._directory(*self._pending.pop())
         yield from sorted(self._links)
 
-    def _literal(self, job: WalkRequest) -> Iterator[Step]:
+    def _literal(self, walk: WalkRequest) -> Iterator[DiscoveredPath | None]:
         try:
-            mode = self._stat(job.root).st_mode
+            mode = self._stat(walk.root).st_mode
         except OSError:
-            mode = 0  # not there yet, or not to be seen now: its source asks again, and reports it
+            mode = 0  # absent or not visible: the followed file looks again and reports it
         if stat.S_ISDIR(mode):
-            self._pending.append((job, job.root.rstrip("/")))
-        elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
-            yield DiscoveredPath(job.root, literal=True)
+            self._pending.append((walk, walk.root.rstrip("/")))
+        elif mode or not has_magic(walk.root):  # else it is a pattern, and no file is spelled like it
+            yield DiscoveredPath(walk.root, literal=True)
 
-    def _directory(self, job: WalkRequest, marked: str) -> Iterator[Step]:
+    def _directory(self, walk: WalkRequest, marked: str) -> Iterator[DiscoveredPath | None]:
         directory = marked.replace(LINK, "")
         entries: list[Entry] = []
         try:
             for entry in self.os_layer.scandir(directory or "/"):
                 entries.append(entry)
                 yield None
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
-                self.errors.append(error)
+        except FileNotFoundError:  # appears later, or was removed during the walk
             return
-        entries.sort()  # which of two names of one file wins must not depend on the directory's order
-        odd: list[Entry] = []
-        may_be = job.logs(marked)
+        except OSError as error:
+            self.errors.append(error)
+            return
+        entries.sort()  # which of two names of one file is followed must not depend on the directory's order
+        links_and_directories: list[Entry] = []
+        may_be_log_here = walk.log_filter(marked)
         for entry in entries:
             name, kind, _ = entry
-            if job.exclude and excluded(job.exclude, f"{directory}/{name}", name):
+            if walk.exclude and excluded(walk.exclude, f"{directory}/{name}", name):
                 continue
             if kind == "file":
-                if may_be(name):
+                if may_be_log_here(name):
                     yield DiscoveredPath(f"{directory}/{name}")
             elif kind != "other":
-                odd.append(entry)
-        self._look_at_odd(job, marked, odd)
+                links_and_directories.append(entry)
+        for name, kind, _ in reversed(links_and_directories):  # the first one is pushed last, so it is entered first
+            self._enter(walk, f"{marked}/{LINK}{name}" if kind == "link" else f"{marked}/{name}", name, may_be_log_here)
 
-    def _look_at_odd(self, job: WalkRequest, marked: str, odd: Sequence[Entry]) -> None:
-        """Directories to enter, in their order; links to files, kept for the end."""
-        for name, kind, _ in reversed(odd):  # the first is entered first, as the last one put
-            below = f"{marked}/{LINK}{name}" if kind == "link" else f"{marked}/{name}"
-            path = below.replace(LINK, "")
-            enters = job.pattern.leads(below) and path not in self.mount_points and may_hold_logs(name)
-            if kind == "link":
-                as_file = job.logs(marked)(name)
-                if not (as_file or enters) or self.known(path):
-                    continue
-                try:
-                    mode = self._stat(path).st_mode
-                except OSError:
-                    continue  # a dangling link: it is looked at again on the next walk
-                if stat.S_ISREG(mode) and as_file:
-                    self._links.append(DiscoveredPath(path))
-                enters = enters and stat.S_ISDIR(mode)
-            if enters:
-                self._pending.append((job, below))
+    def _enter(self, walk: WalkRequest, marked: str, name: str, may_be_log_here: Callable[[str], bool]) -> None:
+        """Queue a directory to be listed; keep a link to a file for the end."""
+        path = marked.replace(LINK, "")
+        enters = walk.pattern.may_match_below(marked) and path not in self.mount_points and may_hold_logs(name)
+        if marked.endswith(LINK + name):
+            as_file = may_be_log_here(name)
+            if not (as_file or enters) or self.is_followed(path):
+                return
+            try:
+                mode = self._stat(path).st_mode
+            except OSError:
+                return  # a dangling link: the next walk looks again
+            if stat.S_ISREG(mode) and as_file:
+                self._links.append(DiscoveredPath(path))
+            enters = enters and stat.S_ISDIR(mode)
+        if enters:
+            self._pending.append((walk, marked))
 
     def _stat(self, path: str) -> os.stat_result:
         self.stats += 1
@@ -181,16 +178,16 @@ class Walk(Struct):
 
 
 def find(watches: Iterable[WatchedPath], mounts: Mounts, os_layer: OsLayer) -> Iterator[DiscoveredPath]:
-    """Every file that one walk over all mounts finds, once."""
-    jobs = plan(watches, mounts, os_layer.realpath)
+    """Yield every file that one walk over all mounts finds, once."""
+    walks = [walk for some in plan(watches, mounts, os_layer.realpath).values() for walk in some]
     seen = set[str]()
-    for found in Walk(os_layer, [job for some in jobs.values() for job in some], frozenset()).run():
+    for found in Walk(os_layer, walks, frozenset()).run():
         if found is not None and found.path not in seen:
             seen.add(found.path)
             yield found
 
 
-def kind_of(mode: int) -> str:
-    """What a mode that is no plain file's is; empty for a plain file."""
+def unsupported_kind(mode: int) -> str:
+    """Return what a mode is if it is not a plain file; empty for a plain file."""
     kinds = {stat.S_IFREG: "", stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
     return kinds.get(stat.S_IFMT(mode), "device")

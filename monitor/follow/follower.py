@@ -1,6 +1,6 @@
-"""Patterns in, messages in a bounded queue out: a reader thread per mount, started as the patterns reach it.
+"""The follower: patterns in, messages in a bounded queue out. Each mount that patterns reach gets a reader thread.
 
-The caller's thread never waits for a log's file system: not here, not in `start`, `stop`, `wake` or `status`.
+The caller's thread never waits for a file system of logs: not in `start`, `stop`, `wake` or `status`.
 """
 
 import threading
@@ -12,44 +12,45 @@ from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Positio
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
+from megatron_monitor.follow.pipes import FILE_SYSTEM, STDIN, PipeThread, is_pipe
 from megatron_monitor.follow.readers import Mode, MountReader, Readers
 from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
-from megatron_monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
 from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import Clock, SystemClock
 
 T = TypeVar("T")
-_BATCH = 32  # messages of a pass that are put at once
-_PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
-_POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
-_EVENT_PASS_SECONDS = 0.4  # the same where events name what changes: to be woken costs as much as to read ten lines
-_PASS_PER_FILE = 0.03  # the same, for each file that had grown: of fifty every line comes within two seconds
-_LONGEST_PASS = 1.5  # and never longer
-_LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
+_MESSAGES_PER_PUT = 32
+# Seconds:
+_PUT_SECONDS = 0.25  # between two looks at the stop flag while the queue is full
+_POLL_PASS_SECONDS = 0.1  # between two passes without events: of thousands of files one is due at any moment
+_EVENT_PASS_SECONDS = 0.4  # between two passes with events: a wake-up costs as much as to read ten lines
+_PASS_SECONDS_PER_FILE = 0.03  # the same for each file that had grown: of fifty every line comes within two seconds
+_MAX_PASS_SECONDS = 1.5  # bound of the two above
+_MAX_PAUSE_SECONDS = 1.0  # a longer sleep would hide that the monitor was suspended meanwhile
 _RESOLVE_SECONDS = 2.0  # for which a pattern's path may take to resolve at the start; then its text decides the mount
-_SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
+_SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and time stamps tick meanwhile
 
 
 class MountStatus(NamedTuple):
-    """How one reader does, from memory: asking never touches a file system."""
+    """The state of one reader, from memory: a call never touches a file system."""
 
     mount: str
     file_system: str
     mode: Mode
     alive: bool
-    """False: its thread ended by a bug, nothing is read from this mount any more."""
+    """False: its thread ended by a bug, and nothing is read from this mount any more."""
     busy_seconds: float
-    """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
+    """Duration of the present system call or step; many seconds mean that the mount hangs."""
     unobserved_seconds: float = 0.0
-    """For how long nobody has listened to it, be it that a call hangs or that the monitor did not run; 0 else."""
-    late_seconds: float = 0.0
-    """For how long a file has waited to be looked at."""
-    waiting: int = 0
+    """For how long the mount has been unobserved: a call hangs, or the monitor was suspended. 0: it is observed."""
+    overdue_seconds: float = 0.0
+    """For how long a due file has waited for its look."""
+    unopened: int = 0
     """Files that were found and not opened yet."""
 
 
 class Follower:
-    """Follows everything the patterns name, from the resumed positions on, until stopped."""
+    """Follows everything that the patterns match, from the saved positions on, until stopped."""
 
     def __init__(
         self,
@@ -71,17 +72,17 @@ class Follower:
         self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
         self._threads: dict[str, ReaderThread] = {}
-        self._streams: dict[str, StreamThread] = {}
+        self._pipes: dict[str, PipeThread] = {}
         self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
         self._resolved: dict[str, str] = {}
-        self._looked_at: set[str] = set()
+        self._pipes_checked: set[str] = set()
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         self._mount_thread.start()
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
-        """End every thread within `timeout` seconds. False if one is left behind in a call that does not return."""
+        """End every thread within `timeout` seconds. False if one is abandoned in a call that does not return."""
         self._stopping.set()
         self.wake()
         deadline = self._clock.monotonic() + timeout
@@ -92,20 +93,20 @@ class Follower:
         return not any(thread.is_alive() for thread in threads)
 
     def wake(self) -> None:
-        """Look at everything now."""
+        """Look at every file now."""
         for thread in list(self._threads.values()):
             thread.waker.wake()
 
     def status(self) -> tuple[MountStatus, ...]:
-        """One a mount or stream, from memory."""
-        streams = [MountStatus(path, FILE_SYSTEM, "poll", True, 0.0) for path in list(self._streams)]
-        return (*(thread.status() for thread in list(self._threads.values())), *streams)
+        """Return the status of each mount and pipe, from memory."""
+        pipes = [MountStatus(path, FILE_SYSTEM, "poll", True, 0.0) for path in list(self._pipes)]
+        return (*(thread.status() for thread in list(self._threads.values())), *pipes)
 
     @property
     def over(self) -> bool:
-        """Are there streams alone, and all at their ends?"""
-        streams = list(self._streams.values())
-        return len(streams) == len(self._patterns) and bool(streams) and all(stream.over for stream in streams)
+        """True if there are only pipes and all have ended."""
+        pipes = list(self._pipes.values())
+        return len(pipes) == len(self._patterns) and bool(pipes) and all(pipe.over for pipe in pipes)
 
     @property
     def alive(self) -> bool:
@@ -114,41 +115,41 @@ class Follower:
         return self._stopping.is_set() or all(thread.is_alive() or thread.ident is None for thread in threads)
 
     def _watch_mounts(self) -> None:
-        """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
+        """Mounts come and go (autofs): start readers for new ones. The mount table never hangs."""
         files = [watch for watch in self._patterns if watch.pattern != STDIN]
         while not self._stopping.is_set():
-            self._begin_streams()
+            self._start_pipes()
             for reader in self._readers.sync_readers(files, self._mounts(), self._resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
-                self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
+                self._threads[reader.mount.point] = thread  # before the start: its first message may wake it
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)
 
-    def _begin_streams(self) -> None:
-        """A FIFO is looked for once: one that comes later in a file's place is no log."""
-        for path in [watch.pattern for watch in self._patterns if watch.pattern not in self._looked_at]:
-            self._looked_at.add(path)
-            if self._ask(lambda path=path: is_stream(path, self._os), False):  # type: ignore[misc]
-                stream = self._streams[path] = StreamThread(path, self._messages, self._clock, self._stopping)
-                stream.start()
+    def _start_pipes(self) -> None:
+        """Start a thread for each pipe. Each path is checked once: a FIFO that later replaces a file is not a log."""
+        for path in [watch.pattern for watch in self._patterns if watch.pattern not in self._pipes_checked]:
+            self._pipes_checked.add(path)
+            if self._ask(lambda path=path: is_pipe(path, self._os), False):  # type: ignore[misc]
+                pipe = self._pipes[path] = PipeThread(path, self._messages, self._clock, self._stopping)
+                pipe.start()
 
     def _resolve(self, path: str) -> str:
-        """The path with links resolved, asked once; as it is if that takes too long."""
+        """Return the path with links resolved (asked once), or unchanged if that takes too long."""
         if path not in self._resolved:
             self._resolved[path] = self._ask(lambda: self._os.realpath(path), path)
         return self._resolved[path]
 
-    def _ask(self, question: Callable[[], T], otherwise: T) -> T:
-        """What a file system answers in time: a mount that hangs costs a thread."""
+    def _ask(self, question: Callable[[], T], default: T) -> T:
+        """Ask a file system in a thread of its own, which a hung mount blocks; `default` after two seconds."""
         answers: list[T] = []
         thread = threading.Thread(target=lambda: answers.append(question()), name="follow asks", daemon=True)
         thread.start()
         thread.join(_RESOLVE_SECONDS)
-        return answers[0] if answers else otherwise
+        return answers[0] if answers else default
 
 
 class ReaderThread(threading.Thread):
-    """One mount's reader: poll, put, wait. A daemon thread: one that hangs in the kernel must not keep the process."""
+    """Runs one reader: poll, put, wait. A daemon thread: one that hangs in the kernel must not block the exit."""
 
     def __init__(self, reader: MountReader, messages: Inbox, clock: Clock, stopping: threading.Event) -> None:
         super().__init__(name=f"follow {reader.mount.point}", daemon=True)
@@ -159,47 +160,53 @@ class ReaderThread(threading.Thread):
         self._stopping = stopping
         self._busy_since: float | None = None
         self._walked = True
-        self._grown = 0
+        self._grown_files = 0
 
     def status(self) -> MountStatus:
-        """Safe from any thread."""
-        mount, busy = self._reader.mount, self._busy_since
-        seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
-        now, reader = self._clock.monotonic(), self._reader
-        unobserved_time, late = reader.unobserved_seconds(now), reader.late_seconds(now)
-        alive, left = self.is_alive(), reader.waiting
-        return MountStatus(mount.point, mount.file_system, reader.mode, alive, seconds, unobserved_time, late, left)
+        """Return the status of the mount. Any thread may call."""
+        reader, busy_since, now = self._reader, self._busy_since, self._clock.monotonic()
+        return MountStatus(
+            reader.mount.point,
+            reader.mount.file_system,
+            reader.mode,
+            self.is_alive(),
+            max(0.0, now - busy_since) if busy_since is not None else 0.0,
+            reader.unobserved_seconds(now),
+            reader.overdue_seconds(now),
+            reader.unopened,
+        )
 
     def run(self) -> None:
-        """Until `stopping` is set."""
+        """Read until `stopping` is set."""
         try:
             while not self._stopping.is_set():
                 self._observe()
                 began = self._clock.monotonic()
-                changed, everything = self.waker.take()
+                changed, everything = self.waker.take_changes()
                 if not self._pass(changed, all_files=everything):
                     return
-                pause = min(self.pause(began), _LONGEST_PAUSE)
-                self._reader.passed(self._clock.monotonic(), pause)
-                self.waker.wait(pause, self._least_pause if changed else 0.0, _SETTLE_SECONDS)
+                pause = min(self.pause(began), _MAX_PAUSE_SECONDS)
+                self._reader.end_pass(self._clock.monotonic(), pause)
+                self.waker.wait(pause, self._min_pause if changed else 0.0, _SETTLE_SECONDS)
         finally:
             self._reader.close()
             self.waker.close()
 
     def pause(self, began: float) -> float:
-        """Seconds to the next pass, after one that `began` then."""
-        if self._reader.hurried:
+        """Return the seconds to the next pass, after one that `began` then."""
+        if self._reader.has_more:
             return 0.0
-        return max(0.0, began + max(self._reader.wait(began), self._least_pause) - self._clock.monotonic())
+        wait = max(self._reader.seconds_until_due(began), self._min_pause)
+        return max(0.0, began + wait - self._clock.monotonic())
 
     @property
-    def _least_pause(self) -> float:
+    def _min_pause(self) -> float:
         if self._reader.mode == "poll":
             return _POLL_PASS_SECONDS
-        return max(_EVENT_PASS_SECONDS, min(_PASS_PER_FILE * self._grown, _LONGEST_PASS))
+        return max(_EVENT_PASS_SECONDS, min(_PASS_SECONDS_PER_FILE * self._grown_files, _MAX_PASS_SECONDS))
 
     def _observe(self) -> None:
-        """After each walk: observe the directories of a mount on which every write is seen by this system."""
+        """After each walk: observe the directories of a local mount."""
         if self._walked and self._reader.mount.local:
             now = self._clock.monotonic()
             observed = self.waker.observe(self._reader.directories(now), now)
@@ -207,24 +214,24 @@ class ReaderThread(threading.Thread):
         self._walked = False
 
     def _pass(self, changed: set[str], *, all_files: bool) -> bool:
-        """Read what is due and put it into the queue. False: it is to end."""
+        """Read what is due and put it into the queue. False: the thread is to end."""
         self._busy_since = self._clock.monotonic()
-        found: list[Message] = []
-        self._grown = 0
+        batch: list[Message] = []
+        self._grown_files = 0
         for message in self._reader.poll(self._clock, changed, all_files=all_files):
-            found.append(message)
-            self._grown += isinstance(message, Data)
+            batch.append(message)
+            self._grown_files += isinstance(message, Data)
             self._walked = self._walked or isinstance(message, Scanned)
             small = not isinstance(message, Data) or len(message.data) <= SMALL_BYTES
-            if small and self._reader.mount.local and len(found) < _BATCH:
-                continue  # it goes with others of this pass, but not where the next look may hang
-            self._busy_since = None  # waiting for the loop is no sign of a hung mount
-            if not self._put(found):
+            if small and self._reader.mount.local and len(batch) < _MESSAGES_PER_PUT:
+                continue  # put together with others; not on other mounts, where the next look may hang
+            self._busy_since = None  # a wait for the loop does not mean that the mount hangs
+            if not self._put(batch):
                 return False
-            found.clear()
+            batch.clear()
             self._busy_since = self._clock.monotonic()
         self._busy_since = None
-        return self._put(found)
+        return self._put(batch)
 
     def _put(self, messages: list[Message]) -> bool:
         done = 0

@@ -1,8 +1,8 @@
-"""The queue between the reader threads and the loop. The loop sleeps its pause out unless somebody wakes it.
+"""The queue between the reader threads and the loop, which sleeps to the end of its pause unless a thread wakes it.
 
-A thread that puts wakes the loop only where it waits for a message: while it paces itself what comes is left to lie,
-so that lines from many runs cost one turn and one waking. What a pass has read is put at once and taken at once: to
-lock a queue and to notify who waits costs as much as a look at a file.
+A put wakes the loop only while the loop waits for a first message. During a pause messages collect, so that lines of
+many runs cost one turn and one wake-up. All messages of a pass are put and taken together: to lock the queue and notify
+a thread costs as much as a look at a file.
 """
 
 import math
@@ -12,41 +12,41 @@ from collections.abc import Iterable, Sequence
 
 from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message
 
-_SMALL = 1 / 16  # of a place: all places filled with small messages are less than a sixteenth of the memory
-_TAKEN = 32  # messages taken at once: 2 MiB of text at most
+_SMALL_MESSAGE_PLACES = 1 / 16  # a queue full of small messages takes at most the memory of one full of large ones
+_MAX_TAKEN = 32  # messages taken at once: 2 MiB of text at most
 
 
 class Inbox(queue.Queue[Message]):
-    """Bounded: a reader that is ahead of the loop waits. `maxsize` are places, a small message takes part of one."""
+    """A bounded queue: a reader ahead of the loop waits. `maxsize` counts places; a small message takes 1/16."""
 
     def __init__(self, maxsize: int) -> None:
         super().__init__(maxsize)
         self._wakeup = threading.Condition(self.mutex)
         self._called = False
         self._filled = 0.0
-        self._outside: dict[int, float] = {}
-        """Thread that waits for room -> when the first message that it holds was read."""
+        self._outside: dict[int, float] = {}  # thread that waits for room -> Unix second of its first message
 
     def wake(self) -> None:
-        """Somebody wants the loop to turn now. From any thread, never from a signal handler."""
+        """Make the loop turn now. Any thread may call, but not a signal handler."""
         with self.mutex:
             self._called = True
             self._wakeup.notify()
             self.not_empty.notify()
 
     def wait(self, pause: float, idle: float) -> None:
-        """Return when somebody has called `wake` or the queue is half full; else `pause` seconds after the call, or
-        after the first message if there was none; or when none has come for `pause` and `idle` seconds together.
+        """Wait for messages, and at least `pause` seconds from the first one on.
+
+        Returns at once after `wake` or when the queue is half full, and after `pause + idle` seconds without a message.
         """
         pause = max(0.0, pause)
         with self.mutex:
-            if self._called or self._filled or self.not_empty.wait(pause + idle):  # a pause wakes nobody in vain
+            if self._called or self._filled or self.not_empty.wait(pause + idle):
                 self._wakeup.wait_for(lambda: self._called or self.pressing, pause)
             self._called = False
 
     def put_all(self, messages: Sequence[Message], timeout: float) -> int:
-        """Put as many as there is room for, the first ones; where there is none wait for `timeout` seconds. Their
-        number.
+        """Put the first messages, as many as there is room for, and return their number. Waits `timeout` seconds for
+        room if there is none.
         """
         with self.mutex:
             if self._filled >= self.maxsize:
@@ -64,10 +64,10 @@ class Inbox(queue.Queue[Message]):
             return count
 
     def get_some(self) -> list[Message]:
-        """What is there, up to the first message that is not small; nothing of nothing."""
+        """Return the messages up to the first large one; an empty list if there is none."""
         taken: list[Message] = []
         with self.mutex:
-            while self.queue and len(taken) < _TAKEN:
+            while self.queue and len(taken) < _MAX_TAKEN:
                 message = self._get()
                 taken.append(message)
                 if isinstance(message, Data) and len(message.data) > SMALL_BYTES:
@@ -77,13 +77,13 @@ class Inbox(queue.Queue[Message]):
         return taken
 
     def oldest(self) -> float:
-        """When the first of all that is still to be taken was read, as a Unix second; inf if there is nothing."""
+        """Return the Unix second at which the oldest message was read; inf if there is none."""
         with self.mutex:
             return min((_read_at(self.queue), *self._outside.values()))
 
     @property
     def pressing(self) -> bool:
-        """Is it half full?"""
+        """True if the queue is half full."""
         return 2 * self._filled >= self.maxsize
 
     def _qsize(self) -> float:  # type: ignore[override]
@@ -106,4 +106,4 @@ def _read_at(messages: Iterable[Message]) -> float:
 
 
 def _places(message: Message) -> float:
-    return _SMALL if not isinstance(message, Data) or len(message.data) <= SMALL_BYTES else 1.0
+    return _SMALL_MESSAGE_PLACES if not isinstance(message, Data) or len(message.data) <= SMALL_BYTES else 1.0

@@ -1,7 +1,7 @@
-"""The loop's side of a resume: messages of one source in, a `Position` for any committed offset out. Pure.
+"""Positions to resume from: messages of one source in, a `Position` for any committed offset out. Pure.
 
-The loop commits the end of the last complete line, not what was read. The Marker keeps just enough bytes to prove such
-an offset: the last 4 KiB, and the tails of the last line ends that lie before them. It never touches a file.
+The loop commits the end of the last complete line, which is before the last byte read. The Marker keeps just enough
+bytes to prove such an offset: the last 4 KiB, and the tails of the last line ends before them. It never reads a file.
 """
 
 from msgspec import structs
@@ -9,26 +9,25 @@ from msgspec import structs
 from megatron_monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 
-_WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
-_LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
-FORMER_FILES = 16_384
-"""Files left behind that are remembered per source, by 152 bytes of state each: where a pattern finds them too, a
-restart would read again those that are forgotten. A log that is rotated every hour is there after 682 days."""
+_WINDOW_BYTES = 4096  # covers all unfinished lines but very long ones; 4 MiB for 1,000 sources
+_MAX_LINE_ENDS = 4  # more than the last one, for callers that lag a few chunks behind
+MAX_FORMER_FILES = 16_384
+"""Rotated files remembered per source, 152 bytes of state each. If a pattern also finds a forgotten one, a restart
+reads it again. A log that is rotated every hour reaches the bound after 682 days."""
 
 
 class Marker:
-    """Feed it every Opened, Data and Restarted of one source, in order."""
+    """Makes positions of one source. Feed it every Opened, Data and Restarted of the source, in order."""
 
     def __init__(self, former: tuple[Fingerprint, ...] = ()) -> None:
-        """`former`: what the source had left before its path named what it names now."""
         self.former = former
-        """Files that the source has left behind: they are not to be read again, under whatever name."""
+        """Files that the source read and left (rotated): they are not read again under any name."""
         self._device = self._inode = 0
         self._written = 0.0
         self._begin(0, b"", b"", None)
 
     def feed(self, message: Opened | Data | Restarted) -> None:
-        """Take one message of the source."""
+        """Handle one message of the source."""
         if isinstance(message, Data):
             self._take(message.offset, message.data)
             self._written = message.mtime
@@ -41,21 +40,21 @@ class Marker:
             self._begin(message.offset, message.head, message.tail, message.position)
         else:
             if message.former is not None:
-                self.former = (*self.former, message.former)[-FORMER_FILES:]
+                self.former = (*self.former, message.former)[-MAX_FORMER_FILES:]
             self._begin(0, b"", b"", None)
 
     @property
     def inode(self) -> int:
-        """Of the present content."""
+        """The inode of the present content."""
         return self._inode
 
     def position(self, offset: int) -> Position:
-        """Proof for `offset`: the end of a recent line, or any place in the last 4 KiB.
+        """Return the position at `offset` with its proof: the end of a recent line, or any place in the last 4 KiB.
 
-        Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
+        At any other offset the tail is empty, so only the head, the inode and the size are proof.
         """
-        known, head = self._known, self._head[:offset]
-        if known is not None and offset == known.offset:  # as it was proved
+        known, head = self._resumed, self._head[:offset]
+        if known is not None and offset == known.offset:  # as proved at the start
             return structs.replace(known, device=self._device, inode=self._inode, former=self.former,
                                    written=self._written)  # fmt: skip
         tail, first = self._tail_at(offset), (len(head), digest(head))
@@ -64,11 +63,11 @@ class Marker:
         return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self.former,
                         self._written)  # fmt: skip
 
-    def _begin(self, offset: int, head: bytes, tail: bytes, known: Position | None) -> None:
-        self._head, self._known = head, known
+    def _begin(self, offset: int, head: bytes, tail: bytes, resumed: Position | None) -> None:
+        self._head, self._resumed = head, resumed
         self._window = tail
         self.fed_to = offset
-        """The offset behind the last byte fed."""
+        """The offset after the last byte fed."""
         self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)
 
     def _take(self, offset: int, data: bytes) -> None:
@@ -76,19 +75,19 @@ class Marker:
             self._window = b""
         self._head = grown_head(self._head, offset, data)
         newline = data.rfind(b"\n")
-        last = max(newline, data.rfind(b"\r", newline + 1)) + 1  # not through the whole block for a \r that no log has
+        last = max(newline, data.rfind(b"\r", newline + 1)) + 1  # logs rarely hold \r: search only the rest
         if last:
             before = data[max(0, last - TAIL_BYTES) : last]
             if last < TAIL_BYTES:
                 before = self._window[-TAIL_BYTES:] + before
-            self._line_ends = (*self._line_ends[1 - _LINE_ENDS :], (offset + last, tail_of(before)))
+            self._line_ends = (*self._line_ends[1 - _MAX_LINE_ENDS :], (offset + last, tail_of(before)))
         self._window = (self._window + data[-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
         self.fed_to = offset + len(data)
 
     def _tail_at(self, offset: int) -> bytes:
-        for end, known in reversed(self._line_ends):
+        for end, tail in reversed(self._line_ends):
             if end == offset:
-                return known
+                return tail
         start = self.fed_to - len(self._window)
         if start < offset <= self.fed_to:
             return tail_of(self._window[: offset - start])

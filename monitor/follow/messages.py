@@ -1,7 +1,7 @@
-"""What crosses from the reader threads to the loop: plain frozen values, nothing else.
+"""Messages from the reader threads to the loop: plain frozen values.
 
-Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next content of the same path at offset 0.
-Gone and Unreadable end nothing: the source may go on with any message.
+Order per source: Opened, then Data..., CaughtUp; Restarted begins the next content of the same path at offset 0.
+After Gone and Unreadable any message may follow. Times `at` and `mtime` are Unix seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import MASK, masked_path
 
 SourceId: TypeAlias = str
-"""The path as given or discovered, absolute, in valid UTF-8: the key of an endless source, safe as a label."""
+"""The absolute path as configured or discovered, in valid UTF-8: the key of a source, safe as a label."""
 
 RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
-"""rotated: the old file was read to its end first. truncated: the same file was cut. replaced: another file stands
-there and what the old one still held, if anything, could not be read."""
+"""rotated: the old file was read to its end first. truncated: the same file was cut. replaced: another file has the
+name, and the rest of the old one could not be read."""
 
 
 class Fingerprint(Struct, frozen=True, gc=False):
-    """What proves that a file is the one that was read up to `offset`.
+    """The proof that a file is the one that was read up to `offset`.
 
-    `head_bytes` and `tail_bytes` count what was hashed: the first bytes of the file and the last before `offset`.
+    `head_bytes` and `tail_bytes` count the hashed bytes: the first of the file and the last before `offset`.
     """
 
     device: int
@@ -36,23 +36,23 @@ class Fingerprint(Struct, frozen=True, gc=False):
 
 
 class Position(Fingerprint, frozen=True, omit_defaults=True, gc=False):
-    """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
+    """The proof that the state file keeps per source to resume from."""
 
     former: tuple[Fingerprint, ...] = ()
-    """Files that the source read to their ends and left: met under another name they are continued, not read again."""
+    """Files that the source read to their ends and left: found under another name, only their new bytes are read."""
     written: float = 0.0
-    """When what was read last had been written, by its time stamp. Unix seconds; 0: not known."""
+    """Time stamp of the bytes read last, Unix seconds; 0: unknown."""
 
 
 SMALL_BYTES = 1 << 16
-"""A message with so much text at most is small."""
+"""Most bytes of a small message."""
 
 
 class Opened(Struct, frozen=True):
-    """A source is followed from `offset` on: 0, or the proved position, or the end of what another name delivered.
+    """A source is followed from `offset` on: 0, the proved position, or the end of bytes that another name delivered.
 
-    `resumed` says that `position` was proved; else `proof` is the reason (empty if there was none). `head` and `tail`
-    are the file's first bytes and those before `offset`, for the Marker. `mtime` is Unix seconds, `size` bytes.
+    `resumed`: `position` was proved; else `proof` is the reason why not (empty if there was no position). `head` and
+    `tail` are the file's first bytes and those before `offset`, for the Marker.
     """
 
     source: SourceId
@@ -68,16 +68,15 @@ class Opened(Struct, frozen=True):
     tail: bytes = b""
     proof: str = ""
     owner: int | None = None
-    """The user id that the file system gives it."""
+    """The owner's user id."""
     mount: str = ""
-    """The mount whose reader reads it: its silence means nothing while that one cannot hear (Unheard)."""
+    """The mount point of its reader: while the mount is unobserved (UnobservedTime), silence means nothing."""
 
 
 class Data(Struct, frozen=True):
-    """The next bytes. `offset` is that of data[0]; it jumps over holes.
+    """The next bytes. `offset` is that of data[0] and skips holes.
 
-    `at` is when they were read, `mtime` when the file system says they were written (Unix seconds); `behind_bytes` is
-    what the file is known to hold after them.
+    `at` is when they were read, `mtime` the file's time stamp; `behind_bytes`: known bytes of the file after them.
     """
 
     source: SourceId
@@ -89,15 +88,15 @@ class Data(Struct, frozen=True):
 
 
 class Lines(Struct, frozen=True):
-    """The next lines of a finished file, read and dated already (source_clock/): each bears an instant of its own."""
+    """The next lines of a finished file, already parsed and dated (source_clock/)."""
 
     source: SourceId
     entries: Sequence[LogEvent]
 
 
 class Restarted(Struct, frozen=True):
-    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all was read, or
-    what was read of the one that was cut.
+    """The path has other content: the next Data is its beginning. `former`: the old file if all of it was read, or the
+    content before a truncation as far as it was read.
     """
 
     source: SourceId
@@ -110,14 +109,14 @@ class Restarted(Struct, frozen=True):
 
 
 class CaughtUp(Struct, frozen=True):
-    """The content was read to its end for the first time."""
+    """The source was read to its end for the first time."""
 
     source: SourceId
     at: float
 
 
 class Unreadable(Struct, frozen=True):
-    """The file could not be observed several times in a row: nothing is known to be gone."""
+    """The file could not be observed several times in a row; it may still exist."""
 
     source: SourceId
     errno: int | None
@@ -126,23 +125,23 @@ class Unreadable(Struct, frozen=True):
 
 
 class Readable(Struct, frozen=True):
-    """After Unreadable or Gone: the file is there and can be read again."""
+    """After Unreadable or Gone: the file can be read again."""
 
     source: SourceId
     at: float
 
 
 class Gone(Struct, frozen=True):
-    """The path was deleted (its directory can be seen without it) and what it held has been read."""
+    """The path was deleted (its directory can be read without it) and the file was read to its end."""
 
     source: SourceId
     at: float
 
 
 class UnobservedTime(Struct, frozen=True):
-    """For so many seconds, until now, nobody listened to this mount: a call did not return, or the monitor did not run.
+    """The mount was not observed for `seconds` until now: a call did not return, or the monitor did not run.
 
-    Before whatever was written meanwhile.
+    Precedes the bytes that were written meanwhile.
     """
 
     mount: str
@@ -151,16 +150,16 @@ class UnobservedTime(Struct, frozen=True):
 
 
 class Scanned(Struct, frozen=True):
-    """One walk over the patterns of one mount has ended. Counts are since the walk before."""
+    """A walk over the patterns of one mount has ended. Counts are since the walk before."""
 
     mount: str
     at: float
     stats: int = 0
-    """Calls that ask for a file's attributes."""
+    """Calls that asked for attributes."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """I/O errors by name (EIO, ESTALE, ...)."""
     forgotten: tuple[SourceId, ...] = ()
-    """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
+    """Sources that were gone for a day and are no longer followed; a new file of that name begins with Opened."""
 
 
 Message: TypeAlias = (
@@ -169,15 +168,14 @@ Message: TypeAlias = (
 
 
 def source_id(path: str) -> SourceId:
-    r"""The path as valid UTF-8: a byte that is none is written `\xNN`, a secret is masked. Any label, log line or JSON
-    may carry it.
+    r"""Return the path as valid UTF-8 for labels, log lines and JSON: other bytes become `\xNN`, secrets are masked.
 
-    Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
+    A second file whose name holds that escape literally gets the same key and is not followed.
     """
     path = masked_path(path)
     return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def is_path(source: SourceId) -> bool:
-    """Whether the id is the path itself, with nothing of it escaped or masked."""
+    """Return True if the id is the path itself, with nothing escaped or masked."""
     return MASK not in source and "\\x" not in source

@@ -1,7 +1,7 @@
-"""Which file system holds a path, and whether this system names what is written there (inotify).
+"""The mount table: which file system holds a path, and if inotify reports every write there.
 
-They see this host's writes alone, so on network and parallel file systems they look alive and stay silent. An unknown
-type counts as one of those. Only the kernel's table is read: that never hangs.
+inotify only reports writes of this host, so network and parallel file systems must be polled; an unknown type counts
+as one of these. Only the kernel's table is read, which never hangs.
 """
 
 import os
@@ -16,12 +16,12 @@ PSEUDO = frozenset(
     | {"fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs"}
     | {"tracefs"}
 )
-"""Never walked into. autofs is here as the trigger: what it mounts appears under its own type."""
+"""Types that are never searched. autofs is only the trigger: the file system it mounts appears with its own type."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(Struct, frozen=True):
-    """A mount point, absolute, and its type as the kernel names it."""
+    """A mount point (absolute path), its type as the kernel names it, and its st_dev."""
 
     point: str
     file_system: str
@@ -29,7 +29,7 @@ class Mount(Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """Only this host writes there, so its events are seen, and one look at the size is the truth."""
+        """True if only this host writes there: inotify reports all writes and one stat is reliable."""
         return self.file_system in LOCAL
 
 
@@ -44,17 +44,15 @@ class Mounts:
         self._by_device = {mount.device: mount for mount in self._by_point.values()}
 
     def of(self, path: str) -> Mount:
-        """The mount of an absolute path, by its text: links are not followed."""
-        while True:
-            mount = self._by_point.get(path)
-            if mount is not None:
-                return mount
+        """Return the mount of an absolute path, by its text: links are not followed."""
+        while (mount := self._by_point.get(path)) is None:
             if path in ("/", ""):
                 return UNKNOWN
             path = path.rpartition("/")[0] or "/"
+        return mount
 
     def below(self, directory: str) -> list[Mount]:
-        """The mounts strictly below a directory that hold files."""
+        """Return the mounts strictly below a directory, without pseudo file systems."""
         prefix = directory.rstrip("/") + "/"
         return [
             mount
@@ -63,36 +61,33 @@ class Mounts:
         ]
 
     def points(self) -> frozenset[str]:
-        """Every mount point."""
+        """Return every mount point."""
         return frozenset(self._by_point)
 
     def is_local(self, device: int, default: Mount) -> bool:
-        """Is the file with this st_dev on a local file system? btrfs has device numbers that no table knows."""
+        """Return True if this st_dev is on a local file system. Some devices of btrfs are not in the table."""
         return self._by_device.get(device, default).local
 
 
 def parse_mountinfo(text: str) -> Mounts:
-    r"""/proc/self/mountinfo (proc(5)): `36 35 98:0 /exported /mnt/a\040b rw,noatime shared:1 - ext3 /dev/root rw`."""
-    found = []
+    r"""Parse mountinfo (proc(5)): `36 35 98:0 /exported /mnt/a\040b rw,noatime shared:1 - ext3 /dev/root rw`."""
+    mounts = []
     for line in text.splitlines():
         fields = line.split(" ")
         try:
             separator = fields.index("-", 6)
             major, _, minor = fields[2].partition(":")
-            found.append(Mount(_unescape(fields[4]), fields[separator + 1], os.makedev(int(major), int(minor))))
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+            mounts.append(Mount(point, fields[separator + 1], os.makedev(int(major), int(minor))))
         except (ValueError, IndexError):
-            continue  # a line of a future kernel: its paths fall to the mount above
-    return Mounts(found)
+            continue  # a line of a future kernel: its paths count to the mount above
+    return Mounts(mounts)
 
 
 def read_mounts() -> Mounts:
-    """The table of this process. Where there is none every path is unknown, and polled."""
+    """Return the table of this process. Without one, every path has an unknown type and is polled."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
             return parse_mountinfo(table.read())
     except OSError:
         return Mounts([])
-
-
-def _unescape(text: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)

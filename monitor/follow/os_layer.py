@@ -1,49 +1,44 @@
 """The few system calls of the follower, in one place, so that tests can make them fail.
 
-Nothing here decides anything. Paths are str with undecodable bytes escaped (os.fsdecode), as everywhere in Python.
+Nothing here decides anything. Paths are str with undecodable bytes escaped (os.fsdecode).
 """
 
 import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
-
-Stamp: TypeAlias = int
-"""What changes when somebody writes: a hash of it, for it is kept of each file. Risk left: one change in 10^18."""
+from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A directory entry: kind as the directory itself gives it, without a look at the file."""
+    """A directory entry; `kind` (file, directory, link or other) is what the directory states, without a stat."""
 
     name: str
     kind: str
-    """file, directory, link or other."""
     inode: int
 
 
 class OsLayer:
-    """The real calls."""
+    """The real calls; paths are followed through links."""
 
     stat = staticmethod(os.stat)
-    """Attributes of what the path names, links followed."""
     close = staticmethod(os.close)
-    """Give the descriptor back."""
     fstat = staticmethod(os.fstat)
-    """Attributes of the open file."""
     pread = staticmethod(os.pread)
-    """At most so many bytes of a descriptor from an offset; less at the end of the file."""
     is_link = staticmethod(os.path.islink)
-    """Is the path's last name a link?"""
+
+    def realpath(self, path: str) -> str:
+        """Return the path with every link resolved, as far as it exists."""
+        return os.path.realpath(path)
 
     def open(self, path: str) -> int:
-        """A descriptor to read from. Never waits: a FIFO that took the file's place would block for ever."""
+        """Return a descriptor to read from. Never waits: a FIFO in place of the file would block for ever."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
     def next_data(self, descriptor: int, offset: int) -> int | None:
-        """Offset of the first byte at or after `offset` that is in no hole; None if only a hole is left.
+        """Return the offset of the first byte at or after `offset` outside a hole; None if only a hole is left.
 
-        A file system that knows no holes answers `offset` itself.
+        A file system without support for holes returns `offset` itself.
         """
         try:
             return os.lseek(descriptor, offset, os.SEEK_DATA)
@@ -55,14 +50,10 @@ class OsLayer:
             raise
 
     def scandir(self, path: str) -> Iterator[Entry]:
-        """The entries of a directory, as they come."""
+        """Yield the entries of a directory in its own order."""
         with os.scandir(path) as entries:
             for entry in entries:
                 yield Entry(entry.name, _kind(entry), entry.inode())
-
-    def realpath(self, path: str) -> str:
-        """The path with every link resolved, as far as it exists."""
-        return os.path.realpath(path)
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -70,36 +61,37 @@ def _kind(entry: os.DirEntry[str]) -> str:
         return "file"
     if entry.is_symlink():
         return "link"
-    if entry.is_dir(follow_symlinks=False):
-        return "directory"
-    return "other"
+    return "directory" if entry.is_dir(follow_symlinks=False) else "other"
 
 
 class OpenFile:
-    """A file to read from. It is closed when nobody holds it any more."""
+    """An open file. It closes when no object refers to it any more."""
 
-    __slots__ = ("_number", "_os")
+    __slots__ = ("_descriptor", "_os")
 
-    def __init__(self, os_layer: OsLayer, number: int) -> None:
-        self._os, self._number = os_layer, number
+    def __init__(self, os_layer: OsLayer, descriptor: int) -> None:
+        self._os, self._descriptor = os_layer, descriptor
 
     def stat(self) -> os.stat_result:
-        """Its attributes."""
-        return self._os.fstat(self._number)
+        """Return the file's attributes."""
+        return self._os.fstat(self._descriptor)
 
     def pread(self, count: int, offset: int) -> bytes:
-        """At most so many bytes from an offset; less at the end of the file."""
-        return self._os.pread(self._number, count, offset)
+        """Return at most `count` bytes from `offset` on; fewer at the end of the file."""
+        return self._os.pread(self._descriptor, count, offset)
 
     def next_data(self, offset: int) -> int | None:
-        """As of OsLayer."""
-        return self._os.next_data(self._number, offset)
+        """Return the offset of the next byte outside a hole (OsLayer.next_data)."""
+        return self._os.next_data(self._descriptor, offset)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):  # a stale handle fails even here, and is closed all the same
-            self._os.close(self._number)
+        with contextlib.suppress(OSError):  # close fails with ESTALE on a stale handle, and still closes it
+            self._os.close(self._descriptor)
 
 
-def stamp(seen: os.stat_result) -> Stamp:
-    """What changes when somebody writes, as far as the file system's clock tells."""
-    return hash((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
+def stat_stamp(status: os.stat_result) -> int:
+    """Return a number that changes with each write, as far as the time stamps are fine enough.
+
+    A hash, because one is kept for each file. Two states of a file share a number with a probability of 10^-18.
+    """
+    return hash((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))

@@ -169,7 +169,7 @@ def _below(path: str, pattern: str) -> str | None:
     fixed, rest = _split(pattern)
     if rest is None and path.startswith(pattern) and _ROTATED.fullmatch(path, len(pattern)):
         return ""
-    if rest is not None and not _tree(pattern).finds(f"/{path.lstrip('/')}"):
+    if rest is not None and not _tree(pattern).matches(f"/{path.lstrip('/')}"):
         return None
     base = fixed if fixed.endswith("/") or not fixed else f"{fixed}/"
     return path[len(base) :] or None if path.startswith(base) else None

@@ -1,13 +1,12 @@
-"""Kafka: a topic of log lines that several monitors share, and that any of them may leave at any moment.
+"""Kafka: several monitors share a topic of log lines as a consumer group; any of them may stop at any moment.
 
-A consumer group; each partition is a core of its own (monitor/core), on which the member that has it works as on the
-logs that it follows. What a core knows, what it owes to receivers and how far it has read are one record of a compacted
-topic. Laws: nothing is sent before the record that owes it is written; a member that has lost a partition can write
-none any more (a transaction's id is the partition's: who begins anew fences who was before); the same record is handled
-once in what is saved.
+Each partition has its own core (monitor/core), run by the member that owns the partition. The state of a core, its
+notifications and its offset are one record in a compacted topic. Rules: a notification is sent after the record that
+holds it is written; a member that lost a partition can no longer write its record, because the new owner fences it (the
+transaction id belongs to the partition); the saved state counts each record of the topic once.
 
     records.py   a record to streams of dated lines: pure
-    shard.py     a partition: its records to messages of its core, as the follower's are
+    shard.py     a partition: its records become messages of its core, like those of the follower
     state.py     the record of a partition's state: found, written, fenced
-    member.py    the group: which partitions are ours, who has the others, what is in the way
+    member.py    the group: which member has which partition, and what people should know
 """

@@ -1,4 +1,4 @@
-"""A Kafka topic beside the daemon's files: each partition that is ours is a core of its own."""
+"""The Kafka part of the daemon: each partition that this member owns has a core of its own."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def for_daemon(daemon: "Daemon") -> Service | None:
-    """A member of the group; None unless the configuration names brokers. Raises StartError."""
+    """Return a member of the group; None unless the configuration names brokers. Raises StartError."""
     if not daemon.config.kafka.bootstrap:
         return None
     try:

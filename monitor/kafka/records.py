@@ -1,7 +1,7 @@
-"""One record of the topic to streams of dated lines. Pure.
+"""Parsing of a Kafka record to streams of dated lines. Pure.
 
-What agents write: Loki's push or OTLP's logs whole (the Collector, Alloy), a JSON object a line (Fluent
-Bit, Vector), or the line alone (rsyslog, syslog-ng); the record's headers are labels, too. WireError: no text at all.
+A record holds a body of Loki's push or of OTLP's logs (the Collector, Alloy), a JSON object with a line (Fluent Bit,
+Vector), or the line alone (rsyslog, syslog-ng). The record's headers are labels, too. WireError: it is not text.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _TIMES = ("timestamp", "@timestamp", "time", "date")
 
 
 def push_of(value: bytes, headers: Mapping[str, str], at: int) -> Push:
-    """`at`: when the record was written, Unix nanoseconds; lines that say nothing else, or more than five
-    minutes later, are dated so.
+    """Return the record's streams. `at` (Unix nanoseconds, when the record was written) dates lines without a time and
+    those dated more than five minutes later.
     """
-    record, push = _read(value), Push()
-    for one in record.streams:
-        push.stream({**headers, **one.labels}).entries += one.entries
+    push = Push()
+    for part in _read(value).streams:
+        push.stream({**headers, **part.labels}).entries += part.entries
     for stream in push.streams:
         stream.date(at)
     return push
@@ -35,7 +35,7 @@ def _read(value: bytes) -> Push:
         try:
             fields = read_json(value)
         except msgspec.MsgspecError:
-            fields = {}  # a line that begins so
+            fields = {}  # a line that begins with a brace
         if "resourceLogs" in fields:
             return otlp_json(value)
         if "streams" in fields:
@@ -56,19 +56,19 @@ def _read(value: bytes) -> Push:
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Values by name; those of `kubernetes` and of `labels` by their own names."""
-    found: dict[str, str] = {}
+    """Return labels from nested fields: `a_b` for b in a, but plain names for those in `kubernetes` and `labels`."""
+    labels: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, dict):
-            inner = name in ("kubernetes", "labels", "annotations")
-            found |= _flat(value if inner else {f"{name}_{key}": one for key, one in value.items()})
+            plain = name in ("kubernetes", "labels", "annotations")
+            labels |= _flat(value if plain else {f"{name}_{key}": inner for key, inner in value.items()})
         elif isinstance(value, str | int):
-            found[name] = str(value)
-    return found
+            labels[name] = str(value)
+    return labels
 
 
 def _stamp(fields: dict[str, Any]) -> int:
-    """Unix nanoseconds of what the agent dates the line by (ISO 8601, or seconds); 0 where nothing does."""
+    """Remove the fields with the agent's time (ISO 8601, or seconds); return Unix nanoseconds, 0 without a time."""
     for name in _TIMES:
         value = fields.pop(name, None)
         if isinstance(value, int | float) and 1e9 < value < 1e10:

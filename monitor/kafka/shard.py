@@ -1,11 +1,10 @@
-"""One partition while it is ours: its records become messages of a core of its own, as those of a follower do.
+"""A partition that this member owns: its records become messages of its own core, like those of the follower.
 
-A stream is what it is in the intake: the same labels, lines and order (core/ordered.py); its path is that of no file,
-`/kafka/TOPIC/RUN/...`. Silence counts only while the partition was heard: its leader answers, and all that
-lies there has been read.
+Streams have the same labels, lines and order as in the receiver (core/ordered.py); their paths `/kafka/TOPIC/RUN/...`
+name no files. Silence only counts while the partition is observed: its leader answers and all records were read.
 
-Law: who takes a partition over tells what the member before would have told. Time goes on from the saved instant by the
-records, each handled when it came, until all is read. What lay there when the first member of all began is history.
+Rule: a new owner reports what the former owner would have reported. Its time continues from the saved instant, by the
+times at which the records were written, until all are read. Records from before the first owner are historical.
 """
 
 import logging
@@ -25,7 +24,7 @@ from megatron_monitor.kafka.state import StateError, StateRecord
 from megatron_monitor.live import Instants
 from megatron_monitor.pushed import run_at
 from megatron_monitor.receiver.agents import Agents
-from megatron_monitor.receiver.labels import Address, Written, address, followed
+from megatron_monitor.receiver.labels import Origin, StreamFile, followed, origin_of
 from megatron_monitor.receiver.messages import AHEAD
 from megatron_monitor.receiver.spool import lines_of
 from megatron_monitor.receiver.wire import TooLargeError, WireError
@@ -37,24 +36,24 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_LAPSE = 5.0  # seconds without a word of the partition's leader after which nobody listens; it answers twice a second
-_SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the records may say that it has ended
-_CLOSE = 2.0  # seconds for what notifiers are at when the partition goes to another member
-_ADDRESSES = 4096  # sets of labels whose run is remembered: to tell it takes a tenth of a millisecond
-_STEP = 1.0  # seconds of records that are handled at once while the partition is behind
-_GAP = 15.0  # seconds without any record, behind, in which the brokers may have been away: agents beat each 5 s
-_FORGOTTEN = 7 * 86400.0  # seconds without a line after which a stream is let go, as in the spool
-_SWEEP = 3600.0
-_NAMED = 20  # records of a partition that are left out and named in the log
+# Seconds:
+_UNOBSERVED_AFTER = 5.0  # without an answer of the partition's leader, which answers twice a second
+_MAX_SEND_DELAY = 10.0  # after opening, before old notifications are sent: records may show that incidents ended
+_CLOSE_TIMEOUT = 2.0  # for notifications being sent when the partition goes to another member
+_CATCH_UP_STEP = 1.0  # of records that are handled at once while the partition is behind
+_MAX_RECORD_GAP = 15.0  # without a record, while behind: then the brokers were down, as heartbeats come each 5 s
+_FORGET_STREAM = 7 * 86400.0  # without a line, as in the spool
+_FORGET_INTERVAL = 3600.0  # between two searches for such streams
+_CACHED_ORIGINS = 4096  # sets of labels: to find the run of one takes 0.1 ms
+_MAX_SKIPS_LOGGED = 20  # of a partition's records
 
 
 class Shard:
-    """Opened in a thread of its own; all else is for the loop's thread."""
+    """A partition and its core. The state is opened in a thread; all methods are for the loop's thread."""
 
     def __init__(
         self, config: Config, partition: int, record: StateRecord, clock: Clock, wake: Callable[[], None], links: Links
     ) -> None:
-        """`record` is where the state lies."""
         self._directory = f"/kafka/{config.kafka.topic}"
         self._config, self._clock, self._wake = followed(config, self._directory), clock, wake
         self.partition, self.record = partition, record
@@ -63,57 +62,57 @@ class Shard:
         self.dispatcher = Dispatcher(self.core, config, clock, wake, links)
         self._instants = Instants(self.core, clock)
         self._agents = Agents()
-        self._positions: Asking[int, bytes | str] = Asking(
-            f"kafka state {partition}", lambda _: self._opened(), lambda _, error: f"a bug: {error}", 1, wake
+        self._opening: Asking[int, bytes | str] = Asking(
+            f"kafka state {partition}", lambda _: self._read_state(), lambda _, error: f"a bug: {error}", 1, wake
         )
-        self._positions.ask(partition)
+        self._opening.ask(partition)
         self._place = PartitionOffset()
-        self._until = 0  # records before it are in what was restored, but for those of the streams in `_again`
-        self._again: dict[str, int] = {}
-        self._fed: dict[str, int] = {}  # bytes of each stream that the core was given
+        self._restored_until = 0  # the restored state includes records before it, except for streams in `_read_again`
+        self._read_again: dict[str, int] = {}  # stream -> offset of its first record
+        self._fed: dict[str, int] = {}  # stream -> bytes given to the core
         self._lines: dict[str, list[bytes]] = {}
-        self._keys: dict[str, bytes] = {}  # run -> the key that its records have
-        self._at = 0.0  # the instant until which the core was brought
+        self._keys: dict[str, bytes] = {}  # run -> the key of its records
+        self._at = 0.0  # the core's present instant
         self._turned_at = self._began_at = clock.monotonic()
-        self._swept_at = clock.wall()
-        self._named = 0
-        self._address = lru_cache(_ADDRESSES)(self._addressed)
-        self._unobserved = 0.0  # seconds, when it was looked last
+        self._forgot_at = clock.wall()
+        self._skips = 0
+        self._origin = lru_cache(_CACHED_ORIGINS)(self._origin_of)
+        self._unobserved = 0.0  # seconds, at the last turn
         self.open = False
-        """Is it known where to read on?"""
+        """The state was read."""
         self.next = 0
-        """The record to read next."""
+        """Offset of the next record."""
         self.contact_at = clock.monotonic()
-        """When all had been read that lay there, monotonic seconds."""
+        """Monotonic time at which all records were known to be read."""
         self.caught_up = False
-        """It was read to its end once."""
+        """The partition was read to its end once."""
         self.refused: dict[str, str] = {}
-        """Run -> why its records are left out; a person has to do something."""
+        """Run -> why its records are skipped; a person must act."""
         self.unnamed = ""
         """Labels of lines that name no run."""
         self.counts: Counter[str] = Counter()
-        """Records by what became of them, until somebody takes them."""
+        """Records by outcome since the last `Member.count`."""
 
     # --- begin and end ----------------------------------------------------------------------------------------------
 
-    def _opened(self) -> bytes | str:
-        """In the thread: what was known, or why that cannot be told now."""
+    def _read_state(self) -> bytes | str:
+        """Return the saved state, or the problem as text. Runs in a thread."""
         try:
             return self.record.open()
         except (KafkaException, StateError, OSError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            return f"partition {self.partition} cannot be taken: {reason}"
+            return f"partition {self.partition} cannot be opened: {reason}"
 
-    def look(self) -> str:
-        """Has it been opened by now? Then `next` is the record to read. Why it cannot be, if so."""
-        for found in self._positions.answers():
-            if isinstance(found, str):
-                return found
+    def finish_opening(self) -> str:
+        """Restore the state once it was read; then `open` is set. Returns the problem if it cannot be read."""
+        for answer in self._opening.answers():
+            if isinstance(answer, str):
+                return answer
             saved, problems = None, list[str]()
             try:
-                # Here, not in the thread: msgspec crashes where two threads at once decode a type for the first time.
-                if found:
-                    parts, problem = decoded(found)
+                # Not in the thread: msgspec crashes if two threads decode a type for the first time at once.
+                if answer:
+                    parts, problem = decoded(answer)
                     problems += [problem] if problem else []
                     saved = of_parts(dict(parts), problems)
                     self.record.parts = {**parts} if saved is not None else {}
@@ -122,18 +121,18 @@ class Shard:
             except StateUnreadableError as error:
                 problems.append(str(error))
             for problem in problems:
-                _log.warning("kafka: state of partition %d: %s; the topic is read anew", self.partition, problem)
+                _log.warning("kafka: state of partition %d: %s; it is read from its beginning", self.partition, problem)
                 self.core.counts.add("state_rebuilds_total")
             self._begin(saved or Saved(contact_at=self.now(), place=PartitionOffset(live=self.record.end)))
         return ""
 
     def _begin(self, saved: Saved) -> None:
-        """Go on where it was written."""
-        saved.counts = {}  # those of a process: each begins at 0
+        """Continue from the saved state."""
+        saved.counts = {}  # counters belong to a process: each begins at 0
         self._instants = Instants(self.core, self._clock, saved)
         self._place = self.core.place = place = saved.place or PartitionOffset()
         if place.offset > self.record.end:
-            _log.warning("kafka: %s was made anew: it is read from its beginning", self._mount)
+            _log.warning("kafka: %s was re-created: it is read from its beginning", self._mount)
             place.offset, place.live, place.first = 0, 0, {}
         self._agents.restore(place.agents)
         now, wall = min(saved.contact_at, self.now()), self._clock.wall()
@@ -143,25 +142,25 @@ class Shard:
                 Opened(name, name, position, position.offset, written, True, position.offset, mount=self._mount), now
             )
             self._fed[name] = position.offset
-        self._again = {name: at for name, at in place.first.items() if name not in self._fed}
-        self._at, self._until = now, place.offset
-        self.next = min([place.offset, *self._again.values()])
+        self._read_again = {name: at for name, at in place.first.items() if name not in self._fed}
+        self._at, self._restored_until = now, place.offset
+        self.next = min([place.offset, *self._read_again.values()])
         self.core.changed = True
         self.core.outbox.patience = float("inf")
         self.dispatcher.saving.keep(Saver(self.record, self._wake))
-        self.dispatcher.deliveries.may_send = self._is_ours
+        self.dispatcher.deliveries.may_send = self._owns_partition
         self.dispatcher.start(self._config)
         self._began_at = self.contact_at = self._clock.monotonic()
         self.open = True
 
     def close(self, *, save: bool) -> MonitorCounts:
-        """Another member has it, as it is now if `save`, else as it was saved last. What was counted here."""
-        self._positions.stop()
+        """Stop, and save the present state if `save`. Returns the core's counts."""
+        self._opening.stop()
         self.dispatcher.stop()
         self.record.lost = self.record.lost or not save
         if self.open:
-            save = save and self.next >= self._until
-            self.dispatcher.deliveries.finish(self.core.outbox, self._at, _CLOSE if save else 0.0, hand=False)
+            save = save and self.next >= self._restored_until
+            self.dispatcher.deliveries.finish(self.core.outbox, self._at, _CLOSE_TIMEOUT if save else 0.0, hand=False)
             if save:
                 self._feed()
                 self._prune()
@@ -169,27 +168,29 @@ class Shard:
             self.dispatcher.saving.release()
         return self.core.counted()
 
-    def _is_ours(self) -> bool:
-        """A member that was stopped for longer than it takes to be given up sends nothing before it knows better."""
-        return self._clock.monotonic() - self._turned_at < _LAPSE and not self.record.lost
+    def _owns_partition(self) -> bool:
+        """Return False after a pause that may have cost the partition: then nothing is sent until the next turn."""
+        return self._clock.monotonic() - self._turned_at < _UNOBSERVED_AFTER and not self.record.lost
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None, headers: dict[str, str], at: int) -> None:
-        """The next record, written at Unix nanosecond `at`."""
+    def handle_record(
+        self, offset: int, key: bytes | None, value: bytes | None, headers: dict[str, str], at: int
+    ) -> None:
+        """Handle the next record, written at Unix nanosecond `at`."""
         if offset < self.next:
             return
-        came, key = self._clock.wall(), key or b""
-        if not 0 < at <= came * 1e9 + AHEAD:
-            at = int(came * 1e9)
+        arrived, key = self._clock.wall(), key or b""
+        if not 0 < at <= arrived * 1e9 + AHEAD:
+            at = int(arrived * 1e9)
         if not self.caught_up:
-            came = min(came, max(at / 1e9, self._at + self.core.wall_offset))
-            self._pass(came - self.core.wall_offset)
+            arrived = min(arrived, max(at / 1e9, self._at + self.core.wall_offset))
+            self._advance_to(arrived - self.core.wall_offset)
         self.next = offset + 1
         if value is None:
-            self._left_out("empty", offset, "it is empty")
+            self._skip("empty", offset, "it is empty")
         elif not key and self.record.partitions > 1:
-            self._left_out("unkeyed", offset, "it has no key")
+            self._skip("unkeyed", offset, "it has no key")
             if not (self._keys or self._fed):
                 self.refused[""] = (
                     f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset"
@@ -197,35 +198,37 @@ class Shard:
                 )
         else:
             try:
-                self._take(offset, key, value, headers, at, came)
+                self._handle_streams(offset, key, value, headers, at, arrived)
             except (WireError, TooLargeError) as error:
-                self._left_out("undecodable", offset, str(error))
-            except Exception as error:  # noqa: BLE001 - one record ends no member
-                self._left_out("undecodable", offset, f"the monitor's own code failed at it: {error!r}")
+                self._skip("undecodable", offset, str(error))
+            except Exception as error:  # noqa: BLE001 - a record must not end the member
+                self._skip("undecodable", offset, f"the monitor's own code failed at it: {error!r}")
         self._place.offset = max(self._place.offset, self.next)
 
-    def _take(self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, came: float) -> None:
-        outcome, reason = "unnamed", key.decode("utf-8", "replace")
-        reason = reason if reason.isprintable() else ""  # a digest names no run
+    def _handle_streams(
+        self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, arrived: float
+    ) -> None:
+        outcome, run = "unnamed", key.decode("utf-8", "replace")
+        run = run if run.isprintable() else ""  # a hash as key names no run
         for stream in push_of(value, headers, at).streams:
-            written, agent, beats = self._address(tuple(stream.labels.items()), reason)
-            if written is not None and self._is_keyed_by(written.run, key, offset):
+            file, agent, is_heartbeat = self._origin(tuple(stream.labels.items()), run)
+            if file is not None and self._has_one_key(file.run, key, offset):
                 outcome = "taken"
-                self._line_up(offset, written, stream.entries, round(self._agents.shift(agent) * 1e9))
-            elif written is not None:
+                self._add_lines(offset, file, stream.entries, round(self._agents.shift(agent) * 1e9))
+            elif file is not None:
                 outcome = "refused"
-            elif beats:
+            elif is_heartbeat:
                 outcome = "taken"
             if agent and stream.entries:
                 until = max(entry for entry, _ in stream.entries) / 1e9
-                self._agents.note(agent, min(until, came), came, heartbeat=beats)
+                self._agents.note(agent, min(until, arrived), arrived, heartbeat=is_heartbeat)
             if outcome == "unnamed":
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
         self.counts[outcome] += 1
 
-    def _is_keyed_by(self, run: str, key: bytes, offset: int) -> bool:
-        """Have all records of the run this key? Else others may lie in other partitions: nobody can tell how the run
-        goes, and it is unobserved until the partition is opened anew.
+    def _has_one_key(self, run: str, key: bytes, offset: int) -> bool:
+        """Return True if all records of the run have this key. With other keys, records may be in other partitions: the
+        run then cannot be judged and is unobserved until the partition is opened again.
         """
         first = self._keys.setdefault(run, key)
         if first != key and self.record.partitions > 1 and run not in self.refused:
@@ -241,12 +244,12 @@ class Shard:
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
         return run not in self.refused
 
-    def _addressed(self, labels: tuple[tuple[str, str], ...], key: str) -> Address:
-        return address(dict(labels), "", self._config.runs, key)
+    def _origin_of(self, labels: tuple[tuple[str, str], ...], run: str) -> Origin:
+        return origin_of(dict(labels), "", self._config.runs, run)
 
-    def _line_up(self, offset: int, written: Written, entries: list[tuple[int, bytes]], shift: int) -> None:
-        name, head = f"{self._directory}/{written.name}", written.head.encode()
-        if offset < self._until and offset < self._again.get(name, self._until):
+    def _add_lines(self, offset: int, file: StreamFile, entries: list[tuple[int, bytes]], shift: int) -> None:
+        name, head = f"{self._directory}/{file.name}", file.head.encode()
+        if offset < self._restored_until and offset < self._read_again.get(name, self._restored_until):
             return
         if name not in self._fed and name not in self._lines:
             self._place.first[name] = offset
@@ -255,54 +258,54 @@ class Shard:
             lines += lines_of(at + shift, head, text)
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
-    def _left_out(self, outcome: str, offset: int, why: str) -> None:
+    def _skip(self, outcome: str, offset: int, reason: str) -> None:
         self.counts[outcome] += 1
-        self._named += 1
-        if self._named <= _NAMED:
-            _log.warning("kafka: %s offset %d is left out: %s", self._mount, offset, why)
+        self._skips += 1
+        if self._skips <= _MAX_SKIPS_LOGGED:
+            _log.warning("kafka: %s: the record at offset %d is skipped: %s", self._mount, offset, reason)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The instant of its core, once all is read."""
+        """Return the present instant of a core that has caught up."""
         return self._instants.now()
 
     def turn(self) -> None:
-        """Hand on what came, judge, save, send."""
+        """Feed the core with what came, judge, save and send."""
         clock = self._clock.monotonic()
-        is_read = self.contact_at > self._began_at and clock - self.contact_at < _LAPSE and self.next >= self._until
-        if is_read and not self.caught_up:
-            self._pass(self.now())
+        is_observed = self.contact_at > self._began_at and clock - self.contact_at < _UNOBSERVED_AFTER
+        if is_observed and self.next >= self._restored_until and not self.caught_up:
+            self._advance_to(self.now())
             self.caught_up = True
         if self.caught_up:
             self._at = self.now()
-        elif self.next < self._place.live:  # history: as much time passes as it takes to read
+        elif self.next < self._place.live:  # historical records: time passes as fast as they are read
             self._at = min(self._at + clock - self._turned_at, self.now())
-        self._go_on()
+        self._judge()
         self._turned_at = self._clock.monotonic()
-        if self.next >= self._until:  # what is read again is in no state yet
-            self._again.clear()
+        if self.next >= self._restored_until:  # before, streams that are read again are in no state yet
+            self._read_again.clear()
             self._prune()
             self.dispatcher.saving.turn(self._at)
-            if self.caught_up or clock - self._began_at >= _SETTLE:
+            if self.caught_up or clock - self._began_at >= _MAX_SEND_DELAY:
                 self.dispatcher.send(self._at)
-        if not 0.0 <= self._clock.wall() - self._swept_at < _SWEEP:
-            self._sweep(self._at)
+        if not 0.0 <= self._clock.wall() - self._forgot_at < _FORGET_INTERVAL:
+            self._forget_streams(self._at)
 
-    def _pass(self, until: float) -> None:
-        """Time goes on to that instant, as it went for the member that had the partition then."""
-        while (gap := until - self._at) >= _STEP:
-            self._go_on()
-            if gap > _GAP:
+    def _advance_to(self, until: float) -> None:
+        """Advance the core's time in steps, as it passed for the member that had the partition then."""
+        while (gap := until - self._at) >= _CATCH_UP_STEP:
+            self._judge()
+            if gap > _MAX_RECORD_GAP:
                 self.core.handle(UnobservedTime(self._mount, gap, until + self.core.wall_offset), until)
-            self._at = until if gap > _GAP else self._at + _STEP
+            self._at = until if gap > _MAX_RECORD_GAP else self._at + _CATCH_UP_STEP
 
-    def _go_on(self) -> None:
-        """What came, to the core, which judges as at that instant."""
+    def _judge(self) -> None:
+        """Feed the core with what came and judge at its instant."""
         self._feed()
-        self._listen()
-        if self.caught_up or self.next >= max(self._until, self._place.live):
-            self._catch_up()
+        self._report_coverage()
+        if self.caught_up or self.next >= max(self._restored_until, self._place.live):
+            self._report_caught_up()
         self.dispatcher.judge(self._at, act=self.caught_up)
 
     def _feed(self) -> None:
@@ -317,20 +320,21 @@ class Shard:
             self._fed[name] += len(data)
         self._lines.clear()
 
-    def _listen(self) -> None:
+    def _report_coverage(self) -> None:
+        """Report until when the partition and its agents were observed."""
         now, wall = self._at, self._at + self.core.wall_offset
         silent_for = max(0.0, self._clock.monotonic() - self.contact_at) if self.caught_up else 0.0
-        if silent_for <= _LAPSE < self._unobserved:
+        if silent_for <= _UNOBSERVED_AFTER < self._unobserved:
             self.core.handle(UnobservedTime(self._mount, self._unobserved, wall), now)
-        self._unobserved, read_until = silent_for, now - silent_for if silent_for > _LAPSE else now
+        self._unobserved, read_until = silent_for, now - silent_for if silent_for > _UNOBSERVED_AFTER else now
         states = self._agents.report(wall).states(wall)
         self.core.listen({self._mount: read_until} if read_until < now else {}, now, states)
         self.core.read_until = read_until
-        for state, many in states.states.items():
-            self.core.counts.set("agents", many, state)
+        for state, count in states.states.items():
+            self.core.counts.set("agents", count, state)
 
-    def _catch_up(self) -> None:
-        """History is over: what comes now comes live."""
+    def _report_caught_up(self) -> None:
+        """End the historical part of each stream: later lines are live."""
         wall = self._at + self.core.wall_offset
         for source in list(self.core.sources.values()):
             if not source.caught_up and source.ordered and source.ordered.settles_at is None:
@@ -339,16 +343,16 @@ class Shard:
             self.core.handle(Scanned(self._mount, wall), self._at)
 
     def _prune(self) -> None:
-        """What need not be read again: streams of which it is decided whose they are."""
-        for name in [name for name in self._place.first if name not in self._again]:
+        """Drop the first offsets of streams whose run is decided: a next owner need not read them again."""
+        for name in [name for name in self._place.first if name not in self._read_again]:
             source = self.core.sources.get(name)
             if source is None or source.member.settled or source.failed:
                 del self._place.first[name]
         self._place.agents = self._agents.report(self._at + self.core.wall_offset).agents
 
-    def _sweep(self, now: float) -> None:
-        self._swept_at = wall = self._clock.wall()
-        old = [name for name, at in self._place.written.items() if wall - at > _FORGOTTEN]
+    def _forget_streams(self, now: float) -> None:
+        self._forgot_at = wall = self._clock.wall()
+        old = [name for name, at in self._place.written.items() if wall - at > _FORGET_STREAM]
         for name in old:
             self.core.handle(Gone(name, wall), now)
             del self._place.written[name]

@@ -1,7 +1,7 @@
-"""The state of one partition: the newest record of its partition in the state topic, which only its owner writes.
+"""The state of one partition: the newest record in its partition of the state topic, which only its owner writes.
 
-Who begins (`init_transactions`) fences whoever had the partition before: that one's next record is refused. A write
-whose outcome is not known gives the partition up: who opens it anew goes on from the record that is there.
+`init_transactions` of a new owner fences the old one, whose next record is refused. After a write with unknown result
+the owner gives the partition up, and the next owner continues from the newest record.
 """
 
 import logging
@@ -18,12 +18,12 @@ from megatron_monitor.store import Parts, encoded
 _log = logging.getLogger(__name__)
 
 _TIMEOUT = 10.0  # seconds of a call to a broker
-_LARGEST = 64 << 20  # bytes of a record
+_MAX_RECORD_BYTES = 64 << 20
 _TOPIC = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.1",
     "segment.bytes": str(64 << 20),
-    "max.message.bytes": str(_LARGEST),
+    "max.message.bytes": str(_MAX_RECORD_BYTES),
 }
 
 
@@ -32,19 +32,19 @@ class RecoveredState(NamedTuple):
 
     value: bytes
     address: str
-    """The page of who wrote it."""
+    """Of the page of the member that wrote it."""
 
 
 class StateError(Exception):
-    """The state topic cannot be used: what is wrong, and what to do."""
+    """The state topic cannot be used; the text names the problem and the remedy."""
 
 
 def prepare(settings: KafkaSettings) -> int:
-    """How many partitions the topic has. The state topic is made if it is not there. StateError, KafkaException."""
+    """Create the state topic if it is absent. Returns the topic's partition count. StateError, KafkaException."""
     admin, topic = AdminClient({**settings.properties()}), str(settings.topic)
-    known = admin.list_topics(timeout=_TIMEOUT).topics  # asked for by name, a topic may be made by that
+    known = admin.list_topics(timeout=_TIMEOUT).topics  # a request by name could create the topic
     if topic not in known:
-        raise StateError(f"the topic {topic} does not exist: make it, with a partition for each member at least")
+        raise StateError(f"the topic {topic} does not exist: create it, with at least one partition per member")
     count = len(known[topic].partitions)
     if settings.state_topic not in known:
         made = admin.create_topics([NewTopic(settings.state_topic, num_partitions=count, config=_TOPIC)])
@@ -54,8 +54,8 @@ def prepare(settings: KafkaSettings) -> int:
             code = error.args[0].code()
             if code not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError._UNSUPPORTED_FEATURE):
                 raise StateError(
-                    f"the topic {settings.state_topic} cannot be made ({error.args[0].str()}): make it yourself, with "
-                    f"{count} partitions and cleanup.policy=compact"
+                    f"the topic {settings.state_topic} cannot be created ({error.args[0].str()}): create it by hand, "
+                    f"with {count} partitions and cleanup.policy=compact"
                 ) from error
         return count
     if (have := len(known[settings.state_topic].partitions)) < count:
@@ -66,46 +66,45 @@ def prepare(settings: KafkaSettings) -> int:
 
 
 class Reader:
-    """Looks for the newest record of any partition. For one thread."""
+    """Finds the newest record of a partition. For one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._topic, self._lines = settings.state_topic, str(settings.topic)
         self._consumer = Consumer(
             {
                 **settings.properties(),
-                "group.id": f"{settings.group}.state",  # nothing is committed, but librdkafka wants one
+                "group.id": f"{settings.group}.state",  # never committed, but required by librdkafka
                 "enable.auto.commit": "false",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": "true",
                 "fetch.wait.max.ms": "50",
                 "auto.offset.reset": "earliest",
-                "fetch.message.max.bytes": str(_LARGEST),
-                "receive.message.max.bytes": str(2 * _LARGEST),
+                "fetch.message.max.bytes": str(_MAX_RECORD_BYTES),
+                "receive.message.max.bytes": str(2 * _MAX_RECORD_BYTES),
             }
         )
 
     def newest(self, partition: int) -> RecoveredState | None:
-        """None: there is none yet. KafkaException."""
+        """Return the newest record; None if there is none. KafkaException."""
         low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_TIMEOUT)
-        for behind in (4, 64, high - low):  # a transaction takes two offsets, also one that came to nothing
-            if high > low and (found := self._last(partition, max(low, high - behind))) is not None:
-                return found
+        for behind in (4, 64, high - low):  # each transaction takes two offsets, even if aborted
+            if high > low and (state := self._last(partition, max(low, high - behind))) is not None:
+                return state
         return None
 
     def _last(self, partition: int, begin: int) -> RecoveredState | None:
-        """The last record from offset `begin` on."""
+        """Return the last record from offset `begin` on."""
         self._consumer.assign([TopicPartition(self._topic, partition, begin)])
-        found = None
+        state = None
         try:
             while (message := self._consumer.poll(_TIMEOUT)) is not None:
                 error = message.error()
                 if error is None:
                     headers: Any = message.headers() or ()
-                    found = RecoveredState(
-                        message.value() or b"", dict(headers).get("address", b"").decode("utf-8", "replace")
-                    )
+                    address = dict(headers).get("address", b"").decode("utf-8", "replace")
+                    state = RecoveredState(message.value() or b"", address)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    return state
                 else:
                     raise KafkaException(error)
         finally:
@@ -113,35 +112,34 @@ class Reader:
         raise StateError(f"{self._topic} was not read to its end within {_TIMEOUT:.0f} s")
 
     def end(self, partition: int) -> int:
-        """The offset behind the last record of the topic itself. KafkaException."""
-        place = TopicPartition(self._lines, partition)
-        return int(self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)[1])
+        """Return the offset after the last record of the topic of lines. KafkaException."""
+        lines = TopicPartition(self._lines, partition)
+        return int(self._consumer.get_watermark_offsets(lines, timeout=_TIMEOUT)[1])
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Disconnect."""
         self._consumer.close()
 
 
 class StateRecord:
-    """The state of one partition, for its owner. `open`, then `save` as a Saver does; each in a thread of its own."""
+    """Reads and writes the state of one partition, for its owner: `open` once, then `save`, each in its own thread."""
 
     def __init__(self, settings: KafkaSettings, partition: int, address: str, partitions: int = 0) -> None:
-        """`address`: where people find this member's page. `partitions`: how many the topic has, if that is known."""
+        """`address`: URL of this member's page. `partitions`: the topic's partition count; 0: unknown."""
         self._settings, self._partition, self._address = settings, partition, address
         self._producer: Any = None
         self.parts: Parts = {}
-        """What is kept: the record is all of it."""
+        """All parts of the record."""
         self.partitions = partitions
-        """How many the topic has."""
         self.end = 0
-        """Of the topic's partition, when the record was read."""
+        """End offset of the topic's partition when the record was read."""
         self.lost = False
-        """Another member has the partition, or nobody knows what is written: nothing is written any more."""
+        """Another member has the partition, or the result of a write is unknown: nothing more is written."""
         self.trouble = ""
-        """Why the last record was not written."""
+        """Why the last record was not written; empty if it was."""
 
     def open(self) -> bytes:
-        """Fence who was before; what it knew, empty if nothing. KafkaException, StateError."""
+        """Fence the former owner and return its state, empty if there is none. KafkaException, StateError."""
         settings, partition = self._settings, self._partition
         if partition >= self.partitions:
             self.partitions = prepare(settings)
@@ -152,27 +150,27 @@ class StateRecord:
                 **settings.properties(),
                 "transactional.id": f"{settings.group}.{settings.topic}.{partition}",
                 "compression.type": "zstd",
-                "message.max.bytes": str(_LARGEST),
+                "message.max.bytes": str(_MAX_RECORD_BYTES),
                 "linger.ms": "0",
             },
-            logger=_log,  # else librdkafka writes to standard error what `_failed` tells
+            logger=_log,  # else librdkafka writes to standard error what `_failed` logs
         )
         self._producer.init_transactions(_TIMEOUT)
         with closing(Reader(settings)) as reader:
-            found = reader.newest(partition)
+            newest = reader.newest(partition)
             self.end = reader.end(partition)
-        known = b"" if found is None else found.value
-        if not self.write(known):  # so that the others see who has it
+        state = b"" if newest is None else newest.value
+        if not self.write(state):  # shows the other members the new owner
             raise StateError(self.trouble)
-        return known
+        return state
 
     def save(self, parts: Parts) -> bool:
-        """The next record, with these parts anew. False: the brokers would not have it."""
+        """Write the record with these parts replaced. False if the brokers refuse it."""
         self.parts = {name: part for name, part in {**self.parts, **parts}.items() if part is not None}
         return self.write(encoded(self.parts))
 
     def write(self, data: bytes) -> bool:
-        """The next record. False: the brokers would not have it, and nothing of it is there."""
+        """Write the record. False if the brokers refuse it: then nothing is written."""
         if self.lost:
             return False
         producer, headers = self._producer, {"address": self._address}
@@ -189,7 +187,7 @@ class StateRecord:
         return True
 
     def _failed(self, error: KafkaError) -> None:
-        """What was begun is undone. If that is not possible, or the brokers may have done it, the partition is lost."""
+        """Abort the transaction. If that fails, or the record may be written, the partition is lost."""
         self.trouble = f"the state of partition {self._partition} was not saved: {error.str()}"
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"

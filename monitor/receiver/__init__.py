@@ -1,13 +1,13 @@
-"""The receiver: a process of its own that takes logs which agents push over the network.
+"""The receiver: a separate process that accepts logs which agents push over the network.
 
-What comes in: Loki's push and OTLP/HTTP logs. What goes out: a file for each stream, of dated lines (spool.py), and a
-report of the agents (agents.py). Laws: an answer of success only when the lines are on the disk; no answer of 500;
-what a sender should try again is 429 or 503, 400 only a body that can never be read.
+Input: Loki's push and OTLP/HTTP logs. Output: a file of dated lines for each stream (spool.py) and a report about the
+agents (agents.py). Rules: success is only answered when the lines are on disk; 500 is never answered, because senders
+drop the lines then; 429 and 503 mean try again; 400 means that the body can never be read.
 
     wire.py, messages.py   bytes to streams of dated lines: pure
-    labels.py              labels to the run, the agent and the file: pure
+    labels.py              labels to run, agent and file: pure
     spool.py               lines to the disk, each once
-    agents.py              when each agent was last heard from
+    agents.py              when each agent was last seen
     server.py              HTTP, tenants and their quotas; the process
-    extension.py           the side of the observer: it follows the files, and states what it has read
+    extension.py           in the daemon: follows the files and reports how far they are read
 """

@@ -1,7 +1,7 @@
-"""When each agent was last heard from, and how far its clock is from the receiver's.
+"""When each agent was last seen, and how far its clock differs from the receiver's.
 
-The silence of a stream means nothing while its agent is stale. Only an agent that sends heartbeats can be stale. The
-report is written to a file each second: the observer reads it, and so does a receiver that starts again.
+The silence of a stream means nothing while its agent is stale. Only an agent that sends heartbeats can become stale.
+The report is written to a file each second, for the daemon and for a restarted receiver.
 """
 
 import contextlib
@@ -16,118 +16,125 @@ import msgspec
 from megatron_monitor.pushed import Agent, AgentReport
 from megatron_monitor.system.clock import Clock, SteadyClock
 
-_EVERY = 5.0  # seconds between two heartbeats: a twelfth of the shortest hang budget (60 s)
-_FORGOTTEN = 7 * 86400.0  # seconds: the node is gone
-_MOST = 20_000  # agents that are known
-_DELAYS = 12  # heartbeats, of which the quickest tells how far the clock is from ours
-_AGREE = 3  # of the last ones that come alike after they were sent: a backlog comes later and later, or sooner
-_APART = 5.0  # seconds: clocks that NTP sets are nearer; less is the way
+_HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
+_FORGET_AGENT = 7 * 86400.0  # seconds without a line
+_MAX_AGENTS = 20_000
+_DELAYS_KEPT = 12  # heartbeats: the smallest delay shows how far the clocks differ
+_SIMILAR_DELAYS = 3  # last heartbeats with similar delays prove a clock; those of a backlog change steadily
+_CLOCK_TOLERANCE = 5.0  # seconds: clocks set by NTP are nearer, and smaller differences are network delay
 
 
 class Agents:
-    """Any thread may note an agent and ask for the report."""
+    """The known agents. Any thread may note an agent and ask for the report."""
 
     def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
-        """`path`: the file of the report; None: no file. `clock` is ours, and may be set; None where all times are
-        another's.
+        """`path`: the file of the report; None: no file. `clock`: the receiver's, which may be set; None if all times
+        come from records.
         """
         self._path = path
         self._steady = SteadyClock(clock) if clock is not None else None
         self._lock = threading.Lock()
-        self._beating: dict[str, Agent] = {}
-        self._silent: dict[str, float] = {}  # agents without heartbeat -> their last line
+        self._with_heartbeat: dict[str, Agent] = {}
+        self._without_heartbeat: dict[str, float] = {}  # agent -> Unix seconds of its last line
         self._delays: dict[str, deque[float]] = {}
-        self._set_by = 0.0  # seconds by which our clock was set since we began
+        self._clock_set_by = 0.0  # seconds by which the receiver's clock was set since the start
 
     def load(self) -> None:
-        """Know the agents of the file again. A file that cannot be read holds none."""
+        """Restore the agents of the file. A file that cannot be read holds none."""
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):
                 self.restore(msgspec.json.decode(self._path.read_bytes(), type=AgentReport).agents)
 
-    def restore(self, known: Mapping[str, Agent]) -> None:
-        """These were known."""
-        self._beating |= known
+    def restore(self, agents: Mapping[str, Agent]) -> None:
+        """Add agents that were known before."""
+        self._with_heartbeat |= agents
 
-    def note(self, agent: str, until: float, now: float, *, heartbeat: bool) -> None:
-        """Something came from it at `now` that was written at `until` by its own clock (Unix seconds)."""
+    def note(self, name: str, until: float, now: float, *, heartbeat: bool) -> None:
+        """Note lines that came at `now` and were written at `until` by the agent's own clock (Unix seconds)."""
         with self._lock:
-            self._look()
-            known = self._beating.get(agent)
-            if known is None and not heartbeat:
-                if len(self._silent) < _MOST or agent in self._silent:
-                    self._silent[agent] = now
+            self._follow_clock()
+            agent = self._with_heartbeat.get(name)
+            if agent is None and not heartbeat:
+                if len(self._without_heartbeat) < _MAX_AGENTS or name in self._without_heartbeat:
+                    self._without_heartbeat[name] = now
                 return
-            if known is None:
-                if len(self._beating) >= _MOST:
+            if agent is None:
+                if len(self._with_heartbeat) >= _MAX_AGENTS:
                     return
-                known = self._beating[agent] = Agent(0.0)
-                self._silent.pop(agent, None)
+                agent = self._with_heartbeat[name] = Agent(0.0)
+                self._without_heartbeat.pop(name, None)
             if heartbeat:
-                self._measure(agent, known, now - until)
-            offset = min(self._delays.get(agent, (0.0,))) if known.behind is None else known.behind + known.shift
-            known.seen = max(known.seen, min(until + offset, now))
+                self._measure(name, agent, now - until)
+            offset = min(self._delays.get(name, (0.0,))) if agent.behind is None else agent.behind + agent.shift
+            agent.seen = max(agent.seen, min(until + offset, now))
 
-    def _measure(self, agent: str, known: Agent, delay: float) -> None:
-        """How far its clock is from ours, by a heartbeat that came `delay` seconds after it was sent."""
-        delays = self._delays.setdefault(agent, deque(maxlen=_DELAYS))
+    def _measure(self, name: str, agent: Agent, delay: float) -> None:
+        """Measure the agent's clock by a heartbeat that came `delay` seconds after it was sent."""
+        delays = self._delays.setdefault(name, deque(maxlen=_DELAYS_KEPT))
         delays.append(delay)
-        last = list(delays)[-_AGREE:]
-        before = known.behind
-        if len(last) > 1 and max(last) - min(last) < _EVERY / 2.0:
-            found = min(last) - known.shift
-            if before is not None and found - before > _APART:  # its clock was set back
-                known.shift += found - before
+        last = list(delays)[-_SIMILAR_DELAYS:]
+        before = agent.behind
+        if len(last) > 1 and max(last) - min(last) < _HEARTBEAT_INTERVAL / 2.0:
+            behind = min(last) - agent.shift
+            if before is not None and behind - before > _CLOCK_TOLERANCE:  # its clock was set back
+                agent.shift += behind - before
             else:
-                known.behind = found
-        elif before is not None and delay < before + known.shift:
-            known.behind = delay - known.shift  # nothing comes before it was sent
+                agent.behind = behind
+        elif before is not None and delay < before + agent.shift:
+            agent.behind = delay - agent.shift  # nothing arrives before it was sent
 
-    def shift(self, agent: str) -> float:
-        """Seconds to add to the stamps of its lines before they are written."""
-        known = self._beating.get(agent)
-        return known.shift if known is not None else 0.0
+    def shift(self, name: str) -> float:
+        """Return the seconds to add to the time stamps of its lines before they are written."""
+        agent = self._with_heartbeat.get(name)
+        return agent.shift if agent is not None else 0.0
 
-    def offset(self, agent: str) -> float:
-        """Seconds to add to a time by its own clock to have ours."""
-        known = self._beating.get(agent)
-        apart = self._set_by if known is None else known.behind or 0.0
-        return (apart if abs(apart) > _APART else 0.0) + self.shift(agent)
+    def offset(self, name: str) -> float:
+        """Return the seconds to add to a time of its clock to get a time of the receiver's clock."""
+        agent = self._with_heartbeat.get(name)
+        difference = self._clock_set_by if agent is None else agent.behind or 0.0
+        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + self.shift(name)
 
     def report(self, now: float) -> AgentReport:
-        """At `now`, Unix seconds by our clock."""
+        """Return the report at `now`, Unix seconds of the receiver's clock."""
         with self._lock:
-            self._look()
-            for table in (self._beating, self._silent):
-                for name in [name for name, one in table.items() if now - _seen(one) > _FORGOTTEN]:
-                    del table[name]
-                    self._delays.pop(name, None)
-            agents = {
-                name: Agent(one.seen, one.behind if abs(one.behind or 0.0) > _APART else None, one.shift)
-                for name, one in self._beating.items()
-            }
-            others = self._set_by if abs(self._set_by) > _APART else 0.0
-            return AgentReport(now, agents, len(self._silent), others)
+            self._follow_clock()
+            seen = {name: agent.seen for name, agent in self._with_heartbeat.items()} | self._without_heartbeat
+            for name in [name for name, at in seen.items() if now - at > _FORGET_AGENT]:
+                self._with_heartbeat.pop(name, None)
+                self._without_heartbeat.pop(name, None)
+                self._delays.pop(name, None)
+            agents = {}
+            for name, agent in self._with_heartbeat.items():
+                behind = agent.behind if abs(agent.behind or 0.0) > _CLOCK_TOLERANCE else None
+                agents[name] = Agent(agent.seen, behind, agent.shift)
+            others = self._clock_set_by if abs(self._clock_set_by) > _CLOCK_TOLERANCE else 0.0
+            return AgentReport(now, agents, len(self._without_heartbeat), others)
 
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
         if self._path is not None:
-            with contextlib.suppress(OSError):
-                temporary = self._path.with_suffix(".new")
-                temporary.write_bytes(msgspec.json.encode(self.report(now)))
-                os.replace(temporary, self._path)
+            replace_file(self._path, msgspec.json.encode(self.report(now)))
 
-    def _look(self) -> None:
-        """If our clock was set, what was measured by it moves with it."""
+    def _follow_clock(self) -> None:
+        """If the receiver's clock was set, move all measured times with it."""
         if self._steady is None or not (step := self._steady.look()):
             return
-        self._set_by += step
-        self._silent = {name: at + step for name, at in self._silent.items()}
-        self._delays = {name: deque((one + step for one in some), _DELAYS) for name, some in self._delays.items()}
-        for one in self._beating.values():
-            one.seen += step
-            one.behind = one.behind + step if one.behind is not None else None
+        self._clock_set_by += step
+        self._without_heartbeat = {name: at + step for name, at in self._without_heartbeat.items()}
+        self._delays = {
+            name: deque((delay + step for delay in delays), _DELAYS_KEPT) for name, delays in self._delays.items()
+        }
+        for agent in self._with_heartbeat.values():
+            agent.seen += step
+            agent.behind = agent.behind + step if agent.behind is not None else None
 
 
-def _seen(known: Agent | float) -> float:
-    return known.seen if isinstance(known, Agent) else known
+def replace_file(path: Path, data: bytes) -> bool:
+    """Write a file by a rename. False if that fails."""
+    try:
+        temporary = path.with_suffix(".new")
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        return False
+    return True

@@ -1,8 +1,8 @@
-"""Pushed bodies to streams of dated lines: Loki's push (JSON, protobuf) and OTLP's logs (JSON, protobuf). Pure.
+"""Parsing of pushed bodies to streams of dated lines: Loki's push and OTLP's logs, as JSON or protobuf. Pure.
 
-One bad line costs itself and is counted; a body of another form raises WireError, one of too many parts TooLargeError.
-Nanoseconds are Unix time; 0 is a line that nobody dated. protobuf's own reader refuses a whole batch for one byte that
-is no UTF-8, which its sender then throws away: so the fields are read here, to the objects of protobuf's JSON mapping.
+A bad line is skipped and counted; a body in another format raises WireError, one with too many parts TooLargeError.
+Times are Unix nanoseconds; 0 is a line without a time. Protobuf's own parser refuses a whole batch for one byte of
+invalid UTF-8, and the sender then drops the batch; so `decode_protobuf` reads the fields instead.
 """
 
 import re
@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from megatron_monitor.parsers.json_text import read_json
-from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, decoded
+from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, decode_protobuf
 
-_LABELS = 64  # of a stream; more name no run any better
-_LABEL_CHARACTERS = 256
-_STREAMS = 10_000  # of a body: whose each is takes 0.1 ms to tell
-_PARTS = 500_000  # objects, lists and values of a body in JSON: each takes 60 bytes once it is read
+_MAX_LABELS = 64  # of a stream
+_MAX_LABEL_CHARACTERS = 256
+_MAX_STREAMS = 10_000  # of a body: to find the run of one takes 0.1 ms
+_MAX_JSON_PARTS = 500_000  # objects, lists and values of a body: each takes 60 bytes when parsed
 _PAIR = re.compile(r'[\s,{]*+([^\s=,{}"]++)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
 _ESCAPED = re.compile(r"\\(.)")
 AHEAD = 300 * 10**9
-"""Nanoseconds by which a sender's clock may be ahead of ours: one that is set in a normal way is not."""
+"""Nanoseconds by which a sender's clock may be ahead of the receiver's; normal clocks are nearer."""
 
 _ANY: Fields = {
     1: ("stringValue", bytes), 2: ("boolValue", int), 3: ("intValue", int), 4: ("doubleValue", int),
@@ -50,15 +50,15 @@ _LOKI: Fields = {
 
 @dataclass(slots=True)
 class Stream:
-    """Lines of one set of labels."""
+    """The lines of one set of labels."""
 
     labels: dict[str, str]
     entries: list[tuple[int, bytes]] = field(default_factory=list)
     """(Unix nanoseconds, text)."""
 
     def date(self, arrived: int, shift: int = 0) -> int:
-        """Lines without a time, and those dated more than five minutes ahead, are as old as their arrival, Unix
-        nanoseconds by the sender's clock. To all `shift` is added. How many were ahead.
+        """Date lines without a time, and those more than five minutes ahead, by their arrival (Unix nanoseconds of the
+        sender's clock), then add `shift` to all. Returns the number of lines that were ahead.
         """
         latest = arrived + AHEAD
         ahead = sum(at > latest for at, _ in self.entries)
@@ -68,33 +68,33 @@ class Stream:
 
 @dataclass(slots=True)
 class Push:
-    """What a body holds."""
+    """The content of a body."""
 
     streams: list[Stream] = field(default_factory=list)
     refused: int = 0
-    """Lines that are none."""
+    """Lines that could not be read."""
     _by_labels: dict[tuple[tuple[str, str], ...], Stream] = field(default_factory=dict)
 
     def stream(self, labels: Mapping[str, str]) -> Stream:
-        """That of these labels, of which as many, each as long, are kept as are looked at."""
+        """Return the stream of these labels; labels beyond the bounds are cut."""
         key = tuple(labels.items())
-        found = self._by_labels.get(key)
-        if found is None:
-            if len(self.streams) >= _STREAMS:
-                raise TooLargeError(f"more than {_STREAMS} streams")
-            kept = {name[:_LABEL_CHARACTERS]: text[:_LABEL_CHARACTERS] for name, text in key[:_LABELS]}
-            found = self._by_labels[key] = Stream(kept)
-            self.streams.append(found)
-        return found
+        stream = self._by_labels.get(key)
+        if stream is None:
+            if len(self.streams) >= _MAX_STREAMS:
+                raise TooLargeError(f"more than {_MAX_STREAMS} streams")
+            most = _MAX_LABEL_CHARACTERS
+            stream = self._by_labels[key] = Stream({name[:most]: text[:most] for name, text in key[:_MAX_LABELS]})
+            self.streams.append(stream)
+        return stream
 
 
 def loki_json(body: bytes) -> Push:
-    """`{"streams": [{"stream": {labels}, "values": [["ns", "text"], ...]}]}`."""
+    """Parse `{"streams": [{"stream": {labels}, "values": [["ns", "text"], ...]}]}`."""
     push = Push()
-    for one in _dicts(_json(body), "streams"):
-        labels = one.get("stream")
+    for item in _dicts(_json(body), "streams"):
+        labels = item.get("stream")
         stream = push.stream(_texts(labels) if isinstance(labels, dict) else {})
-        for value in _list(one, "values"):
+        for value in _list(item, "values"):
             try:
                 at, text = value[0], value[1]
                 stream.entries.append((int(at), text.encode()))
@@ -104,11 +104,11 @@ def loki_json(body: bytes) -> Push:
 
 
 def loki_protobuf(body: bytes) -> Push:
-    """As `loki_json`; labels are `{job="train", pod="a-0"}`."""
+    """Parse a PushRequest; its labels are text: `{job="train", pod="a-0"}`."""
     push = Push()
-    for one in decoded(body, _LOKI).get("streams", ()):
-        stream = push.stream(_loki_labels(one.get("labels", b"").decode("utf-8", "replace")))
-        for entry in one.get("entries", ()):
+    for item in decode_protobuf(body, _LOKI).get("streams", ()):
+        stream = push.stream(_loki_labels(item.get("labels", b"").decode("utf-8", "replace")))
+        for entry in item.get("entries", ()):
             timestamp = entry.get("timestamp", {})
             at = timestamp.get("seconds", 0) * 10**9 + timestamp.get("nanos", 0)
             stream.entries.append((at, entry.get("line", b"")))
@@ -116,23 +116,23 @@ def loki_protobuf(body: bytes) -> Push:
 
 
 def _loki_labels(text: str) -> dict[str, str]:
-    """One pair behind the other, up to what is none: a search for pairs would look at a text again and again."""
+    """Match pairs one after the other, up to the first other text: a search would take quadratic time."""
     labels: dict[str, str] = {}
     at = 0
-    while len(labels) < _LABELS and (pair := _PAIR.match(text, at)) is not None:
+    while len(labels) < _MAX_LABELS and (pair := _PAIR.match(text, at)) is not None:
         labels[pair[1]] = _ESCAPED.sub(lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), pair[2])
         at = pair.end()
     return labels
 
 
 def otlp_json(body: bytes) -> Push:
-    """ExportLogsServiceRequest in the JSON mapping of protobuf."""
+    """Parse an ExportLogsServiceRequest in the JSON mapping of protobuf."""
     return _otlp(_json(body))
 
 
 def otlp_protobuf(body: bytes) -> Push:
-    """The same message, packed."""
-    return _otlp(decoded(body, _OTLP))
+    """Parse an ExportLogsServiceRequest in protobuf."""
+    return _otlp(decode_protobuf(body, _OTLP))
 
 
 def _otlp(request: Mapping[str, Any]) -> Push:
@@ -149,7 +149,7 @@ def _otlp(request: Mapping[str, Any]) -> Push:
                     push.refused += 1
                     continue
                 labels = about | _attributes(record)
-                if (tag := labels.pop("logtag", "")) in ("P", "F"):  # the runtime cut the line: as Fluent Bit says it
+                if (tag := labels.pop("logtag", "")) in ("P", "F"):  # cut by the container runtime
                     output = labels.get("log.iostream") or labels.get("stream", "stdout")
                     partial = {"log": text.decode("utf-8", "replace"), "stream": output, "logtag": tag}
                     text = msgspec.json.encode(partial)
@@ -158,12 +158,12 @@ def _otlp(request: Mapping[str, Any]) -> Push:
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, str]:
-    found = ((one.get("key"), _text(_dict(one, "value"))) for one in _dicts(holder, "attributes"))
-    return _texts({name: text for name, text in found if isinstance(name, str | bytes)})
+    pairs = ((item.get("key"), _text(_dict(item, "value"))) for item in _dicts(holder, "attributes"))
+    return _texts({name: text for name, text in pairs if isinstance(name, str | bytes)})
 
 
 def _text(value: Mapping[str, Any]) -> bytes:
-    """An AnyValue as text: what is no scalar as it came."""
+    """Return an AnyValue as text; lists and maps as JSON."""
     if len(value) == 1:
         ((kind, content),) = value.items()
         if isinstance(content, bytes):
@@ -176,14 +176,14 @@ def _text(value: Mapping[str, Any]) -> bytes:
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    if sum(map(body.count, (b"[", b"{", b","))) > _PARTS:
-        raise TooLargeError(f"more than {_PARTS} objects, lists and values")
+    if sum(map(body.count, (b"[", b"{", b","))) > _MAX_JSON_PARTS:
+        raise TooLargeError(f"more than {_MAX_JSON_PARTS} objects, lists and values")
     try:
         found = read_json(body)
     except msgspec.MsgspecError as error:
         raise WireError(str(error)) from error
     if not isinstance(found, dict):
-        raise WireError("no object")
+        raise WireError("the body is not an object")
     return found
 
 
@@ -195,18 +195,18 @@ def _dict(holder: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _list(holder: Mapping[str, Any], name: str) -> list[Any]:
     found = holder.get(name) or []
     if not isinstance(found, list):
-        raise WireError(f"{name} is no list")
+        raise WireError(f"{name} is not a list")
     return found
 
 
 def _dicts(holder: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return [one for one in _list(holder, name) if isinstance(one, dict)]
+    return [item for item in _list(holder, name) if isinstance(item, dict)]
 
 
 def _texts(labels: Mapping[Any, Any]) -> dict[str, str]:
-    """Names and values as text; a value that is none is left out."""
-    found = ((_decoded(name), _decoded(value)) for name, value in labels.items())
-    return {name: value for name, value in found if name is not None and value is not None}
+    """Return names and values as text; values of other types are left out."""
+    pairs = ((_decoded(name), _decoded(value)) for name, value in labels.items())
+    return {name: value for name, value in pairs if name is not None and value is not None}
 
 
 def _decoded(text: Any) -> str | None:
@@ -218,4 +218,4 @@ PROTOCOLS: dict[str, tuple[str, Callable[[bytes], Push], Callable[[bytes], Push]
     "/v1/logs": ("otlp", otlp_json, otlp_protobuf),
     "/otlp/v1/logs": ("otlp", otlp_json, otlp_protobuf),
 }
-"""Path -> the protocol, its reader of JSON, its reader of protobuf."""
+"""Path -> protocol, parser of JSON, parser of protobuf."""

@@ -1,7 +1,7 @@
-"""HTTP for senders: who may push, what a body holds, what the answer is; tenants and their quotas.
+"""The receiver's HTTP server: credentials, tenants and their quotas, bodies and answers.
 
-204 or 200: all of it is on the disk. 429, 503: try again. 400, 413, 415: this body can never be read. Lines that name
-no run are taken and counted: to refuse them would hold up what comes behind them.
+204 or 200: all lines are on disk. 429, 503: try again. 400, 413, 415: this body can never be read. Lines that name no
+run are accepted and counted, because a refusal would delay the lines after them.
 """
 
 import base64
@@ -20,11 +20,11 @@ import msgspec
 from megatron_monitor.config import Config, ConfigError, host_and_port, spool_directory
 from megatron_monitor.config.inputs import ReceiverSettings
 from megatron_monitor.parsers.redaction import masked
-from megatron_monitor.receiver import labels as naming
 from megatron_monitor.receiver.agents import Agents
+from megatron_monitor.receiver.labels import StreamFile, origin_of
 from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream
 from megatron_monitor.receiver.spool import FullError, Spool
-from megatron_monitor.receiver.wire import TooLargeError, WireError, unpacked
+from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack
 from megatron_monitor.serve.auth import Hosts, is_loopback
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
 from megatron_monitor.serve.http import Exposition
@@ -36,29 +36,29 @@ from megatron_monitor.system.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
 
-LARGEST = 8 << 20  # bytes of a body, packed and unpacked: agents send 1 to 4 MiB; it takes up to 64 MiB once it is read
-_STREAMS = 10  # of a run, in the mean: 1,000 pods have two each. A stream is a file, and costs the judge some 20 kB
-_ACTIVE = 3600.0  # seconds since its last line for which a stream is part of the quota of its tenant
-_UNNAMED = 20  # sets of labels that name no run, in the log
-_TURN = 1.0  # seconds between two reports of the agents
+MAX_BODY_BYTES = 8 << 20  # packed and unpacked: agents send 1 to 4 MiB; parsed it takes up to 64 MiB
+_STREAMS_PER_RUN = 10  # on average; each is a file and costs the daemon some 20 kB
+_ACTIVE = 3600.0  # seconds since its last line for which a stream counts to the quota of its tenant
+_MAX_UNNAMED_LOGGED = 20  # sets of labels that name no run
+_REPORT_INTERVAL = 1.0  # seconds between two reports of the agents
 _PROTOBUF = ("application/x-protobuf", "application/protobuf")
-_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=8, body=LARGEST, bodies=128 << 20)
-"""Agents keep their connections, and a flush to a slow disk takes its time."""
+_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=8, body=MAX_BODY_BYTES, bodies=128 << 20)
+"""Agents keep their connections open, and a sync to a slow disk takes long."""
 _PUBLIC = frozenset({"/metrics", "/-/healthy", "/-/ready", "/ready"})
 
 
 class Credentials:
-    """Tokens, by their SHA-256, and the tenant that each is of."""
+    """The SHA-256 of each token, and its tenant."""
 
     def __init__(self, tenants: Mapping[str, tuple[str, ...]]) -> None:
         self._tenants = {digest: tenant for tenant, digests in tenants.items() for digest in digests}
 
     async def allows(self, header: str | None) -> bool:
-        """Does the header `Authorization` hold a known token?"""
+        """Return True if the header `Authorization` holds a known token."""
         return self.tenant(header) is not None
 
     def tenant(self, header: str | None) -> str | None:
-        """The tenant of the bearer token, or of the password of a user; None if it is unknown."""
+        """Return the tenant of the bearer token or the user's password; None if it is unknown."""
         scheme, _, token = (header or "").strip().partition(" ")
         secret = token.strip().encode("latin-1", "replace")
         if scheme.lower() == "basic":
@@ -68,46 +68,44 @@ class Credentials:
                 return None
         elif scheme.lower() != "bearer":
             return None
-        found = hashlib.sha256(secret).hexdigest()
-        return next((one for digest, one in self._tenants.items() if hmac.compare_digest(found, digest)), None)
+        given = hashlib.sha256(secret).hexdigest()
+        return next((tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)), None)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing; the server calls it for each kind of credentials."""
 
 
 @dataclass(slots=True)
 class _Tenant:
-    """What a tenant has used of its quota."""
+    """How much of its quota a tenant has used."""
 
-    streams: dict[str, float] = field(default_factory=dict)
+    streams: dict[str, float] = field(default_factory=dict)  # name -> monotonic time of its last line
     runs: dict[str, float] = field(default_factory=dict)
-    """When each was last written to, monotonic seconds."""
-    left: float = 0.0
-    """Bytes that it may push now."""
+    bytes_left: float = 0.0
     at: float = float("-inf")
 
-    def takes(self, size: int, quota: int, now: float) -> float:
-        """Seconds after which it may push so much; 0 if now. Ten seconds' quota may come at once."""
-        self.left = quota * 10.0 if self.at == float("-inf") else min(quota * 10.0, self.left + (now - self.at) * quota)
+    def seconds_until_allowed(self, size: int, quota: int, now: float) -> float:
+        """Charge `size` bytes and return 0, or return the seconds to wait. Ten seconds' quota may come at once."""
+        first = self.at == float("-inf")
+        self.bytes_left = quota * 10.0 if first else min(quota * 10.0, self.bytes_left + (now - self.at) * quota)
         self.at = now
-        if self.left < min(size, quota):
-            return (min(size, quota) - self.left) / quota
-        self.left -= size
+        if self.bytes_left < min(size, quota):
+            return (min(size, quota) - self.bytes_left) / quota
+        self.bytes_left -= size
         return 0.0
 
-    def note(self, written: naming.Written, quota: ReceiverSettings, now: float) -> bool:
-        """A stream is written to. False: it must not be, for the tenant has too many."""
-        most = (
-            (self.streams, written.name, quota.max_runs * _STREAMS),
-            (self.runs, written.run, quota.max_runs),
-        )
-        for known, name, count in most:
-            if name not in known and len(known) >= count:
-                for old in [one for one, at in known.items() if now - at > _ACTIVE]:
-                    del known[old]
-                if len(known) >= count:
+    def is_within_quota(self, file: StreamFile, quota: ReceiverSettings, now: float) -> bool:
+        """Note a write to the stream. False: the tenant has too many streams or runs."""
+        for active, name, limit in (
+            (self.streams, file.name, quota.max_runs * _STREAMS_PER_RUN),
+            (self.runs, file.run, quota.max_runs),
+        ):
+            if name not in active and len(active) >= limit:
+                for old in [other for other, at in active.items() if now - at > _ACTIVE]:
+                    del active[old]
+                if len(active) >= limit:
                     return False
-        self.streams[written.name] = self.runs[written.run] = now
+        self.streams[file.name] = self.runs[file.run] = now
         return True
 
 
@@ -118,7 +116,7 @@ class _RefusedError(Exception):
 
 
 class Receiver:
-    """The port and the directory. Bound at once: OSError if the address is taken, TlsError."""
+    """The server and its spool. Binds the address at once. Raises OSError if it is in use, and TlsError."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         directory = spool_directory(config)
@@ -130,7 +128,7 @@ class Receiver:
         self._tenants: dict[str, _Tenant] = {}
         self._lock = threading.Lock()
         self._counts = MonitorCounts()
-        self._unnamed = set[str]()  # labels of lines that name no run, which are in the log
+        self._unnamed = set[str]()  # logged labels of lines that name no run
         self._ready = False
         self.server = HttpServer(*host_and_port(config.receiver.listen), self, _LIMITS)
         self.server.public = _PUBLIC
@@ -139,7 +137,7 @@ class Receiver:
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Go on by this configuration from the next push on; the address and the directory stay."""
+        """Use this configuration from the next push on; address and directory stay."""
         self._settings, self._watches = config.receiver, config.runs
         self._spool.size = self._settings.spool_size
         self._credentials = Credentials(self._settings.tenants)
@@ -147,20 +145,20 @@ class Receiver:
         host = host_and_port(self._settings.listen or "localhost:0")[0]
         self.server.hosts = Hosts(host, self.server.address[0])
         tls = config.web.tls_server_config
-        asked = self._settings.tenants or (tls is not None and tls.client_ca_file is not None)
-        if not (is_loopback(self.server.address[0]) or asked):
-            _log.warning("receiver.listen=%s: whoever reaches it can push: see receiver.tenants", host)
+        authenticated = self._settings.tenants or (tls is not None and tls.client_ca_file is not None)
+        if not (is_loopback(self.server.address[0]) or authenticated):
+            _log.warning("receiver.listen=%s: anyone who reaches this address can push: set receiver.tenants", host)
 
     def start(self) -> None:
-        """Take the directory and answer. SpoolError."""
+        """Open the spool and serve. SpoolError."""
         self._spool.open(self._clock.wall())
         self.agents.load()
         self.agents.save(self._clock.wall())
         self._ready = True
         self.server.start()
 
-    def turn(self) -> None:
-        """Write the report of the agents, which says that the receiver is alive."""
+    def write_report(self) -> None:
+        """Write the report of the agents, which also shows that the receiver is alive."""
         self.agents.save(self._clock.wall())
 
     def stop(self, seconds: float) -> None:
@@ -175,28 +173,28 @@ class Receiver:
             return Snapshot(at=self._clock.wall(), monitor=self._counts.frozen())
 
     def __call__(self, request: Request) -> Reply:
-        """Route one request."""
+        """Answer one request."""
         if request.path in _PUBLIC:
-            return self._of_own(request)
+            return self._public_reply(request)
         try:
             reply = self._route(request)
         except _RefusedError as error:
             reply = error.reply
         except FullError:
-            reply = _later("receiver.spool_size is used up by lines that are not read yet", 5.0)
+            reply = _retry_later("receiver.spool_size is used up by lines that the daemon has not read yet", 5.0)
         except TooLargeError as error:
             reply = text_reply(413, f"{error}\n")
         except WireError as error:
             reply = text_reply(400, f"{error}\n")
-        except Exception as error:  # noqa: BLE001 - senders throw away what is answered by 500
+        except Exception as error:  # noqa: BLE001 - senders drop lines that are answered by 500
             if not isinstance(error, OSError):
                 _log.exception("a push failed")
-            reply = text_reply(503, f"cannot be kept now: {error}\n", ("Retry-After", "5"))
+            reply = text_reply(503, f"the lines cannot be stored now: {error}\n", ("Retry-After", "5"))
         self._count("requests_total", str(reply.status))
         return reply
 
-    def _of_own(self, request: Request) -> Reply:
-        """What probes and Prometheus ask for; no sender has a say in it, and no credential is asked."""
+    def _public_reply(self, request: Request) -> Reply:
+        """Answer probes and Prometheus, without credentials."""
         if request.method not in ("GET", "HEAD"):
             return text_reply(405, "only GET and HEAD are served here\n")
         if request.path == "/metrics":
@@ -207,7 +205,7 @@ class Receiver:
     def _route(self, request: Request) -> Reply:
         if request.path not in PROTOCOLS:
             return text_reply(404, f"push to {', '.join(PROTOCOLS)}\n")
-        protocol, read_json, read_protobuf = PROTOCOLS[request.path]
+        protocol, parse_json, parse_protobuf = PROTOCOLS[request.path]
         if request.method != "POST":
             return text_reply(405, "only POST is taken here\n", ("Allow", "POST"))
         if "origin" in request.headers:
@@ -224,37 +222,34 @@ class Receiver:
             return text_reply(415, "Content-Type is neither application/json nor application/x-protobuf\n")
         packing = request.headers.get("content-encoding", "").strip().lower()
         if protocol == "loki" and not as_json and not packing:
-            packing = "snappy"  # Loki's own clients do not say so
-        body = unpacked(request.body, packing, LARGEST)
-        self._charge(tenant, len(body))
-        push = read_json(body) if as_json else read_protobuf(body)
-        self._take(push, tenant)
-        return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
-
-    def _charge(self, tenant: str, size: int) -> None:
+            packing = "snappy"  # Loki's own clients send no Content-Encoding
+        body = unpack(request.body, packing, MAX_BODY_BYTES)
         quota, now = self._settings.max_bytes_per_second, self._clock.monotonic()
         with self._lock:
-            seconds = self._tenants.setdefault(tenant, _Tenant()).takes(size, quota, now)
+            seconds = self._tenants.setdefault(tenant, _Tenant()).seconds_until_allowed(len(body), quota, now)
         if seconds > 0.0:
-            raise _RefusedError(_later("more than receiver.max_bytes_per_second", seconds))
+            raise _RefusedError(_retry_later("more than receiver.max_bytes_per_second", seconds))
+        push = parse_json(body) if as_json else parse_protobuf(body)
+        self._store(push, tenant)
+        return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
 
-    def _take(self, push: Push, tenant: str) -> None:
+    def _store(self, push: Push, tenant: str) -> None:
         now, seen = self._clock.wall(), dict[str, tuple[float, bool]]()
         for stream in push.streams:
-            written, agent, beats = naming.address(stream.labels, tenant, self._watches)
+            file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
             if agent and stream.entries:
-                until, beaten = seen.get(agent, (0.0, False))
+                until, had_heartbeat = seen.get(agent, (0.0, False))
                 last = max(at for at, _ in stream.entries) / 1e9 or now
-                seen[agent] = max(until, last), beats or beaten
-            if written is not None:
+                seen[agent] = max(until, last), is_heartbeat or had_heartbeat
+            if file is not None:
                 ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9), round(self.agents.shift(agent) * 1e9))
                 self._count("lines_total", "ahead", by=ahead)
-                self._write(stream, written, tenant, now)
-            elif not beats:
+                self._write(stream, file, tenant, now)
+            elif not is_heartbeat:
                 self._count_unnamed(stream, tenant)
-        # What it states is on the disk: only now its silence means anything.
-        for agent, (until, beats) in seen.items():
-            self.agents.note(agent, until, now, heartbeat=beats)
+        # Only now, with its lines on disk, a later silence of the agent counts.
+        for agent, (until, is_heartbeat) in seen.items():
+            self.agents.note(agent, until, now, heartbeat=is_heartbeat)
         self._count("lines_total", "invalid", by=push.refused)
 
     def _count(self, name: str, label: str, by: int = 1) -> None:
@@ -262,31 +257,31 @@ class Receiver:
             with self._lock:
                 self._counts.add(f"receiver_{name}", label, by=by)
 
-    def _write(self, stream: Stream, written: naming.Written, tenant: str, now: float) -> None:
+    def _write(self, stream: Stream, file: StreamFile, tenant: str, now: float) -> None:
         with self._lock:
-            is_within = self._tenants[tenant].note(written, self._settings, self._clock.monotonic())
-        if not is_within:
-            raise _RefusedError(_later("more than receiver.max_runs allows", 30.0))
-        new, known = self._spool.append(written, stream.entries, now)
+            within = self._tenants[tenant].is_within_quota(file, self._settings, self._clock.monotonic())
+        if not within:
+            raise _RefusedError(_retry_later("more than receiver.max_runs allows", 30.0))
+        new, duplicates = self._spool.append(file, stream.entries, now)
         self._count("lines_total", "new", by=new)
-        self._count("lines_total", "duplicate", by=known)
+        self._count("lines_total", "duplicate", by=duplicates)
 
     def _count_unnamed(self, stream: Stream, tenant: str) -> None:
         self._count("lines_total", "unnamed", by=len(stream.entries))
         labels = masked(", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items())))[:300]
         with self._lock:
-            if labels in self._unnamed or len(self._unnamed) >= _UNNAMED:
+            if labels in self._unnamed or len(self._unnamed) >= _MAX_UNNAMED_LOGGED:
                 return
             self._unnamed.add(labels)
-        _log.warning("tenant=%r lines of {%s} name no run and are not watched: see docs/pushed-logs.md", tenant, labels)
+        _log.warning("tenant=%r labels {%s} name no run, so nothing watches them: docs/pushed-logs.md", tenant, labels)
 
 
-def _later(why: str, seconds: float) -> Reply:
+def _retry_later(why: str, seconds: float) -> Reply:
     return text_reply(429, f"{why}: try again\n", ("Retry-After", str(max(1, round(seconds)))))
 
 
 def _otlp_reply(kind: str, refused: int) -> Reply:
-    """ExportLogsServiceResponse; empty if all is good, as always in protobuf, of which no record is refused alone."""
+    """Return an ExportLogsServiceResponse; empty without refused lines, and always for protobuf, which refuses none."""
     if kind != "application/json":
         return Reply(200, "application/x-protobuf", b"")
     reply = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": "no dated text"}} if refused else {}
@@ -294,25 +289,25 @@ def _otlp_reply(kind: str, refused: int) -> Reply:
 
 
 def serve(config: Config, configure: Callable[[], Config], parent: int | None) -> None:
-    """Receive until SIGTERM or SIGINT, or until the process `parent` has ended. SIGHUP reads the configuration again.
-    Raises OSError, TlsError.
+    """Serve until SIGTERM or SIGINT, or until the process `parent` has ended. SIGHUP reloads the configuration. Raises
+    OSError, TlsError.
     """
     receiver = Receiver(config, SystemClock())
-    stopping, asked, manager = threading.Event(), threading.Event(), ServiceManager(os.environ)
+    stopping, reload, manager = threading.Event(), threading.Event(), ServiceManager(os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    signal.signal(signal.SIGHUP, lambda *_: asked.set())
+    signal.signal(signal.SIGHUP, lambda *_: reload.set())
     receiver.start()
     manager.ready()
     _log.info("logs may be pushed to %s:%d", *receiver.server.address)
-    while not stopping.wait(_TURN) and (parent is None or os.getppid() == parent):
-        receiver.turn()
+    while not stopping.wait(_REPORT_INTERVAL) and (parent is None or os.getppid() == parent):
+        receiver.write_report()
         manager.turned(SystemClock.monotonic())
-        if asked.is_set():
-            asked.clear()
+        if reload.is_set():
+            reload.clear()
             try:
                 receiver.configure(configure())
             except ConfigError as error:
                 _log.error("configuration not reloaded, the old one stays: %s", error)
             manager.ready()
-    receiver.stop(_TURN)
+    receiver.stop(_REPORT_INTERVAL)

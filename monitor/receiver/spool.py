@@ -1,12 +1,12 @@
-"""The files of pushed streams, which the observer follows as any other. What `append` has taken is on the disk.
+"""The spool: a file for each pushed stream, which the daemon follows like any log. Appended lines are on disk.
 
-A line of it is `2026-05-01T12:00:00.123456789Z [pod/...] <14>1 - node log - - - text`: forms that the parsers know.
-Lines are written as they come; the core puts them in order (core/ordered.py). A line counts once: one with the same
-nanosecond, writer and text as one of the last of its stream is dropped, over restarts too, for the end of the file is
-read before more is written. A program that prints one text twice within a nanosecond is believed once (Loki's rule).
+A line is `2026-05-01T12:00:00.123456789Z [pod/...] <14>1 - node log - - - text`, a form that the parsers know. Lines
+are written as they arrive; the core orders them (core/ordered.py). A duplicate (equal nanosecond, writer and text) of
+one of the stream's last lines is dropped, also after a restart, because the end of the file is read first. So a text
+that a program prints twice within a nanosecond counts once (Loki's rule).
 
-A full file is renamed, and replaces the one that was renamed before. Law: nothing is removed before the observer
-has saved that it read it, or renamed before it has come to it. It writes how far it is to `read.json` (READ).
+A full file is renamed and replaces the one renamed before. The daemon writes to `read.json` how far it has read. A file
+is only renamed after the daemon has begun to read it, and bytes are only removed after it has saved that it read them.
 """
 
 import contextlib
@@ -24,50 +24,52 @@ import msgspec
 
 from megatron_monitor.parsers.wrappers import apart
 from megatron_monitor.pushed import PATTERN
-from megatron_monitor.receiver.labels import Written
+from megatron_monitor.receiver.labels import StreamFile
 
-READ = "read.json"
-"""Stream -> (inode of the file, offset) up to which all of it, and of what was renamed before, is saved."""
-_KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
-_TAIL = 4 << 20  # bytes that they take in the file
-_LONGEST = (1 << 20) - 4096  # bytes of a line: with what stands before it the parsers still take it
-_SEGMENT = 32 << 20  # bytes after which a file is renamed
-_OPEN = 256  # files at once; the soft limit is 1024 for the whole process
-_IDLE = 600.0  # seconds without a line after which a file is closed, and its end is read again if one comes
-_KEPT = 7 * 86400.0  # seconds that the file of a stream is kept behind its last line
-_SEARCH, _AGAIN = 6 * 3600.0, 1.0  # seconds between two searches for what can be removed; while there is no room
+READ_OFFSETS = "read.json"
+"""Stream -> (inode, offset): the daemon has saved that it read the renamed file, and this one up to the offset."""
+_MAX_REMEMBERED_LINES = 16_384  # of a stream: a batch of Loki's 1 MiB holds as many
+_REMEMBERED_BYTES = 4 << 20  # read from the end of a file to remember its last lines
+_MAX_LINE_BYTES = (1 << 20) - 4096  # with time and writer the line still fits the parsers' bound
+_MAX_FILE_BYTES = 32 << 20  # a larger file is renamed
+_MAX_OPEN_FILES = 256  # the soft limit of the process is 1024
+# Seconds:
+_CLOSE_AFTER = 600.0  # without a line; the end of the file is read again at the next line
+_KEEP = 7 * 86400.0  # after the last line, then the file is removed
+_CLEAN_INTERVAL = 6 * 3600.0  # between two searches for files to remove
+_CLEAN_INTERVAL_FULL = 1.0  # the same while there is no room
 
 
 class SpoolError(OSError):
-    """The directory cannot be used."""
+    """The spool directory cannot be used."""
 
 
 class FullError(Exception):
-    """The tenant has no room until the observer has read more."""
+    """The tenant has no room until the daemon has read more."""
 
 
 class Spool:
-    """`append` may be called by any thread; streams do not wait for each other."""
+    """The spool directory. Any thread may call `append`; streams do not wait for each other."""
 
-    def __init__(self, directory: Path, size: int, segment: int = _SEGMENT) -> None:
-        """`size`: bytes of all files of a tenant at most, `segment`: of one file."""
+    def __init__(self, directory: Path, size: int, segment: int = _MAX_FILE_BYTES) -> None:
+        """`size`: most bytes of all files of a tenant; `segment`: of one file."""
         self.directory, self.size, self._segment = directory, size, segment
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, _SpoolFile] = {}
         self._lock = threading.Lock()
         self._descriptor = -1
-        self._sizes: Counter[str] = Counter()  # tenant -> bytes of its files, as far as is known
-        self._look_at = self._clean_at = 0.0  # Unix seconds
+        self._sizes: Counter[str] = Counter()  # tenant -> bytes of its files
+        self._close_at = self._clean_at = 0.0  # next closing of idle files, next cleaning: Unix seconds
         self._read: dict[str, tuple[int, int]] = {}
         self._read_version = (0, 0)
 
     def open(self, now: float) -> None:
-        """Take the directory; cut off a line that a death in a write has left. `now`: Unix seconds. SpoolError."""
+        """Lock the directory; remove incomplete last lines of a killed receiver. `now`: Unix seconds. SpoolError."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.glob(PATTERN):
-                _truncate(path)
+                _remove_incomplete_line(path)
             self._clean(now)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another receiver") from error
@@ -75,7 +77,7 @@ class Spool:
             raise SpoolError(error.errno, f"{error.filename}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Give every descriptor back."""
+        """Close every file and unlock the directory."""
         for file in self._files.values():
             file.close()
         if self._descriptor >= 0:
@@ -84,56 +86,53 @@ class Spool:
 
     @property
     def held(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return self._sizes.total()
 
-    def append(self, stream: Written, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
-        """Write lines of (Unix nanoseconds, text) and have them on the disk; how many were new, how many were there.
-        `now`: Unix seconds.
-
-        Raises FullError, OSError: none of them may be called taken, though some are written.
+    def append(self, stream: StreamFile, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
+        """Write lines of (Unix nanoseconds, text) to the disk. Returns the numbers of new and of duplicate lines.
+        `now`: Unix seconds. After FullError or OSError some lines may be written, but none may be confirmed.
         """
         tenant = _tenant(stream.name)
         with self._lock:
             self._make_room(tenant, now)
             file = self._files.get(stream.name)
             if file is None:
-                file = self._files[stream.name] = _File(self.directory / stream.name)
+                file = self._files[stream.name] = _SpoolFile(self.directory / stream.name)
             file.users += 1
-            self._let_go(now)
+            self._close_idle(now)
         grown = 0
         try:
             with file.lock:
                 file.open()
                 file.used_at, before = now, file.size
-                new, known = file.append(stream.head.encode(), entries)
+                new, duplicates = file.append(stream.head.encode(), entries)
                 grown = file.size - before
-                if file.size > self._segment and self._is_entered(stream.name):
+                if file.size > self._segment and self._is_being_read(stream.name):
                     grown -= file.rename()
         finally:
             with self._lock:
                 file.users -= 1
                 self._sizes[tenant] += grown
-        return new, known
+        return new, duplicates
 
-    def _let_go(self, now: float) -> None:
-        """Close files that no thread writes to."""
-        if len(self._files) <= _OPEN and now < self._look_at:
+    def _close_idle(self, now: float) -> None:
+        if len(self._files) <= _MAX_OPEN_FILES and now < self._close_at:
             return
-        self._look_at = now + _IDLE / 10
-        still = sorted((file.used_at, name) for name, file in self._files.items() if not file.users)
-        for used_at, name in still:
-            if now - used_at > _IDLE or len(self._files) > _OPEN:
+        self._close_at = now + _CLOSE_AFTER / 10
+        unused = sorted((file.used_at, name) for name, file in self._files.items() if not file.users)
+        for used_at, name in unused:
+            if now - used_at > _CLOSE_AFTER or len(self._files) > _MAX_OPEN_FILES:
                 self._files.pop(name).close()
 
-    # --- what the observer has read ---------------------------------------------------------------------------------
+    # --- what the daemon has read -----------------------------------------------------------------------------------
 
-    def _is_entered(self, name: str) -> bool:
-        """Has the observer come to the present file of a stream? It goes on with it under its other name, then."""
+    def _is_being_read(self, name: str) -> bool:
+        """Return True if the daemon reads the present file of a stream, so that it follows a rename of the file."""
         return self._read_until(name)[0] == (self.directory / name).stat().st_ino
 
     def _removable(self, name: str) -> int | None:
-        """Bytes of the renamed file of a stream, 0 if there is none; None: the observer has not read all of it."""
+        """Return the bytes of the renamed file, 0 if there is none; None: the daemon has not read all of it."""
         path = self.directory / name
         try:
             old = os.stat(f"{path}.1")
@@ -146,14 +145,14 @@ class Spool:
         return None
 
     def _is_read(self, name: str) -> bool:
-        """Has the observer read the stream to its end?"""
+        """Return True if the daemon has read the stream to its end."""
         status = (self.directory / name).stat()
         inode, offset = self._read_until(name)
         return not status.st_size or (inode == status.st_ino and offset >= status.st_size)
 
     def _read_until(self, name: str) -> tuple[int, int]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            path = self.directory / READ
+            path = self.directory / READ_OFFSETS
             status = path.stat()
             if self._read_version != (version := (status.st_ino, status.st_mtime_ns)):
                 self._read = msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]])
@@ -161,15 +160,15 @@ class Spool:
         return self._read.get(name, (0, 0))
 
     def _make_room(self, tenant: str, now: float) -> None:
-        if not 0.0 < self._clean_at - now <= _SEARCH:
+        if not 0.0 < self._clean_at - now <= _CLEAN_INTERVAL:
             self._clean(now)
         if self._sizes[tenant] > self.size:
-            self._clean_at = min(self._clean_at, now + _AGAIN)
+            self._clean_at = min(self._clean_at, now + _CLEAN_INTERVAL_FULL)
             raise FullError
 
     def _clean(self, now: float) -> None:
-        """Remove streams without a line for a week; of tenants without room what is read, the oldest first."""
-        self._clean_at = now + _SEARCH
+        """Remove streams without a line for a week; for tenants without room also those that are read, oldest first."""
+        self._clean_at = now + _CLEAN_INTERVAL
         found, self._sizes = list[tuple[float, str]](), Counter()
         for path in self.directory.glob(f"{PATTERN}*"):
             with contextlib.suppress(FileNotFoundError):
@@ -179,7 +178,7 @@ class Spool:
                     found.append((status.st_mtime, name))
         for written, name in sorted(found):
             with contextlib.suppress(FileNotFoundError):
-                self._clean_stream(name, is_old=now - written > _KEPT)
+                self._clean_stream(name, is_old=now - written > _KEEP)
 
     def _clean_stream(self, name: str, *, is_old: bool) -> None:
         tenant, path, file = _tenant(name), self.directory / name, self._files.get(name)
@@ -197,7 +196,7 @@ class Spool:
         elif size and self._sizes[tenant] > self.size:
             if file is not None:
                 file.close()
-            os.replace(_fresh(path), path)  # the observer has read the old one, and goes on with this one
+            os.replace(_empty_file(path), path)  # the daemon has read the old file and continues with this one
         else:
             return
         self._sizes[tenant] -= size
@@ -207,32 +206,31 @@ def _tenant(name: str) -> str:
     return name.partition("/")[0]
 
 
-class _File:
-    """Of one stream. All but `lock` for who holds that."""
+class _SpoolFile:
+    """The file of one stream. `lock` guards all other attributes but `users`."""
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        """Threads that write to it, or wait for that."""
+        """Threads that write to it or wait to do so."""
         self.used_at = 0.0
         self.size = 0
         self._path = path
         self._descriptor = -1
-        self._rest = b""  # of what is written, what the disk has not taken yet
+        self._rest = b""  # lines that are not written yet
         self._unsynced = False
-        self._keys: set[int] = set()
+        self._hashes: set[int] = set()  # of the last lines
         self._order: deque[int] = deque()
 
     def append(self, head: bytes, entries: Iterable[tuple[int, bytes]]) -> tuple[int, int]:
-        """(new, known)."""
-        lines, known = [], 0
+        """Write the lines that are new and sync. Returns the numbers of new and of duplicate lines."""
+        lines, duplicates = [], 0
         for at, text in entries:
             for line in lines_of(at, head, text):
-                key = hash(line)
-                if key in self._keys:
-                    known += 1
+                if hash(line) in self._hashes:
+                    duplicates += 1
                 else:
-                    self._remember(key)
+                    self._remember(line)
                     lines.append(line)
         self._rest += b"".join(lines)
         if self._rest:
@@ -240,18 +238,18 @@ class _File:
             while self._rest:
                 written = os.write(self._descriptor, self._rest)
                 self._rest, self.size = self._rest[written:], self.size + written
-        if self._unsynced:  # also for lines that were there: the answer that was lost may have been a refusal
+        if self._unsynced:  # also for duplicates: the first try may have failed here
             os.fdatasync(self._descriptor)
             self._unsynced = False
-        return len(lines), known
+        return len(lines), duplicates
 
     def rename(self) -> int:
-        """The follower reads a renamed file to its end, and looks for another in its place. Bytes that are replaced."""
+        """Rotate the file. Returns the bytes of the replaced one. The follower reads a rotated file to its end."""
         self.close()
         replaced = 0
         with contextlib.suppress(FileNotFoundError):
             replaced = os.stat(f"{self._path}.1").st_size
-        fresh = _fresh(self._path)
+        fresh = _empty_file(self._path)
         os.replace(self._path, f"{self._path}.1")
         os.replace(fresh, self._path)
         self.open()
@@ -263,50 +261,50 @@ class _File:
             self._descriptor = -1
 
     def open(self) -> None:
-        """Unless it is open."""
+        """Open the file unless it is open, and remember its last lines."""
         if self._descriptor >= 0:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = not self._path.exists()
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if fresh:  # its name is to be on the disk, too
+        if fresh:  # sync its name, too
             folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
             os.fsync(folder)
             os.close(folder)
         self.size = os.fstat(self._descriptor).st_size
-        if not self._keys:
+        if not self._hashes:
             for path in (f"{self._path}.1", self._path):
-                for line in _ending(path):
-                    self._remember(hash(line))
+                for line in _last_lines(path):
+                    self._remember(line)
 
-    def _remember(self, key: int) -> None:
-        self._keys.add(key)
-        self._order.append(key)
-        if len(self._order) > _KEYS:
-            self._keys.discard(self._order.popleft())
+    def _remember(self, line: bytes) -> None:
+        self._hashes.add(hash(line))
+        self._order.append(hash(line))
+        if len(self._order) > _MAX_REMEMBERED_LINES:
+            self._hashes.discard(self._order.popleft())
 
 
-def _fresh(path: Path) -> Path:
-    """An empty file beside the path. Made while the old ones are there: its inode is none of theirs."""
+def _empty_file(path: Path) -> Path:
+    """Make an empty file beside the path, while the old ones exist: so its inode differs from theirs."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.touch(0o600)
     return fresh
 
 
-def _ending(path: str | Path) -> Sequence[bytes]:
+def _last_lines(path: str | Path) -> Sequence[bytes]:
     try:
         with open(path, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
-            return [line + b"\n" for line in stream.read().split(b"\n")[-_KEYS - 1 : -1]]
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _REMEMBERED_BYTES))
+            return [line + b"\n" for line in stream.read().split(b"\n")[-_MAX_REMEMBERED_LINES - 1 : -1]]
     except FileNotFoundError:
         return ()
 
 
-def _truncate(path: Path) -> None:
-    """Nobody was told that a line without an end is safe."""
+def _remove_incomplete_line(path: Path) -> None:
+    """Cut off a last line without an end; it was never confirmed to the sender."""
     with path.open("rb+") as stream:
         size = stream.seek(0, os.SEEK_END)
-        begin = max(0, size - 2 * _LONGEST)
+        begin = max(0, size - 2 * _MAX_LINE_BYTES)
         stream.seek(begin)
         end = begin + stream.read().rfind(b"\n") + 1
         if end < size:
@@ -314,21 +312,21 @@ def _truncate(path: Path) -> None:
 
 
 def lines_of(at: int, head: bytes, text: bytes) -> list[bytes]:
-    """Those of an entry of that Unix nanosecond, as they lie in a file; each has a nanosecond of its own, so that they
-    are told apart and stay in order.
+    """Return the file's lines of an entry with that Unix nanosecond. Each further line is a nanosecond later, so that
+    equal lines stay distinct and in order.
     """
     pieces = [text]
     if text.startswith(b'{"'):
-        pieces = apart(text, _LONGEST, f"{_second(at // 10**9).decode()}.{at % 10**9:09d}Z") or pieces
+        pieces = apart(text, _MAX_LINE_BYTES, f"{_second(at // 10**9).decode()}.{at % 10**9:09d}Z") or pieces
     if b"\n" in text:
         pieces = [line for piece in pieces for line in piece.rstrip(b"\n").split(b"\n")]
     return [
-        b"%s.%09dZ %s%s\n" % (_second((at + index) // 10**9), (at + index) % 10**9, head, piece[:_LONGEST])
+        b"%s.%09dZ %s%s\n" % (_second((at + index) // 10**9), (at + index) % 10**9, head, piece[:_MAX_LINE_BYTES])
         for index, piece in enumerate(pieces)
     ]
 
 
 @lru_cache(maxsize=4096)
 def _second(second: int) -> bytes:
-    """`2026-05-01T12:00:00`; many lines share it."""
+    """Return `2026-05-01T12:00:00`; many lines share it."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()

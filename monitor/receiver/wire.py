@@ -1,7 +1,4 @@
-"""Bytes as senders pack them: gzip and snappy, each to a bound, and the fields of a protobuf message. Pure.
-
-WireError: the bytes can never be read. TooLargeError: they are, or become, more than is taken.
-"""
+"""Decoding of pushed bytes: gzip and snappy with a bound on the unpacked size, and protobuf messages. Pure."""
 
 import zlib
 from collections.abc import Mapping
@@ -9,45 +6,45 @@ from typing import Any, TypeAlias
 
 from cramjam import DecompressionError, snappy
 
-_MOST_FIELDS = 400_000  # of a body: each takes a microsecond, and 60 bytes once it is read
+_MAX_FIELDS = 400_000  # of a body: each takes a microsecond and 60 bytes
 
 Fields: TypeAlias = Mapping[int, tuple[str, Any]]
-"""Number -> (name, what it is): `bytes`, `int`, the Fields of a message, or in a list those of one that may repeat."""
+"""Number -> (name, type). The type is bytes, int, the Fields of a message, or a list of one Fields if it repeats."""
 
 
 class WireError(Exception):
-    """No sender will ever have it read: it is cut, damaged or of another form."""
+    """The bytes can never be read: they are cut, damaged or in another format."""
 
 
 class TooLargeError(Exception):
-    """More than is taken once it is unpacked."""
+    """The bytes are, or become, more than is accepted."""
 
 
-def unpacked(body: bytes, encoding: str, most: int) -> bytes:
-    """The body by its Content-Encoding; `most` bytes at most, whatever it says of itself."""
+def unpack(body: bytes, encoding: str, limit: int) -> bytes:
+    """Unpack the body by its Content-Encoding. Never makes more than `limit` bytes, whatever size the body states."""
     if encoding in ("", "identity"):
         return body
     if encoding == "snappy":
-        return unsnapped(body, most)
+        return unpack_snappy(body, limit)
     if encoding not in ("gzip", "deflate"):
-        raise WireError(f"Content-Encoding {encoding[:40]!r} is not known here: gzip, deflate, snappy or none")
-    inflate = zlib.decompressobj(47)  # gzip or zlib, as its head says
+        raise WireError(f"Content-Encoding {encoding[:40]!r} is not supported: use gzip, deflate, snappy or none")
+    inflate = zlib.decompressobj(47)  # gzip or zlib by its header
     try:
-        data = inflate.decompress(body, most + 1)
+        data = inflate.decompress(body, limit + 1)
     except zlib.error as error:
         raise WireError(str(error)) from error
-    if len(data) > most:
-        raise TooLargeError(f"more than {most} bytes")
+    if len(data) > limit:
+        raise TooLargeError(f"more than {limit} bytes")
     if not inflate.eof:
         raise WireError("the body is cut")
     return data
 
 
-def unsnapped(body: bytes, most: int) -> bytes:
-    """A snappy block (google/snappy, format_description.txt), which begins with how large it will be."""
+def unpack_snappy(body: bytes, limit: int) -> bytes:
+    """Unpack a snappy block (google/snappy, format_description.txt), which begins with its unpacked size."""
     size, begin = _varint(body, 0)
-    if size > most:
-        raise TooLargeError(f"more than {most} bytes")
+    if size > limit:
+        raise TooLargeError(f"more than {limit} bytes")
     try:
         return bytes(snappy.decompress_raw(body)) if begin < len(body) else b""
     except DecompressionError as error:
@@ -55,7 +52,7 @@ def unsnapped(body: bytes, most: int) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(number, where it ends)."""
+    """Return the number and the offset of its end."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
@@ -67,21 +64,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise WireError("a number is cut")
 
 
-def decoded(data: bytes, known: Fields) -> dict[str, Any]:
-    """A message (protobuf.dev, Encoding) as the object of its JSON mapping; texts are bytes. Fields that are not known,
-    or of another wire type, are passed over.
+def decode_protobuf(data: bytes, fields: Fields, left: list[int] | None = None) -> dict[str, Any]:
+    """Decode a message (protobuf.dev, Encoding) to the object of its JSON mapping; texts are bytes. Other fields, and
+    those with another wire type, are skipped. `left`: how many more fields may be read, in a list of one.
     """
-    return _decoded(data, known, [_MOST_FIELDS])
-
-
-def _decoded(data: bytes, known: Fields, left: list[int]) -> dict[str, Any]:
-    """`left`: how many fields more are read."""
-    found: dict[str, Any] = {}
+    left = [_MAX_FIELDS] if left is None else left
+    message: dict[str, Any] = {}
     at, end = 0, len(data)
     while at < end:
         left[0] -= 1
         if left[0] < 0:
-            raise TooLargeError(f"more than {_MOST_FIELDS} fields")
+            raise TooLargeError(f"more than {_MAX_FIELDS} fields")
         tag, at = _varint(data, at)
         kind = tag & 7
         value: int | bytes
@@ -96,13 +89,13 @@ def _decoded(data: bytes, known: Fields, left: list[int]) -> dict[str, Any]:
             at += size
         else:
             raise WireError(f"a field of wire type {kind}")
-        name, form = known.get(tag >> 3, ("", None))
+        name, form = fields.get(tag >> 3, ("", None))
         if isinstance(form, type):
             if isinstance(value, form):
-                found[name] = value
+                message[name] = value
         elif form is not None and isinstance(value, bytes):
             if isinstance(form, list):
-                found.setdefault(name, []).append(_decoded(value, form[0], left))
+                message.setdefault(name, []).append(decode_protobuf(value, form[0], left))
             else:
-                found[name] = _decoded(value, form, left)
-    return found
+                message[name] = decode_protobuf(value, form, left)
+    return message

@@ -5,7 +5,7 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.identity import named
 from megatron_monitor.owners import by_host, owner, owner_at, plain
-from megatron_monitor.receiver.labels import known, run_of
+from megatron_monitor.receiver.labels import plain_labels, run_of
 
 JOB, SET = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/jobset-name"
 KUBEFLOW, RAY = "training.kubeflow.org/job-name", "ray.io/cluster"
@@ -108,9 +108,9 @@ def test_a_pods_log_is_its_owners_run() -> None:
 def test_the_network_names_runs_by_the_same_table() -> None:
     """With the cluster before it. A pod whose name leaves its owner open is no run, and none that trains nothing."""
     agent = {"namespace": "ml", "pod": "olmo-worker-3", "container": "pytorch"}
-    assert run_of(known({**agent, "training_kubeflow_org_job_name": "olmo"}), ()) == "ml/olmo"
-    assert run_of(known({**agent, "cluster": "west"}), ()) == "west/ml/olmo"
-    assert run_of(known({**agent, "container": "main", "service_name": "main"}), ()) == ""
-    assert run_of(known({"service.name": "olmo", "service.namespace": "ml"}), ()) == "ml/olmo"
-    assert run_of(known({"service.name": "unknown_service:python", "service.namespace": "ml"}), ()) == ""
-    assert run_of(known({**agent, "container": "ray-worker", "ray_io_cluster": "x"}), ()) == ""
+    assert run_of(plain_labels({**agent, "training_kubeflow_org_job_name": "olmo"}), ()) == "ml/olmo"
+    assert run_of(plain_labels({**agent, "cluster": "west"}), ()) == "west/ml/olmo"
+    assert run_of(plain_labels({**agent, "container": "main", "service_name": "main"}), ()) == ""
+    assert run_of(plain_labels({"service.name": "olmo", "service.namespace": "ml"}), ()) == "ml/olmo"
+    assert run_of(plain_labels({"service.name": "unknown_service:python", "service.namespace": "ml"}), ()) == ""
+    assert run_of(plain_labels({**agent, "container": "ray-worker", "ray_io_cluster": "x"}), ()) == ""

@@ -137,12 +137,12 @@ class Rig:
     def poll(self, seconds: float = 0.5, *, all_files: bool = True) -> list[Message]:
         """Let time pass, then read whatever there is. Gives the new messages without the statistics."""
         self.clock.advance(seconds)
-        self.reader.passed(self.clock.monotonic(), 0.0)  # the pause was meant
+        self.reader.end_pass(self.clock.monotonic(), 0.0)  # the pause was meant
         new: list[Message] = []
         for _ in range(1000):
             new += self.reader.poll(self.clock, all_files=all_files)
             all_files = False
-            if not any(source.more for source in self.reader.sources.values()) and self.reader.wait(0.0) >= 0.0:
+            if not any(source.has_more for source in self.reader.sources.values()):
                 break
         for message in new:
             self._keep(message)

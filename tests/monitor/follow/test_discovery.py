@@ -31,7 +31,7 @@ from megatron_monitor.follow.patterns import PathPattern, WatchedPath, absolute
 )
 def test_patterns(pattern, path, matches):
     """Each part matches one name, ** any depth, and hidden names only what asks for them."""
-    assert bool(PathPattern.parse(pattern).finds(path)) is matches
+    assert bool(PathPattern.parse(pattern).matches(path)) is matches
 
 
 def test_paths_are_made_absolute(monkeypatch, tmp_path):

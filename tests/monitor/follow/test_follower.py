@@ -112,8 +112,8 @@ def test_a_call_ends_a_wait_that_events_do_not(tmp_path):
     caller = threading.Timer(0.1, waker.wake)
     caller.start()
     waker.wait(SECONDS, idle_seconds=SECONDS)
-    assert waker.take() == ({str(tmp_path / "a.log")}, True)
-    assert waker.take() == (set(), False)
+    assert waker.take_changes() == ({str(tmp_path / "a.log")}, True)
+    assert waker.take_changes() == (set(), False)
     caller.join()
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from megatron_monitor.follow.discovery import owner, plan
+from megatron_monitor.follow.discovery import mount_that_finds, plan
 from megatron_monitor.follow.mounts import Mount, Mounts, parse_mountinfo, read_mounts
 from megatron_monitor.follow.patterns import WatchedPath
 
@@ -89,7 +89,7 @@ def test_owner_of_a_path_that_is_not_there():
         [WatchedPath("/scratch/**/*.log", ("no*",)), WatchedPath("/var/log")], parse_mountinfo(TABLE), lambda path: path
     )
     points = {
-        path: getattr(owner(jobs, path), "point", None)
+        path: getattr(mount_that_finds(jobs, path), "point", None)
         for path in ("/scratch/a.log", "/scratch/local/b/a.log", "/scratch/no.log", "/scratch/a.txt", "/var/log/a/b")
     }
     assert list(points.values()) == ["/scratch", "/scratch/local", None, None, "/"]

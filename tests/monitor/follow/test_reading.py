@@ -99,7 +99,7 @@ def test_marker_agrees_with_the_follower(chunks, data):
     position = marker.position(place)
     content = Content(1, 2)
     if place:
-        content.take(0, text[:place])
+        content.advance(0, text[:place])
     assert (position.offset, position.device, position.inode) == (place, 1, 2)
     assert position.tail_hash == digest(content.tail)
     assert position.tail_bytes == len(content.tail) <= TAIL_BYTES
@@ -169,8 +169,8 @@ def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
 
     rig.os.doctor = slow
     first = rig.poll()
-    assert rig.reader.waiting > 0
-    assert rig.reader.hurried
+    assert rig.reader.unopened > 0
+    assert rig.reader.has_more
     append(tmp_path / "b.log", b"two\n")
     passes = [first, *(rig.poll(all_files=False) for _ in range(8))]
     opened = [message.source[-5] for found in passes for message in found if isinstance(message, Opened)]
@@ -180,7 +180,7 @@ def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
     ]
     assert came.index(("b", b"two\n")) < came.index(("a", b"one of a\n"))
     assert len(came) == 6
-    assert rig.reader.waiting == 0
+    assert rig.reader.unopened == 0
     again = make_rig(tmp_path / "*.log", resume=rig.positions(), clock=rig.clock)
     found = [message for _ in range(9) for message in again.poll(all_files=False)]
     assert [message.resumed for message in found if isinstance(message, Opened)] == [True] * 5

@@ -80,9 +80,9 @@ class Lab:
             for _ in range(1000):
                 for message in self.reader.poll(self.clock):
                     self.core.handle(message, self.clock.wall())
-                if not any(source.more for source in self.reader.sources.values()):
+                if not any(source.has_more for source in self.reader.sources.values()):
                     break
-            self.reader.passed(self.clock.monotonic(), 0.25)
+            self.reader.end_pass(self.clock.monotonic(), 0.25)
             self.core.tick(self.clock.wall())
 
     def counted(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.receiver.labels import agent_of, is_heartbeat, known, run_of, written
+from megatron_monitor.receiver.labels import agent_of, is_heartbeat, plain_labels, run_of, stream_file
 from tests.conftest import loaded
 
 AGENTS = Path(__file__).parents[3] / "deploy" / "agents"
@@ -52,10 +52,10 @@ def labels_of(agent: str, owner: str, container: str = "trainer") -> dict[str, s
 @pytest.mark.parametrize("agent", ["alloy.alloy", "fluent-bit.yaml", "vector.yaml", "otel-collector.yaml"])
 def test_an_agent_names_the_run(agent: str, owner: str) -> None:
     """By the label of each operator: the owner in its namespace, the agent, the pod."""
-    labels = known(labels_of(agent, owner))
+    labels = plain_labels(labels_of(agent, owner))
     agent = agent_of(labels, "")
     assert (run_of(labels, ()), agent, is_heartbeat(labels)) == ("ml/gpt", "n7", False)
-    assert written(labels, "ml/gpt", "", agent).head == "[pod/gpt-0-abcde/trainer] <14>1 - n7 log - - - "
+    assert stream_file(labels, "ml/gpt", "", agent).head == "[pod/gpt-0-abcde/trainer] <14>1 - n7 log - - - "
 
 
 def test_agents_send_heartbeats_and_try_again_without_a_limit() -> None:
@@ -63,15 +63,15 @@ def test_agents_send_heartbeats_and_try_again_without_a_limit() -> None:
     fluent = loaded((AGENTS / "fluent-bit.yaml").read_text())["pipeline"]
     lines, beat = fluent["outputs"]
     assert (lines["retry_limit"], fluent["inputs"][0]["storage.type"]) == ("no_limits", "filesystem")
-    assert is_heartbeat(known(dict(pair.strip().split("=") for pair in beat["labels"].split(","))))
+    assert is_heartbeat(plain_labels(dict(pair.strip().split("=") for pair in beat["labels"].split(","))))
     assert fluent["inputs"][1]["interval_sec"] == 5
     vector = loaded((AGENTS / "vector.yaml").read_text())
-    assert is_heartbeat(known(vector["sinks"]["megatron_monitor_heartbeat"]["labels"]))
+    assert is_heartbeat(plain_labels(vector["sinks"]["megatron_monitor_heartbeat"]["labels"]))
     assert vector["sources"]["beat"]["interval"] == 5.0
     (container,) = loaded((AGENTS / "heartbeat.yaml").read_text())
     assert (container["name"], "sleep 5" in container["command"][-1]) == ("heartbeat", True)
     for agent in ("alloy.alloy", "otel-collector.yaml"):
-        assert is_heartbeat(known(labels_of(agent, "none", "heartbeat")))
+        assert is_heartbeat(plain_labels(labels_of(agent, "none", "heartbeat")))
     assert labels_of("alloy.alloy", "none", "coredns") == {}
     otel = loaded((AGENTS / "otel-collector.yaml").read_text())["exporters"]["otlphttp/megatron_monitor"]
     assert otel["retry_on_failure"]["max_elapsed_time"] == 0

@@ -11,9 +11,9 @@ from megatron_monitor.core.extension import Runtime
 from megatron_monitor.follow.messages import Data, Opened, Restarted
 from megatron_monitor.pushed import path_of
 from megatron_monitor.receiver.agents import Agents
-from megatron_monitor.receiver.extension import ReadOffsets, Report
+from megatron_monitor.receiver.extension import AgentReportFile, ReadOffsets
 from megatron_monitor.receiver.labels import followed
-from megatron_monitor.receiver.spool import READ
+from megatron_monitor.receiver.spool import READ_OFFSETS
 from tests.clock import ManualClock
 
 LINE = b"2026-04-24T03:06:40.000000000Z a line of 49 bytes\n"
@@ -22,7 +22,7 @@ LINE = b"2026-04-24T03:06:40.000000000Z a line of 49 bytes\n"
 def test_a_report_that_is_not_written_is_old(tmp_path: Path) -> None:
     """By the time since it changed: neither of the two clocks matters. Without a file nothing is observed."""
     clock = ManualClock(wall=1000.0)
-    report = Report(tmp_path / "agents.json", clock)
+    report = AgentReportFile(tmp_path / "agents.json", clock)
     clock.advance(10.0)
     assert report.states().observed_until == 1000.0
     agents = Agents(tmp_path / "agents.json")
@@ -53,7 +53,7 @@ def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
     def stated() -> dict[str, list[int]]:
         clock.advance(2.0)
         part.look(0.0)
-        file = tmp_path / READ
+        file = tmp_path / READ_OFFSETS
         return msgspec.json.decode(file.read_bytes()) if file.exists() else {}
 
     core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
@@ -85,4 +85,4 @@ def test_a_directory_that_is_gone_is_no_failure(tmp_path: Path) -> None:
             os.mkdir(directory)
         clock.advance(2.0)
         part.look(0.0)
-    assert (directory / READ).exists()
+    assert (directory / READ_OFFSETS).exists()

@@ -8,7 +8,7 @@ from megatron_monitor.config import load
 from megatron_monitor.identity import named
 from megatron_monitor.parsers.engine.prefixes import strip_prefixes
 from megatron_monitor.pushed import agent_at
-from megatron_monitor.receiver.labels import agent_of, followed, known, run_of, written
+from megatron_monitor.receiver.labels import agent_of, followed, plain_labels, run_of, stream_file
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from megatron_monitor.receiver.labels import agent_of, followed, known, run_of, 
 )
 def test_the_run_is_the_owner_by_default(labels: dict[str, str], run: str) -> None:
     """The labels that operators write on their pods, whoever has changed their names on the way."""
-    assert run_of(known(labels), ()) == run
+    assert run_of(plain_labels(labels), ()) == run
 
 
 def test_runs_of_the_configuration() -> None:
@@ -43,9 +43,9 @@ def test_runs_of_the_configuration() -> None:
         "z": {"app": "sweep", "run": "z"},
     }
     for run, labels in named.items():
-        assert run_of(known(labels), config.runs) == run
-    assert run_of(known({"namespace": "serve", "job": "x"}), config.runs) == ""
-    assert run_of(known({"namespace": "train-a"}), config.runs) == ""
+        assert run_of(plain_labels(labels), config.runs) == run
+    assert run_of(plain_labels({"namespace": "serve", "job": "x"}), config.runs) == ""
+    assert run_of(plain_labels({"namespace": "train-a"}), config.runs) == ""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_file_is_found_and_gives_the_run_back(run: str) -> None:
     """
     config = followed(load("receiver: {listen: 127.0.0.1:1}"), "/spool")
     agent = agent_of({"agent": "node~/7"}, "")
-    place = written({"pod": "p"}, run, "", agent)
+    place = stream_file({"pod": "p"}, run, "", agent)
     path = f"/spool/{place.name}"
     tenant, folder, file = place.name.split("/")
     assert tenant == "_"
@@ -73,7 +73,7 @@ def test_the_file_is_found_and_gives_the_run_back(run: str) -> None:
 
 def test_runs_of_long_names_are_apart() -> None:
     """By what is not shown of them."""
-    first, second = (written({}, "x" * 300 + end, "", "").name for end in "ab")
+    first, second = (stream_file({}, "x" * 300 + end, "", "").name for end in "ab")
     assert first != second
 
 
@@ -82,12 +82,12 @@ def test_streams_are_writers() -> None:
     share nothing.
     """
     labels = {"pod": "gpt-0", "container": "t", "run": "gpt"}
-    first = written(labels, "gpt", "", "node7")
-    assert written(labels | {"trace": "4711", "level": "info"}, "gpt", "", "node7") == first
+    first = stream_file(labels, "gpt", "", "node7")
+    assert stream_file(labels | {"trace": "4711", "level": "info"}, "gpt", "", "node7") == first
     others = [
-        written(labels | {"stream": "stderr"}, "gpt", "", "node7"),
-        written(labels | {"pod": "gpt-1"}, "gpt", "", "node7"),
-        written(labels, "gpt", "team-a", "node7"),
+        stream_file(labels | {"stream": "stderr"}, "gpt", "", "node7"),
+        stream_file(labels | {"pod": "gpt-1"}, "gpt", "", "node7"),
+        stream_file(labels, "gpt", "team-a", "node7"),
     ]
     assert len({first.name, *(one.name for one in others)}) == 4
     assert others[-1].run == "team-a/gpt"
@@ -96,8 +96,8 @@ def test_streams_are_writers() -> None:
 
 def test_the_head_tells_who_wrote_the_line() -> None:
     """The parsers read pod and node from it; a name that is none is left out."""
-    head = written({"pod": "gpt-0", "container": "t", "k8s_node_name": "node7"}, "gpt", "", "").head
+    head = stream_file({"pod": "gpt-0", "container": "t", "k8s_node_name": "node7"}, "gpt", "", "").head
     prefix, text = strip_prefixes(f"2026-05-01T12:00:00.123456789Z {head} iteration 5")
     assert (prefix.pod, prefix.node, prefix.logged_at) == ("gpt-0", "node7", "2026-05-01T12:00:00.123456789Z")
     assert text == " iteration 5"
-    assert written({"pod": "a b\n", "host": "x]y"}, "gpt", "", "").head == ""
+    assert stream_file({"pod": "a b\n", "host": "x]y"}, "gpt", "", "").head == ""

@@ -72,7 +72,7 @@ class Running:
 
     def states(self) -> dict[str, int]:
         """How many agents are active, stale and without heartbeat, by the report that the observer reads."""
-        self.receiver.turn()
+        self.receiver.write_report()
         report = msgspec.json.decode((self.directory / "agents.json").read_bytes(), type=AgentReport)
         return dict(report.states(self.clock.wall()).states)
 
@@ -135,8 +135,8 @@ def test_partial_success(running: Callable[..., Running]) -> None:
         (LOKI, loki("a"), {"Content-Type": "application/octet-stream"}, 415),
         (LOKI, loki("a"), JSON | {"Origin": "https://somewhere"}, 403),
         (LOKI, loki("a"), JSON | {"Host": "rebound.example"}, 421),
-        (LOKI, gzip.compress(b" " * (module.LARGEST + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
-        (LOKI, b" " * (module.LARGEST + 1), JSON, 413),
+        (LOKI, gzip.compress(b" " * (module.MAX_BODY_BYTES + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
+        (LOKI, b" " * (module.MAX_BODY_BYTES + 1), JSON, 413),
         ("/loki/api/v1/query", b"{}", JSON, 404),
         (LOKI, None, JSON, 405),
         ("/metrics", loki("a"), JSON, 405),
@@ -298,7 +298,7 @@ def test_many_new_agents_at_once(running: Callable[..., Running]) -> None:
 def test_a_body_that_is_announced_too_large(running: Callable[..., Running]) -> None:
     """Is refused before a byte of it has come, however large; so is an address that is none."""
     one = running()
-    for size in (module.LARGEST + 1, 10**19):
+    for size in (module.MAX_BODY_BYTES + 1, 10**19):
         with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
             head = f"POST {LOKI} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             client.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode())

@@ -10,13 +10,13 @@ import pytest
 from megatron_monitor.pushed import path_of
 from megatron_monitor.receiver import spool as module
 from megatron_monitor.receiver.agents import Agents
-from megatron_monitor.receiver.labels import Written
-from megatron_monitor.receiver.spool import READ, FullError, Spool, SpoolError
+from megatron_monitor.receiver.labels import StreamFile
+from megatron_monitor.receiver.spool import READ_OFFSETS, FullError, Spool, SpoolError
 from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000
 NOW = NS / 1e9
-STREAM = Written("gpt", path_of("", "gpt", "node7~1"), "[pod/gpt-0/t] ")
+STREAM = StreamFile("gpt", path_of("", "gpt", "node7~1"), "[pod/gpt-0/t] ")
 HEAD = "2026-04-24T03:06:40.000000000Z [pod/gpt-0/t] "
 
 
@@ -27,7 +27,7 @@ def opened(directory: Path, size: int = 1 << 30, segment: int = 1 << 25) -> Spoo
     return spool
 
 
-def read_by_observer(directory: Path, *streams: Written) -> None:
+def read_by_observer(directory: Path, *streams: StreamFile) -> None:
     """All that is there is read and saved."""
     places = {}
     for stream in streams:
@@ -35,7 +35,7 @@ def read_by_observer(directory: Path, *streams: Written) -> None:
         places[stream.name] = (status.st_ino, status.st_size)
     temporary = directory / "spool" / "read.new"
     temporary.write_bytes(msgspec.json.encode(places))
-    temporary.rename(directory / "spool" / READ)
+    temporary.rename(directory / "spool" / READ_OFFSETS)
 
 
 def lines(directory: Path, name: str = STREAM.name) -> list[str]:
@@ -164,7 +164,7 @@ def fill(spool: Spool, first: int, now: float) -> int:
 def test_a_tenant_without_room_waits_until_more_is_read(tmp_path: Path) -> None:
     """No line is removed for one that comes; what is read makes room. Another tenant has its own."""
     spool = opened(tmp_path, size=2000, segment=1000)
-    other = Written("a/gpt", path_of("a", "gpt", "node7~1"), "")
+    other = StreamFile("a/gpt", path_of("a", "gpt", "node7~1"), "")
     taken = fill(spool, 0, NOW)
     assert len(lines(tmp_path)) == taken == 24
     assert spool.append(other, [(NS, b"y")], NOW) == (1, 0)
@@ -188,7 +188,7 @@ def test_files_of_old(tmp_path: Path) -> None:
     is gone at the next start if it was read.
     """
     spool = opened(tmp_path)
-    streams = [Written("gpt", path_of("", "gpt", f"n~{number}"), "") for number in range(300)]
+    streams = [StreamFile("gpt", path_of("", "gpt", f"n~{number}"), "") for number in range(300)]
     assert {spool.append(stream, [(NS, b"x")], NOW) for stream in streams} == {(1, 0)}
     assert len(spool._files) <= 257
     assert spool.append(streams[0], [(NS, b"x"), (NS + 1, b"x")], NOW + 1.0) == (1, 1)

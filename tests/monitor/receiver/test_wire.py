@@ -16,7 +16,7 @@ from megatron_monitor.parsers.events import IterationLogged
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.receiver.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
 from megatron_monitor.receiver.spool import lines_of
-from megatron_monitor.receiver.wire import TooLargeError, WireError, decoded, unpacked, unsnapped
+from megatron_monitor.receiver.wire import TooLargeError, WireError, decode_protobuf, unpack, unpack_snappy
 from tests.lines import line
 from tests.monitor.receiver.senders import message, otlp_push, push_request
 
@@ -47,9 +47,9 @@ def test_snappy(packed: str, text: bytes | None) -> None:
     """What the library that senders use has packed; what is damaged is refused."""
     if text is None:
         with pytest.raises(WireError):
-            unsnapped(bytes.fromhex(packed), MOST)
+            unpack_snappy(bytes.fromhex(packed), MOST)
     else:
-        assert unsnapped(bytes.fromhex(packed), MOST) == text
+        assert unpack_snappy(bytes.fromhex(packed), MOST) == text
 
 
 def test_a_line_that_is_no_text_is_taken_as_it_can_be_read() -> None:
@@ -62,7 +62,7 @@ def test_a_line_that_is_no_text_is_taken_as_it_can_be_read() -> None:
 @example(b'"\x80"')
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     """No body raises anything else than what the door answers by 400 or 413."""
-    for read_body in (loki_json, loki_protobuf, otlp_json, otlp_protobuf, lambda body: unsnapped(body, MOST)):
+    for read_body in (loki_json, loki_protobuf, otlp_json, otlp_protobuf, lambda body: unpack_snappy(body, MOST)):
         with contextlib.suppress(WireError, TooLargeError):
             read_body(data)
 
@@ -71,16 +71,16 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_bombs(pack: object) -> None:
     """A body that grows beyond the limit is cut off there; one that is cut, or of another form, is refused."""
     packed = pack(b"x" * MOST)  # type: ignore[operator]
-    assert unpacked(packed, "gzip", MOST) == b"x" * MOST
+    assert unpack(packed, "gzip", MOST) == b"x" * MOST
     with pytest.raises(TooLargeError):
-        unpacked(packed, "gzip", MOST - 1)
+        unpack(packed, "gzip", MOST - 1)
     for body, encoding in ((packed[:-1], "gzip"), (b"nothing", "gzip"), (b"x", "br")):
         with pytest.raises(WireError):
-            unpacked(body, encoding, MOST)
+            unpack(body, encoding, MOST)
     with pytest.raises(TooLargeError):  # it says how large it is
-        unsnapped(bytes([128, 128, 128, 128, 1, 0, 0]), MOST)
+        unpack_snappy(bytes([128, 128, 128, 128, 1, 0, 0]), MOST)
     with pytest.raises(WireError):  # and is not
-        unsnapped(bytes([5, 0, 65]), MOST)
+        unpack_snappy(bytes([5, 0, 65]), MOST)
 
 
 def test_loki_says_the_same_in_both_forms() -> None:
@@ -187,7 +187,7 @@ def test_unknown_fields_are_passed_over() -> None:
     later = known + bytes.fromhex("7d 01020304 79 0102030405060708 f0 01 05")
     assert read(loki_protobuf(later)) == read(loki_protobuf(known))
     with pytest.raises(WireError):
-        decoded(b"\x0b", {})
+        decode_protobuf(b"\x0b", {})
     for cut in range(1, len(known)):
         try:
             loki_protobuf(known[:cut])

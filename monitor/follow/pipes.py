@@ -1,7 +1,7 @@
-"""What comes through a pipe: standard input, a FIFO. Read once, in order, by a thread each; never behind a reader.
+"""Pipes (standard input, FIFOs) as sources: each is read once, in order, by its own thread.
 
-A stream has no end of a file that one could look at: what was in the pipe when it was first found empty was written
-before the monitor listened, and what comes later comes live. It is over when the last writer has gone.
+Bytes that come before the pipe is empty for the first time are backlog; later ones are live. The pipe is over when the
+last writer has closed it.
 """
 
 import logging
@@ -21,33 +21,33 @@ _log = logging.getLogger(__name__)
 STDIN = "/dev/stdin"
 FILE_SYSTEM = "pipe"
 _READ_BYTES = 1 << 16
-_WAIT = 0.2  # seconds without a byte after which what came before is no backlog any more
+_WAIT = 0.2  # seconds without a byte after which the pipe counts as empty
 
 
-def is_stream(path: str, os_layer: OsLayer) -> bool:
-    """Is it standard input, or a FIFO now?"""
+def is_pipe(path: str, os_layer: OsLayer) -> bool:
+    """Return True if the path is standard input, or a FIFO now."""
     try:
         return path == STDIN or (not has_magic(path) and stat.S_ISFIFO(os_layer.stat(path).st_mode))
     except OSError:
         return False
 
 
-class StreamThread(threading.Thread):
-    """Puts the messages of one stream. A daemon thread: it may wait for a writer for ever."""
+class PipeThread(threading.Thread):
+    """Puts the messages of one pipe. A daemon thread: it may wait for a writer for ever."""
 
     def __init__(self, path: str, messages: Inbox, clock: Clock, stopping: threading.Event) -> None:
-        super().__init__(name=f"stream {path}", daemon=True)
+        super().__init__(name=f"pipe {path}", daemon=True)
         self.path = path
         self.over = False
-        """The last writer has gone, and what came is in the queue."""
+        """The last writer has closed the pipe, and all messages are in the queue."""
         self._messages, self._clock, self._stopping = messages, clock, stopping
         self._caught_up = False
         self._bytes = 0
 
     def run(self) -> None:
-        """Until the end, or until `stopping` is set."""
+        """Read until the end, or until `stopping` is set."""
         try:
-            # a FIFO opens without a writer, and its first one is waited for
+            # O_NONBLOCK opens a FIFO without a writer; `_read` waits for the first one
             descriptor = 0 if self.path == STDIN else os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             status = os.fstat(descriptor)
             name, at = source_id(self.path), self._clock.wall()
@@ -56,29 +56,28 @@ class StreamThread(threading.Thread):
         except OSError as error:
             reason = error.strerror or str(error)
             self._put(Unreadable(source_id(self.path), error.errno, reason, self._clock.wall()))
-        self._settle()
+        self._report_empty()
         self.over = not self._stopping.is_set()
 
     def _read(self, descriptor: int) -> None:
-        name, coming = source_id(self.path), select.poll()  # `select` knows the first 1,024 descriptors alone
-        coming.register(descriptor, select.POLLIN)
+        name, poller = source_id(self.path), select.poll()  # `select` only takes the first 1,024 descriptors
+        poller.register(descriptor, select.POLLIN)
         while not self._stopping.is_set():
-            if not coming.poll(1000 * _WAIT):
-                self._settle()
+            if not poller.poll(1000 * _WAIT):
+                self._report_empty()
                 continue
             data = os.read(descriptor, _READ_BYTES)
             if not data and (self._bytes or descriptor == 0):
                 return
             if not data:
-                self._settle()
+                self._report_empty()
                 self._stopping.wait(_WAIT)
                 continue
             at = self._clock.wall()
             self._put(Data(name, self._bytes, data, at, at, 0))
             self._bytes += len(data)
 
-    def _settle(self) -> None:
-        """The pipe is empty."""
+    def _report_empty(self) -> None:
         if not self._caught_up:
             self._caught_up = True
             at = self._clock.wall()

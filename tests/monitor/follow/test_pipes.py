@@ -15,7 +15,7 @@ from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
-from megatron_monitor.follow.streams import STDIN, StreamThread, is_stream
+from megatron_monitor.follow.pipes import STDIN, PipeThread, is_pipe
 from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
 from tests.programs import MONITOR, slack
@@ -44,7 +44,7 @@ class Pipe:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.path, self.inbox, self.stopping = str(path), Inbox(64), threading.Event()
-        self.thread = StreamThread(self.path, self.inbox, SystemClock(), self.stopping)
+        self.thread = PipeThread(self.path, self.inbox, SystemClock(), self.stopping)
         self.taken: list[Message] = []
         self.thread.start()
 
@@ -92,7 +92,7 @@ def test_the_first_writer_is_waited_for(pipe: Pipe) -> None:
 def test_a_stream_that_is_not_there(tmp_path: Path) -> None:
     """It is said, and it is over."""
     inbox = Inbox(64)
-    thread = StreamThread(str(tmp_path / "none"), inbox, SystemClock(), threading.Event())
+    thread = PipeThread(str(tmp_path / "none"), inbox, SystemClock(), threading.Event())
     thread.run()
     assert isinstance(inbox.get_some()[0], Unreadable)
     assert thread.over
@@ -103,9 +103,9 @@ def test_what_is_a_stream(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "file").touch()
     found = [path for path in (STDIN, *map(str, (tmp_path / "fifo", tmp_path / "file", tmp_path / "none")))
-             if is_stream(path, OsLayer())]  # fmt: skip
+             if is_pipe(path, OsLayer())]  # fmt: skip
     assert found == [STDIN, str(tmp_path / "fifo")]
-    assert not is_stream(str(tmp_path / "fif*"), OsLayer())
+    assert not is_pipe(str(tmp_path / "fif*"), OsLayer())
 
 
 def test_files_beside_a_stream_go_on(tmp_path: Path) -> None:
