@@ -188,10 +188,10 @@ def test_every_document_is_a_page_of_the_site() -> None:
 
 
 def test_the_rule_of_the_document_works() -> None:
-    """The example in detectors.md fires at 20 iterations with a learning rate of 0, not at 19 and not without one."""
-    code = DOCS["development/detectors.md"].read_text().partition("```python\n")[2].partition("```")[0]
+    """The example in writing-a-rule.md fires at 20 iterations with a learning rate of 0, not at 19 and not without one."""
+    code = DOCS["development/writing-a-rule.md"].read_text().partition("```python\n")[2].partition("```")[0]
     own: dict[str, Any] = {}
-    exec(compile(code, "detectors.md", "exec"), own)
+    exec(compile(code, "writing-a-rule.md", "exec"), own)
 
     def status(rates: list[float | None]) -> str:
         state, rule, settings = RunState("train"), own["ZeroRate"](), RuleSettings()
