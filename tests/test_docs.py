@@ -188,7 +188,7 @@ def test_every_document_is_a_page_of_the_site() -> None:
 
 
 def test_the_rule_of_the_document_works() -> None:
-    """The example of writing-a-rule.md fires at 20 iterations with learning rate 0, not at 19 and not without a rate."""
+    """The example of writing-a-rule.md fires after 20 iterations at rate 0, not after 19 and not without a rate."""
     code = DOCS["development/writing-a-rule.md"].read_text().partition("```python\n")[2].partition("```")[0]
     own: dict[str, Any] = {}
     exec(compile(code, "writing-a-rule.md", "exec"), own)
