@@ -50,7 +50,7 @@ class Partition:
         self.shard = Shard(
             CONFIG, 0, self.record, self.clock, lambda: None, lambda _: {}  # type: ignore[arg-type]
         )  # fmt: skip
-        wait(lambda: not self.shard.finish_opening() and self.shard.open, 10.0, "opened")
+        wait(lambda: not self.shard.restore_when_read() and self.shard.open, 10.0, "opened")
         self.begun_at = self.shard.next
         return self.shard
 

@@ -75,14 +75,12 @@ class Content(Struct, gc=False):
     device: int
     inode: int
     offset: int = 0
-    head: bytes = b""
-    """The first bytes, up to HEAD_BYTES; empty once `head_hash` replaces them."""
+    head: bytes = b""  # the first bytes, up to HEAD_BYTES; empty once `head_hash` replaces them
     tail: bytes = b""
     head_hash: str = ""
     hole_since: float | None = None
     """Monotonic time since which a run of NULs is waited for: another host may still fill it. None: no wait."""
-    zeros_until: int = 0
-    """Offset behind written zeros that were skipped: the next pass continues there."""
+    zeros_until: int = 0  # offset behind written zeros that were skipped: the next pass continues there
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -114,10 +112,8 @@ class FileBlock(NamedTuple):
     offset: int
     data: bytes
     at_end: bool
-    changed: bool = False
-    """The bytes before the offset differ from those that were read: `data` is empty."""
-    hole: bool = False
-    """A run of NULs before text may still be filled: wait."""
+    changed: bool = False  # the bytes before the offset differ from those that were read: `data` is empty
+    hole: bool = False  # a run of NULs before text may still be filled: wait
 
 
 def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> FileBlock:

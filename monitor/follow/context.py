@@ -147,18 +147,12 @@ class MountContext(Struct):
     settings: FollowSettings
     files: OpenFiles
     registry: Registry
-    is_local: Callable[[int], bool]
-    """Returns True for an st_dev on a local file system, where one stat is reliable."""
-    mount: str
-    """Its mount point."""
-    pending: list[Message] = field(default_factory=list)
-    """Messages of the look at a file that is under way."""
-    spread_seconds: float = 0.0
-    """Seconds in which every file of the mount can be looked at once within the budget."""
-    stats: int = 0
-    """Calls that asked for attributes since the last walk."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """I/O errors by name since the last walk."""
+    is_local: Callable[[int], bool]  # returns True for an st_dev on a local file system, where one stat is reliable
+    mount: str  # its mount point
+    pending: list[Message] = field(default_factory=list)  # messages of the look at a file that is under way
+    spread_seconds: float = 0.0  # seconds in which every file of the mount can be looked at once within the budget
+    stats: int = 0  # calls that asked for attributes since the last walk
+    errors: Counter[str] = field(default_factory=Counter)  # I/O errors by name since the last walk
     _devices: dict[str, int] = field(default_factory=dict)
 
     def emit(self, message: Message) -> None:

@@ -31,8 +31,7 @@ class WalkRequest(NamedTuple):
     pattern: PathPattern
     root: str
     exclude: tuple[str, ...] = ()
-    in_tree: bool = False
-    """The pattern matches a whole directory tree."""
+    in_tree: bool = False  # the pattern matches a whole directory tree
     literal: bool = False
     """`root` was configured without wildcards and may be a file; the pattern matches the tree below it."""
 
@@ -90,16 +89,16 @@ class DiscoveredPath(NamedTuple):
 
 
 class Walk(Struct):
-    """One search for logs on a mount: call `run` once; the counts are complete at its end."""
+    """One search for logs on a mount: call `run` once."""
 
     os_layer: OsLayer
     walks: Sequence[WalkRequest]
     mount_points: frozenset[str]
+    stat: Callable[[str], os.stat_result]
+    on_error: Callable[[OSError], None] = lambda error: None  # noqa: ARG005
+    """Called for directories that cannot be read; their contents are unknown."""
     is_followed: Callable[[str], bool] = lambda path: False  # noqa: ARG005
     """Returns True for paths that are already followed: links among them are not looked at."""
-    stats: int = 0
-    errors: list[OSError] = field(default_factory=list)
-    """Of directories that could not be read; their contents are unknown."""
     _pending: list[tuple[WalkRequest, str]] = field(default_factory=list)
     """Directories to list: absolute paths with LINK before names that are links; `/` is written ""."""
     _links: list[DiscoveredPath] = field(default_factory=list)
@@ -109,23 +108,14 @@ class Walk(Struct):
         name of a file has priority over a link to it.
         """
         for walk in sorted(self.walks, key=lambda walk: not walk.literal):
-            if walk.literal:
-                yield from self._literal(walk)
-            else:
+            mode = self._mode(walk.root) if walk.literal else stat.S_IFDIR
+            if stat.S_ISDIR(mode):
                 self._pending.append((walk, walk.root.rstrip("/")))
+            elif mode or not has_magic(walk.root):  # an absent pattern is not followed; an absent path looks again
+                yield DiscoveredPath(walk.root, literal=True)
             while self._pending:
                 yield from self._directory(*self._pending.pop())
         yield from sorted(self._links)
-
-    def _literal(self, walk: WalkRequest) -> Iterator[DiscoveredPath | None]:
-        try:
-            mode = self._stat(walk.root).st_mode
-        except OSError:
-            mode = 0  # absent or not visible: the followed file looks again and reports it
-        if stat.S_ISDIR(mode):
-            self._pending.append((walk, walk.root.rstrip("/")))
-        elif mode or not has_magic(walk.root):  # else it is a pattern, and no file is spelled like it
-            yield DiscoveredPath(walk.root, literal=True)
 
     def _directory(self, walk: WalkRequest, marked: str) -> Iterator[DiscoveredPath | None]:
         directory = marked.replace(LINK, "")
@@ -137,7 +127,7 @@ class Walk(Struct):
         except FileNotFoundError:  # appears later, or was removed during the walk
             return
         except OSError as error:
-            self.errors.append(error)
+            self.on_error(error)
             return
         entries.sort()  # which of two names of one file is followed must not depend on the directory's order
         links_and_directories: list[Entry] = []
@@ -162,26 +152,26 @@ class Walk(Struct):
             as_file = may_be_log_here(name)
             if not (as_file or enters) or self.is_followed(path):
                 return
-            try:
-                mode = self._stat(path).st_mode
-            except OSError:
-                return  # a dangling link: the next walk looks again
+            mode = self._mode(path)
             if stat.S_ISREG(mode) and as_file:
                 self._links.append(DiscoveredPath(path))
             enters = enters and stat.S_ISDIR(mode)
         if enters:
             self._pending.append((walk, marked))
 
-    def _stat(self, path: str) -> os.stat_result:
-        self.stats += 1
-        return self.os_layer.stat(path)
+    def _mode(self, path: str) -> int:
+        """Return the st_mode of the path, links followed; 0 if it cannot be seen now."""
+        try:
+            return self.stat(path).st_mode
+        except OSError:
+            return 0
 
 
 def find(watches: Iterable[WatchedPath], mounts: Mounts, os_layer: OsLayer) -> Iterator[DiscoveredPath]:
     """Yield every file that one walk over all mounts finds, once."""
     walks = [walk for some in plan(watches, mounts, os_layer.realpath).values() for walk in some]
     seen = set[str]()
-    for found in Walk(os_layer, walks, frozenset()).run():
+    for found in Walk(os_layer, walks, frozenset(), os_layer.stat).run():
         if found is not None and found.path not in seen:
             seen.add(found.path)
             yield found

@@ -73,44 +73,33 @@ class FollowedFile(Struct, eq=False):
     path: str
     source: SourceId
     context: MountContext
-    literal: bool = False
-    """The path was configured without wildcards: the file is followed whatever it contains."""
-    resume: Position | None = None
-    """Saved position, until it is resumed or given up."""
+    literal: bool = False  # the path was configured without wildcards: the file is followed whatever it contains
+    resume: Position | None = None  # saved position, until it is resumed or given up
     due_at: float = 0.0
     directory: str = ""
     age_checked: bool = False
     looked_at: bool = False
-    failed: bool = False
-    """Quarantined: the monitor's own code failed at this file."""
+    failed: bool = False  # quarantined: the monitor's own code failed at this file
     unsupported: str = ""
     """Why the path is not followed: directory, fifo, socket, device, binary or duplicate. Empty: it is followed."""
-    unreadable: bool = False
-    """Unreadable was emitted."""
-    has_more: bool = False
-    """There is more to read at once."""
-    look_soon: bool = False
-    """Look again after the poll interval: something about the file is not decided yet."""
+    unreadable: bool = False  # Unreadable was emitted
+    has_more: bool = False  # there is more to read at once
+    look_soon: bool = False  # look again after the poll interval: something about the file is not decided yet
     changed_at: float = float("-inf")
     """When the file was last seen to change; at first by its time stamp. -inf: it was never seen."""
     recheck_until: float = 0.0
     """Until a look at or after this, the bytes before the offset are compared even if the stamp is equal."""
-    has_grown: bool = False
-    """It changed after it had been read to its end: a process writes it."""
+    has_grown: bool = False  # it changed after it had been read to its end: a process writes it
     content: Content | None = None
     announced: bool = False
     """Opened was emitted: at once, or with the first bytes after those that another path delivered."""
     caught_up: bool = False
-    stamp: int | None = None
-    """`stat_stamp` of the file when it was last read to its end."""
-    stamp_is_final: bool = False
-    """An equal stamp proves that nothing changed."""
+    stamp: int | None = None  # `stat_stamp` of the file when it was last read to its end
+    stamp_is_final: bool = False  # an equal stamp proves that nothing changed
     truncation_suspected_at: float | None = None
     missing_since: float | None = None
-    gone_since: float | None = None
-    """When Gone was emitted."""
-    released: bool = False
-    """The path names nothing and no file is open: the file may be read under other names."""
+    gone_since: float | None = None  # when Gone was emitted
+    released: bool = False  # the path names nothing and no file is open: the file may be read under other names
     _claims: tuple[Identity, ...] = ()
     _binary: Identity | None = None
     _failures: int = 0  # in a row

@@ -37,16 +37,12 @@ class MountStatus(NamedTuple):
     mount: str
     file_system: str
     mode: Mode
-    alive: bool
-    """False: its thread ended by a bug, and nothing is read from this mount any more."""
-    busy_seconds: float
-    """Duration of the present system call or step; many seconds mean that the mount hangs."""
+    alive: bool  # False: its thread ended by a bug, and nothing is read from this mount any more
+    busy_seconds: float  # duration of the present system call or step; many seconds mean that the mount hangs
     unobserved_seconds: float = 0.0
     """For how long the mount has been unobserved: a call hangs, or the monitor was suspended. 0: it is observed."""
-    overdue_seconds: float = 0.0
-    """For how long a due file has waited for its look."""
-    unopened: int = 0
-    """Files that were found and not opened yet."""
+    overdue_seconds: float = 0.0  # for how long a due file has waited for its look
+    unopened: int = 0  # files that were found and not opened yet
 
 
 class Follower:

@@ -20,8 +20,7 @@ class Marker:
     """Makes positions of one source. Feed it every Opened, Data and Restarted of the source, in order."""
 
     def __init__(self, former: tuple[Fingerprint, ...] = ()) -> None:
-        self.former = former
-        """Files that the source read and left (rotated): they are not read again under any name."""
+        self.former = former  # files that the source read and left (rotated): they are not read again under any name
         self._device = self._inode = 0
         self._written = 0.0
         self._begin(0, b"", b"", None)
@@ -66,8 +65,7 @@ class Marker:
     def _begin(self, offset: int, head: bytes, tail: bytes, resumed: Position | None) -> None:
         self._head, self._resumed = head, resumed
         self._window = tail
-        self.fed_to = offset
-        """The offset after the last byte fed."""
+        self.fed_to = offset  # the offset after the last byte fed
         self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)
 
     def _take(self, offset: int, data: bytes) -> None:

@@ -35,20 +35,6 @@ class OsLayer:
         """Return a descriptor to read from. Never waits: a FIFO in place of the file would block for ever."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
-    def next_data(self, descriptor: int, offset: int) -> int | None:
-        """Return the offset of the first byte at or after `offset` outside a hole; None if only a hole is left.
-
-        A file system without support for holes returns `offset` itself.
-        """
-        try:
-            return os.lseek(descriptor, offset, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-                return offset
-            raise
-
     def scandir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a directory in its own order."""
         with os.scandir(path) as entries:
@@ -81,8 +67,15 @@ class OpenFile:
         return self._os.pread(self._descriptor, count, offset)
 
     def next_data(self, offset: int) -> int | None:
-        """Return the offset of the next byte outside a hole (OsLayer.next_data)."""
-        return self._os.next_data(self._descriptor, offset)
+        """Return the offset of the first byte at or after `offset` outside a hole; None if only a hole is left."""
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system without support for holes
+                return offset
+            raise
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):  # close fails with ESTALE on a stale handle, and still closes it

@@ -38,8 +38,7 @@ class PipeThread(threading.Thread):
     def __init__(self, path: str, messages: Inbox, clock: Clock, stopping: threading.Event) -> None:
         super().__init__(name=f"pipe {path}", daemon=True)
         self.path = path
-        self.over = False
-        """The last writer has closed the pipe, and all messages are in the queue."""
+        self.over = False  # the last writer has closed the pipe, and all messages are in the queue
         self._messages, self._clock, self._stopping = messages, clock, stopping
         self._caught_up = False
         self._bytes = 0

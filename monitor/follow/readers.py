@@ -8,6 +8,7 @@ import errno
 import heapq
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -52,10 +53,8 @@ class MountReader:
         self.mount = mount
         self.mode: Mode = "poll"
         self.sources: dict[SourceId, FollowedFile] = {}
-        self.has_more = False
-        """The last pass left work that can continue at once: a walk, or more to read."""
-        self.unopened = 0
-        """Files that were found and not opened yet. Any thread may read it."""
+        self.has_more = False  # the last pass left work that can continue at once: a walk, or more to read
+        self.unopened = 0  # files that were found and not opened yet. Any thread may read it
         self._shared = shared
         self._settings = settings = shared.settings
         self._due: list[tuple[float, int, FollowedFile]] = []  # a heap; void if the file's `due_at` is another
@@ -70,8 +69,7 @@ class MountReader:
             mount.point,
         )
         self._walks: tuple[WalkRequest, ...] = ()
-        self._walk: Walk | None = None
-        self._steps: Iterator[DiscoveredPath | None] = iter(())
+        self._walk: Iterator[DiscoveredPath | None] | None = None
         self._found_away: set[SourceId] = set()  # files that the walk found and that were away
         self._unknown_paths: set[str] = set()  # paths that changed and are not followed: each hastens one walk
         self._walk_due = float("-inf")
@@ -262,14 +260,16 @@ class MountReader:
         if self._walk is None:
             if began < self._walk_due:
                 return
-            is_followed = lambda path: source_id(path) in self.sources  # noqa: E731
-            self._walk = Walk(self._context.os_layer, self._walks, self._shared.points, is_followed)
-            self._steps = self._walk.run()
+            context, is_followed = self._context, lambda path: source_id(path) in self.sources
+            points = self._shared.points
+            self._walk = Walk(
+                context.os_layer, self._walks, points, context.stat, context.count_error, is_followed
+            ).run()
             self._found_away = set()
             self._walk_due, self._walk_seconds = float("inf"), 0.0
         try:
             for _ in range(self._settings.entries_per_slice):
-                found = next(self._steps)
+                found = next(self._walk)
                 if found is not None:
                     source = self.follow(found.path, literal=found.literal)
                     if source.is_away:
@@ -281,20 +281,16 @@ class MountReader:
         except Exception:  # noqa: BLE001 - the boundary of the search
             _log.exception("mount=%r: the search for logs failed; it starts again", self.mount.point)
         self._walk_seconds += clock.monotonic() - began
-        yield self._end_walk(self._walk, clock)
+        yield self._end_walk(clock)
 
-    def _end_walk(self, walk: Walk, clock: Clock) -> Message:
-        now = clock.monotonic()
+    def _end_walk(self, clock: Clock) -> Message:
+        now, context = clock.monotonic(), self._context
         self._walk, self._walked_at = None, now
         requested = self._walk_due < float("inf")  # meanwhile: a path may be newer than the list of its directory
         if len(self._unknown_paths) > _MAX_UNKNOWN_PATHS:
             self._unknown_paths.clear()
         self._walk_due = now + max(self._min_walk_interval, 0.0 if requested else self._settings.discovery_interval)
-        for error in walk.errors:
-            self._context.count_error(error)
-        stats, errors = self._context.stats + walk.stats, dict(self._context.errors)
-        self._context.stats = 0
-        self._context.errors.clear()
+        stats, errors, context.stats, context.errors = context.stats, dict(context.errors), 0, Counter()
         return Scanned(self.mount.point, clock.wall(), stats=stats, errors=errors, forgotten=self._forget(now))
 
     def _forget(self, now: float) -> tuple[SourceId, ...]:
@@ -320,10 +316,8 @@ class Readers:
         self.os_layer = os_layer
         self.registry = Registry(resume)
         self.table = Mounts([])
-        self.points: frozenset[str] = frozenset()
-        """Every mount point ever seen; a walk from above does not enter it."""
-        self.resume = dict(resume)
-        """Positions of sources that are not followed yet."""
+        self.points: frozenset[str] = frozenset()  # every mount point ever seen; a walk from above does not enter it
+        self.resume = dict(resume)  # positions of sources that are not followed yet
         self._readers: dict[str, MountReader] = {}
 
     def sync_readers(

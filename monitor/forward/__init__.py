@@ -1,8 +1,8 @@
-"""Our own forwarder: files that are followed here, pushed to a monitor elsewhere.
+"""The forwarder: follows files on this host and pushes their lines to a receiver elsewhere.
 
-The follower reads them as the monitor does. A batch and the positions behind it are saved before it is sent, and the
-next one is made when it was taken: after any death the same batch is sent again, with the same nanoseconds, which the
-monitor drops if it has it. So each line counts once.
+It reads files like the monitor does. A batch and the positions after it are saved before it is sent, and the next batch
+is made once it was accepted. After a kill the same batch is sent again, with equal nanoseconds, and the receiver drops
+the lines that it has: each line counts once.
 """
 
 import base64
@@ -43,59 +43,56 @@ from megatron_monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 PATH = "/loki/api/v1/push"
-_BATCH = 1 << 20  # bytes of lines
-_PAUSE = 0.5  # seconds between two batches at least: what is read together goes together
+_BATCH_BYTES = 1 << 20
+# Seconds:
+_MIN_PAUSE = 0.5  # between two batches
 _TIMEOUT = 60.0  # of a push
-_LONGEST_PAUSE = 30.0  # seconds between two tries
-_HOPELESS = frozenset({400, 413, 415})
+_MAX_RETRY_PAUSE = 30.0
+_PERMANENT_ERRORS = frozenset({400, 413, 415})
+_PART = "progress"  # the only part of the state file
 
 
 @dataclass
 class Target:
-    """A receiver, and as whom we push."""
+    """A receiver and the credentials for it."""
 
     url: str
     user: str = ""
-    secret_file: Path | None = None
-    """The user's password, or a bearer token where there is no user. Read at each push."""
+    secret_file: Path | None = None  # the user's password, or a bearer token without a user. Read at each push
 
     def push(self, body: bytes) -> float | None:
-        """Loki's JSON in gzip. None if that is done, else seconds after which to try again."""
+        """Push Loki's JSON in gzip. Returns the seconds after which to try again; None if no other try is needed."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         try:
             if self.secret_file is not None:
                 secret = self.secret_file.read_text("utf-8").strip("\r\n")
                 basic = f"Basic {base64.b64encode(f'{self.user}:{secret}'.encode()).decode()}"
                 headers["Authorization"] = basic if self.user else f"Bearer {secret}"
-            request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command looked at it
+            request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command checked it
             urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
         except urllib.error.HTTPError as error:
-            said = error.read(200).decode("utf-8", "replace").strip()
-            _log.warning("push refused: %d %s", error.code, said)
-            later = error.headers.get("Retry-After", "0")
-            return None if error.code in _HOPELESS else float(later) if later.isdigit() else 0.0
+            answer = error.read(200).decode("utf-8", "replace").strip()
+            _log.warning("push to %s refused: %d %s", self.url, error.code, answer)
+            retry_after = error.headers.get("Retry-After", "0")
+            return None if error.code in _PERMANENT_ERRORS else float(retry_after) if retry_after.isdigit() else 0.0
         except (OSError, http.client.HTTPException) as error:
-            _log.warning("push failed: %s", error)
+            _log.warning("push to %s failed: %s", self.url, error)
             return 0.0
         return None
 
 
-_PART = "progress"  # all that is kept
-
-
 @dataclass(slots=True)
 class Progress:
-    """What the state file holds."""
+    """The content of the state file."""
 
     positions: dict[str, Position] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """The nanosecond of each file's last line: no two lines share one."""
-    batch: bytes = b""
-    """Sent, or to be sent, up to these positions."""
+    """File -> Unix nanosecond of its last line; no two lines share one."""
+    batch: bytes = b""  # the lines before these positions, until they are accepted
 
 
-class _Tail:
-    """One followed file: what was read of it, and what of that is to be sent."""
+class _ForwardedFile:
+    """A followed file: what was read of it, and the lines to be sent."""
 
     def __init__(self, labels: dict[str, str], last: int, former: tuple[Fingerprint, ...]) -> None:
         self.labels, self.last = labels, last
@@ -104,30 +101,30 @@ class _Tail:
         self.rest = b""
         self.lines: list[tuple[str, str]] = []
 
-    def take(self, data: bytes, at: float) -> int:
-        """Lines that were written at about `at`, Unix seconds; their bytes."""
-        whole, end, self.rest = (self.rest + data).rpartition(b"\n")
+    def add(self, data: bytes, at: float) -> int:
+        """Add bytes that were written at about `at` (Unix seconds). Returns the bytes of the complete lines."""
+        complete, end, self.rest = (self.rest + data).rpartition(b"\n")
         if not end:
             return 0
         self.last = max(self.last, int(at * 1e9) - 1)
-        for line in whole.split(b"\n"):
+        for line in complete.split(b"\n"):
             self.last += 1
             self.lines.append((str(self.last), line.decode("utf-8", "replace")))
-        return len(whole)
+        return len(complete)
 
-    def end(self, at: float) -> None:
-        """No more comes of this content: what it ends with is a line."""
+    def end_content(self, at: float) -> None:
+        """End the last line: no more bytes of this content come."""
         if self.rest:
-            self.take(b"\n", at)
+            self.add(b"\n", at)
 
     @property
     def position(self) -> Position:
-        """Behind its last whole line."""
+        """The position after the last complete line."""
         return self.marker.position(self.marker.fed_to - len(self.rest))
 
 
 class Forwarder:
-    """Made from patterns; `run` until stopped."""
+    """Follows patterns and pushes their lines; `run` until stopped."""
 
     def __init__(
         self,
@@ -138,12 +135,12 @@ class Forwarder:
         clock: Clock,
         heartbeat: tuple[str, str, float],
     ) -> None:
-        """`labels` are put on every line, before those that a path tells. `heartbeat`: label, the agent's name, seconds
-        between two. State in `directory`: StateInUseError, StateNewerError, OSError.
+        """`labels` are added to every line and override those from its path. `heartbeat`: label, the agent's name,
+        seconds between two. The state is in `directory`: StateInUseError, StateNewerError, OSError.
         """
         self._stopping = threading.Event()
         self._target, self._clock = target, clock
-        label, name, self._every = heartbeat
+        label, name, self._heartbeat_interval = heartbeat
         self._agent = {label: name}
         self._labels = {**self._agent, "node_name": name, **labels}
         self._watches = (config.Watch(paths=tuple(watch.pattern for watch in watches)),)
@@ -157,19 +154,19 @@ class Forwarder:
             problems.append(f"{self._store.path}: its contents do not fit: {error}")
         for problem in problems:
             _log.warning("state %s; the files are sent from their beginnings", problem)
-        self._tails: dict[str, _Tail] = {}
-        self._forgotten: set[str] = set()  # files that are followed no more
+        self._files: dict[str, _ForwardedFile] = {}
+        self._forgotten: set[str] = set()
         self._inbox = Inbox(QUEUE_SIZE)
         self._follower = Follower(watches, self._progress.positions, self._inbox, clock=clock)
-        self._beat_at = float("-inf")
-        self._ready = 0  # bytes of lines that are to be sent
+        self._heartbeat_at = float("-inf")
+        self._ready_bytes = 0
 
     def stop(self) -> None:
         """End at the next turn. Safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Follow and push. RuntimeError if a reader thread has ended by a bug."""
+        """Follow and push. Raises RuntimeError if a reader thread has ended by a bug."""
         try:
             self._deliver()
             self._follower.start()
@@ -179,83 +176,80 @@ class Forwarder:
                     self._turn(last=True)
                     return
                 if not self._follower.alive:
-                    raise RuntimeError("a reader thread has ended: its traceback stands above")
+                    raise RuntimeError("a reader thread has ended by a bug: see the traceback above")
         finally:
             self._follower.stop(STOP_SECONDS)
             self._store.release()
 
     def _turn(self, *, last: bool = False) -> None:
-        self._inbox.wait(0.0 if last else _PAUSE, 0.0)
-        while self._ready < _BATCH and (messages := self._inbox.get_some()):
+        self._inbox.wait(0.0 if last else _MIN_PAUSE, 0.0)
+        while self._ready_bytes < _BATCH_BYTES and (messages := self._inbox.get_some()):
             for message in messages:
-                self._take(message)
-        for tail in self._tails.values() if last else ():
-            tail.end(self._clock.wall())
-        blocked = any(mount.unobserved_seconds for mount in self._follower.status())
+                self._handle(message)
+        for file in self._files.values() if last else ():
+            file.end_content(self._clock.wall())
+        is_observed = not any(mount.unobserved_seconds for mount in self._follower.status())
         self._push_lines()
         for name in self._forgotten:
-            for kept in (self._tails, self._progress.positions, self._progress.last):
-                kept.pop(name, None)
+            for table in (self._files, self._progress.positions, self._progress.last):
+                table.pop(name, None)
         self._forgotten.clear()
-        # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
-        if self._clock.monotonic() >= self._beat_at and not (blocked or self._stopping.is_set()):
-            self._beat()
+        # After the lines, so that a silence before the heartbeat is real; none while a mount cannot be read.
+        if self._clock.monotonic() >= self._heartbeat_at and is_observed and not self._stopping.is_set():
+            self._heartbeat_at = self._clock.monotonic() + self._heartbeat_interval
+            values = [(str(int(self._clock.wall() * 1e9)), "alive")]
+            stream = {"stream": {**self._agent, "heartbeat": "forward"}, "values": values}
+            self._target.push(gzip.compress(msgspec.json.encode({"streams": [stream]})))
 
     def _push_lines(self) -> None:
-        """What is there, once it is written down that it is on its way."""
-        streams = [{"stream": tail.labels, "values": tail.lines} for tail in self._tails.values() if tail.lines]
+        """Save the lines as a batch with their positions, then push them."""
+        streams = [{"stream": file.labels, "values": file.lines} for file in self._files.values() if file.lines]
         if not streams:
             return
-        self._progress.positions |= {name: tail.position for name, tail in self._tails.items()}
-        self._progress.last |= {name: tail.last for name, tail in self._tails.items()}
+        self._progress.positions |= {name: file.position for name, file in self._files.items()}
+        self._progress.last |= {name: file.last for name, file in self._files.items()}
         self._progress.batch = gzip.compress(msgspec.json.encode({"streams": streams}), 1)
         parts = {_PART: msgspec.msgpack.encode(self._progress)}
-        while not self._store.save(parts) and not self._stopping.wait(_LONGEST_PAUSE):
-            pass  # what is sent without it would be sent twice after a death
+        while not self._store.save(parts) and not self._stopping.wait(_MAX_RETRY_PAUSE):
+            pass  # a batch that is sent without being saved would be sent twice after a kill
         self._deliver()
-        self._ready = 0
-        for tail in self._tails.values():
-            tail.lines = []
+        self._ready_bytes = 0
+        for file in self._files.values():
+            file.lines = []
 
-    def _beat(self) -> None:
-        values = [(str(int(self._clock.wall() * 1e9)), "alive")]
-        beat = {"stream": {**self._agent, "heartbeat": "forward"}, "values": values}
-        self._beat_at = self._clock.monotonic() + self._every
-        self._target.push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
-
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message:
             case Opened():
-                self._begin(message)
+                self._open(message)
             case Scanned():
                 self._forgotten.update(message.forgotten)
-            case Data() if tail := self._tails.get(message.source):
-                tail.marker.feed(message)
-                at = message.at if tail.caught_up else min(message.mtime, message.at)
-                self._ready += tail.take(message.data, at)
-            case CaughtUp() if tail := self._tails.get(message.source):
-                tail.caught_up = True
-            case Restarted() | Gone() if tail := self._tails.get(message.source):
-                tail.end(message.at)
+            case Data() if file := self._files.get(message.source):
+                file.marker.feed(message)
+                at = message.at if file.caught_up else min(message.mtime, message.at)
+                self._ready_bytes += file.add(message.data, at)
+            case CaughtUp() if file := self._files.get(message.source):
+                file.caught_up = True
+            case Restarted() | Gone() if file := self._files.get(message.source):
+                file.end_content(message.at)
                 if isinstance(message, Restarted):
-                    tail.marker.feed(message)
+                    file.marker.feed(message)
 
-    def _begin(self, message: Opened) -> None:
+    def _open(self, message: Opened) -> None:
         self._forgotten.discard(message.source)
         labels = {"run": named(message.source, self._watches).name, "filename": message.source, **self._labels}
         last = self._progress.last.get(message.source, 0)
-        saved, before = self._progress.positions.get(message.source), self._tails.get(message.source)
+        saved, before = self._progress.positions.get(message.source), self._files.get(message.source)
         former = before.marker.former if before is not None else saved.former if saved is not None else ()
-        self._tails[message.source] = tail = _Tail(labels, last, former)
-        tail.marker.feed(message)
+        self._files[message.source] = file = _ForwardedFile(labels, last, former)
+        file.marker.feed(message)
 
     def _deliver(self) -> None:
-        """Push the saved batch until it is taken; what can never be read there is given up."""
+        """Push the saved batch until it is accepted, or refused because it can never be read."""
         pause = 0.2
         while self._progress.batch and not self._stopping.is_set():
             wait = self._target.push(self._progress.batch)
             if wait is None:
                 self._progress.batch = b""
             else:
-                pause = min(_LONGEST_PAUSE, 2 * pause)
-                self._stopping.wait(max(wait, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - so that not all come at once
+                pause = min(_MAX_RETRY_PAUSE, 2 * pause)
+                self._stopping.wait(max(wait, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads the agents

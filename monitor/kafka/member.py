@@ -175,7 +175,7 @@ class Member(Service):
         self._reopen[partition] = self._clock.monotonic() + seconds
 
     def _begin(self, partition: int, shard: Shard) -> None:
-        if problem := shard.finish_opening():
+        if problem := shard.restore_when_read():
             self._warn(problem)
             self._close_and_reopen(partition, save=False, seconds=_REOPEN_DELAY)
         elif shard.open:

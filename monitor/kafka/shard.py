@@ -62,10 +62,10 @@ class Shard:
         self.dispatcher = Dispatcher(self.core, config, clock, wake, links)
         self._instants = Instants(self.core, clock)
         self._agents = Agents()
-        self._opening: Asking[int, bytes | str] = Asking(
+        self._state_read: Asking[int, bytes | str] = Asking(
             f"kafka state {partition}", lambda _: self._read_state(), lambda _, error: f"a bug: {error}", 1, wake
         )
-        self._opening.ask(partition)
+        self._state_read.ask(partition)
         self._place = PartitionOffset()
         self._restored_until = 0  # the restored state includes records before it, except for streams in `_read_again`
         self._read_again: dict[str, int] = {}  # stream -> offset of its first record
@@ -78,20 +78,13 @@ class Shard:
         self._skips = 0
         self._origin = lru_cache(_CACHED_ORIGINS)(self._origin_of)
         self._unobserved = 0.0  # seconds, at the last turn
-        self.open = False
-        """The state was read."""
-        self.next = 0
-        """Offset of the next record."""
-        self.contact_at = clock.monotonic()
-        """Monotonic time at which all records were known to be read."""
-        self.caught_up = False
-        """The partition was read to its end once."""
-        self.refused: dict[str, str] = {}
-        """Run -> why its records are skipped; a person must act."""
-        self.unnamed = ""
-        """Labels of lines that name no run."""
-        self.counts: Counter[str] = Counter()
-        """Records by outcome since the last `Member.count`."""
+        self.open = False  # the state was read
+        self.next = 0  # offset of the next record
+        self.contact_at = clock.monotonic()  # monotonic time at which all records were known to be read
+        self.caught_up = False  # the partition was read to its end once
+        self.refused: dict[str, str] = {}  # run -> why its records are skipped; a person must act
+        self.unnamed = ""  # labels of lines that name no run
+        self.counts: Counter[str] = Counter()  # records by outcome since the last `Member.count`
 
     # --- begin and end ----------------------------------------------------------------------------------------------
 
@@ -103,9 +96,9 @@ class Shard:
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             return f"partition {self.partition} cannot be opened: {reason}"
 
-    def finish_opening(self) -> str:
+    def restore_when_read(self) -> str:
         """Restore the state once it was read; then `open` is set. Returns the problem if it cannot be read."""
-        for answer in self._opening.answers():
+        for answer in self._state_read.answers():
             if isinstance(answer, str):
                 return answer
             saved, problems = None, list[str]()
@@ -155,7 +148,7 @@ class Shard:
 
     def close(self, *, save: bool) -> MonitorCounts:
         """Stop, and save the present state if `save`. Returns the core's counts."""
-        self._opening.stop()
+        self._state_read.stop()
         self.dispatcher.stop()
         self.record.lost = self.record.lost or not save
         if self.open:

@@ -31,8 +31,7 @@ class RecoveredState(NamedTuple):
     """The newest record of a partition."""
 
     value: bytes
-    address: str
-    """Of the page of the member that wrote it."""
+    address: str  # of the page of the member that wrote it
 
 
 class StateError(Exception):
@@ -128,15 +127,12 @@ class StateRecord:
         """`address`: URL of this member's page. `partitions`: the topic's partition count; 0: unknown."""
         self._settings, self._partition, self._address = settings, partition, address
         self._producer: Any = None
-        self.parts: Parts = {}
-        """All parts of the record."""
+        self.parts: Parts = {}  # all parts of the record
         self.partitions = partitions
-        self.end = 0
-        """End offset of the topic's partition when the record was read."""
+        self.end = 0  # end offset of the topic's partition when the record was read
         self.lost = False
         """Another member has the partition, or the result of a write is unknown: nothing more is written."""
-        self.trouble = ""
-        """Why the last record was not written; empty if it was."""
+        self.trouble = ""  # why the last record was not written; empty if it was
 
     def open(self) -> bytes:
         """Fence the former owner and return its state, empty if there is none. KafkaException, StateError."""

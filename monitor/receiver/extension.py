@@ -115,9 +115,7 @@ class ReadOffsets(Extension):
             self._core.changed = True
 
 
-def for_core(core: Core, runtime: Runtime) -> ReadOffsets:
-    """Return the extension of a core; it does nothing without pushed streams."""
-    return ReadOffsets(core, runtime)
+for_core = ReadOffsets
 
 
 def for_daemon(daemon: Daemon) -> PushedStreams | None:

@@ -34,21 +34,16 @@ _WRITER_LABELS = ("filename", "log_file_path", "stream", "log_iostream", "rank")
 class StreamFile(NamedTuple):
     """The file to which the lines of a stream are written."""
 
-    run: str
-    """The run as the path names it."""
-    name: str
-    """The path below the directory."""
-    head: str
-    """Text between time and line that names the writer, in a form which parsers/wrappers.py reads."""
+    run: str  # the run as the path names it
+    name: str  # the path below the directory
+    head: str  # text between time and line that names the writer, in a form which parsers/wrappers.py reads
 
 
 class Origin(NamedTuple):
     """What the labels of a stream state."""
 
-    file: StreamFile | None
-    """None: the labels name no run that is watched."""
-    agent: str
-    """The sender; empty if no label names it."""
+    file: StreamFile | None  # None: the labels name no run that is watched
+    agent: str  # the sender; empty if no label names it
     is_heartbeat: bool
 
 

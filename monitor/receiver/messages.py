@@ -53,8 +53,7 @@ class Stream:
     """The lines of one set of labels."""
 
     labels: dict[str, str]
-    entries: list[tuple[int, bytes]] = field(default_factory=list)
-    """(Unix nanoseconds, text)."""
+    entries: list[tuple[int, bytes]] = field(default_factory=list)  # (Unix nanoseconds, text)
 
     def date(self, arrived: int, shift: int = 0) -> int:
         """Date lines without a time, and those more than five minutes ahead, by their arrival (Unix nanoseconds of the
@@ -71,8 +70,7 @@ class Push:
     """The content of a body."""
 
     streams: list[Stream] = field(default_factory=list)
-    refused: int = 0
-    """Lines that could not be read."""
+    refused: int = 0  # lines that could not be read
     _by_labels: dict[tuple[tuple[str, str], ...], Stream] = field(default_factory=dict)
 
     def stream(self, labels: Mapping[str, str]) -> Stream:

@@ -211,8 +211,7 @@ class _SpoolFile:
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
-        self.users = 0
-        """Threads that write to it or wait to do so."""
+        self.users = 0  # threads that write to it or wait to do so
         self.used_at = 0.0
         self.size = 0
         self._path = path

@@ -2,7 +2,7 @@
 
 import json
 
-from megatron_monitor.log_tail import AFTER, BEFORE, BUDGET, LONGEST, LogTail, limit_of
+from megatron_monitor.log_tail import LINES_AFTER, LINES_BEFORE, MAX_STREAM_BYTES, MAX_TOTAL_BYTES, LogTail, limit_of
 from megatron_monitor.serve.exchange import Request
 from megatron_monitor.serve.views import view_of
 from tests.lines import line
@@ -16,10 +16,10 @@ def test_what_is_kept_is_bounded() -> None:
     tail = LogTail()
     for number in range(5000):
         tail.add(f"line {number} {'x' * 90}\n".encode())
-    assert LONGEST - 200 < len(tail.data) <= LONGEST
+    assert MAX_STREAM_BYTES - 200 < len(tail.data) <= MAX_STREAM_BYTES
     assert len(tail.lines()) == 100
     assert tail.lines()[-1].startswith("line 4999 ")
-    assert 10_000 * limit_of(10_000) <= BUDGET
+    assert 10_000 * limit_of(10_000) <= MAX_TOTAL_BYTES
 
 
 def test_lines_are_shown_as_a_terminal_does_and_without_secrets() -> None:
@@ -38,8 +38,8 @@ def test_lines_around_the_one_that_an_incident_refers_to() -> None:
         tail.add(b"after %d\n" % number)
     shown = around.to_json()
     assert shown["lines"][shown["marked"]] == "it fails here"
-    assert (shown["marked"], len(shown["lines"])) == (BEFORE, BEFORE + 1 + AFTER)
-    assert shown["lines"][-1] == f"after {AFTER - 2}"
+    assert (shown["marked"], len(shown["lines"])) == (LINES_BEFORE, LINES_BEFORE + 1 + LINES_AFTER)
+    assert shown["lines"][-1] == f"after {LINES_AFTER - 2}"
     assert tail.excerpts == ()  # it is full: later lines are no work
 
 

@@ -197,5 +197,5 @@ def test_a_tree_deeper_than_the_stack():
                 yield Entry("d", "directory", 1)
 
     (jobs,) = plan([WatchedPath("/logs/**/*.log")], Mounts([]), lambda path: path).values()
-    walk = Walk(Deep(), jobs, frozenset())
+    walk = Walk(Deep(), jobs, frozenset(), os.stat)
     assert sum(step is not None for step in walk.run()) == 2000
