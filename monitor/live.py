@@ -160,7 +160,8 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        settings = FollowSettings.polling(self.core.config.poll_interval, max_open_files=room_for_logs())
+        interval = self.core.config.poll_interval
+        settings = FollowSettings(interval, 20 * interval, 20 * interval, max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
             return  # all comes by a topic
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)

@@ -1,4 +1,4 @@
-"""The last lines of a log, and the lines around the one that an incident refers to, in bounded memory. Pure."""
+"""The last lines of a log, and the lines around an incident, in bounded memory. Pure."""
 
 import re
 from typing import Any, Final
@@ -11,7 +11,7 @@ MAX_LINES: Final = 100
 """Lines of a stream that are shown."""
 LINES_BEFORE: Final = 60
 LINES_AFTER: Final = 40
-"""Lines that are shown before and after the line that an incident refers to."""
+"""Lines that are shown before and after the line that an incident quotes."""
 MAX_STREAM_BYTES: Final = 32_768
 """Bytes that are kept of a stream: 100 of Megatron's iteration lines."""
 MAX_TOTAL_BYTES: Final = 32 << 20
@@ -28,7 +28,7 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Excerpt:
-    """The lines around the one that an incident refers to. Lines after it are added as they are written."""
+    """The lines around the line that an incident quotes. Later lines are added as they are written."""
 
     def __init__(self, stream: str, before: bytes, line: str) -> None:
         """`before`: the stream's last bytes when the incident opened; `line`: the text that the incident quotes."""

@@ -15,13 +15,13 @@ from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import (
     LINK,
+    SKIPPED_DIRECTORIES,
     PathPattern,
     WatchedPath,
     absolute,
     excluded,
     has_magic,
     may_be_log,
-    may_hold_logs,
 )
 
 
@@ -147,7 +147,9 @@ class Walk(Struct):
     def _enter(self, walk: WalkRequest, marked: str, name: str, may_be_log_here: Callable[[str], bool]) -> None:
         """Queue a directory to be listed; keep a link to a file for the end."""
         path = marked.replace(LINK, "")
-        enters = walk.pattern.may_match_below(marked) and path not in self.mount_points and may_hold_logs(name)
+        enters = (
+            walk.pattern.may_match_below(marked) and path not in self.mount_points and name not in SKIPPED_DIRECTORIES
+        )
         if marked.endswith(LINK + name):
             as_file = may_be_log_here(name)
             if not (as_file or enters) or self.is_followed(path):

@@ -50,7 +50,7 @@ from megatron_monitor.follow.patterns import looks_binary, may_be_log
 
 _BINARY_CHECK_BYTES = 1024
 _MIN_READ_BYTES = 1 << 16  # read beyond the known size of a file; a buffer of `read_bytes` would cost 13 us
-_MAX_FAILED_READS = 5  # of a rotated file before its rest is given up, so that the new file is not delayed for ever
+_MAX_FAILED_READS = 5  # of a rotated file; then its rest is given up, so that the new file is read
 _FAILURES_REPORTED = 2  # failures in a row before a source is reported as unreadable: one lost RPC is normal
 _IDLE_DIVISOR = 20.0  # a file silent for t seconds is looked at every t / 20: a late look costs 5 % of the silence
 _PAUSE_SPREAD = 0.1  # share by which pauses of files differ, so that files which fall silent together spread out
@@ -103,7 +103,7 @@ class FollowedFile(Struct, eq=False):
     _claims: tuple[Identity, ...] = ()
     _binary: Identity | None = None
     _failures: int = 0  # in a row
-    _moved_at: float | None = None  # since when the path names another file than the one that is read
+    _moved_at: float | None = None  # since when the path names another file than `content`
     _directory_device: int | None = None  # st_dev of the directory that held the file
 
     def __post_init__(self) -> None:

@@ -34,9 +34,9 @@ class Inbox(queue.Queue[Message]):
             self.not_empty.notify()
 
     def wait(self, pause: float, idle: float) -> None:
-        """Wait for messages, and at least `pause` seconds from the first one on.
+        """Wait for a first message, at most `pause + idle` seconds, then `pause` seconds for more.
 
-        Returns at once after `wake` or when the queue is half full, and after `pause + idle` seconds without a message.
+        Returns early after `wake`, or when the queue is half full.
         """
         pause = max(0.0, pause)
         with self.mutex:

@@ -21,7 +21,7 @@ name, and the rest of the old one could not be read."""
 
 
 class Fingerprint(Struct, frozen=True, gc=False):
-    """The proof that a file is the one that was read up to `offset`.
+    """The proof that a file is the same that was read up to `offset`.
 
     `head_bytes` and `tail_bytes` count the hashed bytes: the first of the file and the last before `offset`.
     """

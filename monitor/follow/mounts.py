@@ -33,21 +33,19 @@ class Mount(Struct, frozen=True):
         return self.file_system in LOCAL
 
 
-UNKNOWN = Mount("/", "unknown")
-
-
 class Mounts:
     """The mount table at one moment."""
 
     def __init__(self, mounts: Iterable[Mount]) -> None:
         self._by_point = {mount.point: mount for mount in mounts}  # the last one mounted on a point hides the others
+        self.points = frozenset(self._by_point)
         self._by_device = {mount.device: mount for mount in self._by_point.values()}
 
     def of(self, path: str) -> Mount:
         """Return the mount of an absolute path, by its text: links are not followed."""
         while (mount := self._by_point.get(path)) is None:
             if path in ("/", ""):
-                return UNKNOWN
+                return Mount("/", "unknown")
             path = path.rpartition("/")[0] or "/"
         return mount
 
@@ -59,10 +57,6 @@ class Mounts:
             for point, mount in sorted(self._by_point.items())
             if point.startswith(prefix) and point != prefix and mount.file_system not in PSEUDO
         ]
-
-    def points(self) -> frozenset[str]:
-        """Return every mount point."""
-        return frozenset(self._by_point)
 
     def is_local(self, device: int, default: Mount) -> bool:
         """Return True if this st_dev is on a local file system. Some devices of btrfs are not in the table."""

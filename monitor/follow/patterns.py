@@ -33,7 +33,7 @@ _NON_LOG_SUFFIX_IN_TREE = re.compile(
     r"|lock|patch|diff|tex|model|vocab|merges",
     re.IGNORECASE,
 )
-_SKIPPED_DIRECTORIES = frozenset({".snapshot", "lost+found", "__pycache__", "node_modules", "site-packages"})
+SKIPPED_DIRECTORIES = frozenset({".snapshot", "lost+found", "__pycache__", "node_modules", "site-packages"})
 _CONTROL = bytes(set(range(1, 32)) - set(b"\a\b\t\n\v\f\r\x1b"))
 _SIGNATURES = (b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd", b"\xfd7zXZ", b"BZh", b"\x7fELF", b"\x93NUMPY", b"\x89HDF")
 
@@ -136,11 +136,6 @@ def may_be_log(name: str, *, in_tree: bool) -> bool:
 @functools.lru_cache(maxsize=512)
 def _is_non_log_suffix(suffix: str, in_tree: bool) -> bool:
     return bool(_NON_LOG_SUFFIX.fullmatch(suffix) or (in_tree and _NON_LOG_SUFFIX_IN_TREE.fullmatch(suffix)))
-
-
-def may_hold_logs(name: str) -> bool:
-    """Return False for directories of programs and snapshots. The pattern itself excludes hidden directories."""
-    return name not in _SKIPPED_DIRECTORIES
 
 
 def looks_binary(head: bytes) -> bool:

@@ -325,7 +325,7 @@ class Readers:
     ) -> list[MountReader]:
         """Return the readers that this mount table adds; the existing ones get the walks that are new."""
         self.table = table
-        self.points |= table.points()
+        self.points |= table.points
         walks = plan(patterns, table, resolve)
         new = []
         for mount, some in walks.items():

@@ -33,11 +33,3 @@ class FollowSettings(Struct, frozen=True):
     """Descriptors held per mount; live.py grants an eighth of the process limit. A reopen costs 40 us."""
     once: bool = False
     """Read every file to its end once, without waiting."""
-
-    @classmethod
-    def polling(cls, interval: float, max_open_files: int) -> "FollowSettings":
-        """Return settings with this poll interval in seconds; the idle and discovery intervals grow with it."""
-        slow = 20 * interval
-        return cls(
-            poll_interval=interval, idle_interval=slow, discovery_interval=slow, max_open_files=max_open_files
-        )  # fmt: skip

@@ -119,21 +119,20 @@ class Member(Service):
         )
 
     def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._leave(partitions, save=True)
-        consumer.incremental_unassign(list(partitions))
+        self._leave(consumer, partitions, save=True)
 
     def _lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Leave partitions without a save: the group expelled this member, and others may have had them for long."""
         self._expelled = True
-        self._leave(partitions, save=False)
-        consumer.incremental_unassign(list(partitions))
+        self._leave(consumer, partitions, save=False)
 
-    def _leave(self, partitions: Sequence[TopicPartition], *, save: bool) -> None:
+    def _leave(self, consumer: Consumer, partitions: Sequence[TopicPartition], *, save: bool) -> None:
         self._find_members_at = self._clock.monotonic() + _REBALANCE
         for removed in partitions:
             self._reopen.pop(removed.partition, None)
             if removed.partition in self._shards:
                 self._close(removed.partition, save=save)
+        consumer.incremental_unassign(list(partitions))
 
     def _close(self, partition: int, *, save: bool) -> None:
         for name, series in self._shards.pop(partition).close(save=save).values.items():

@@ -24,7 +24,7 @@ from megatron_monitor.kafka.state import StateError, StateRecord
 from megatron_monitor.live import Instants
 from megatron_monitor.pushed import run_at
 from megatron_monitor.receiver.agents import Agents
-from megatron_monitor.receiver.labels import Origin, StreamFile, followed, origin_of
+from megatron_monitor.receiver.labels import StreamFile, followed, origin_of
 from megatron_monitor.receiver.messages import AHEAD
 from megatron_monitor.receiver.spool import lines_of
 from megatron_monitor.receiver.wire import TooLargeError, WireError
@@ -76,7 +76,7 @@ class Shard:
         self._turned_at = self._began_at = clock.monotonic()
         self._forgot_at = clock.wall()
         self._skips = 0
-        self._origin = lru_cache(_CACHED_ORIGINS)(self._origin_of)
+        self._origin = lru_cache(_CACHED_ORIGINS)(lambda labels, run: origin_of(dict(labels), "", self._config.runs, run))
         self._unobserved = 0.0  # seconds, at the last turn
         self.open = False  # the state was read
         self.next = 0  # offset of the next record
@@ -236,9 +236,6 @@ class Shard:
                     self._lines.pop(name, None)
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
         return run not in self.refused
-
-    def _origin_of(self, labels: tuple[tuple[str, str], ...], run: str) -> Origin:
-        return origin_of(dict(labels), "", self._config.runs, run)
 
     def _add_lines(self, offset: int, file: StreamFile, entries: list[tuple[int, bytes]], shift: int) -> None:
         name, head = f"{self._directory}/{file.name}", file.head.encode()

@@ -149,7 +149,7 @@ class StateRecord:
                 "message.max.bytes": str(_MAX_RECORD_BYTES),
                 "linger.ms": "0",
             },
-            logger=_log,  # else librdkafka writes to standard error what `_failed` logs
+            logger=_log,  # else librdkafka writes to standard error what `write` logs
         )
         self._producer.init_transactions(_TIMEOUT)
         with closing(Reader(settings)) as reader:
@@ -176,20 +176,18 @@ class StateRecord:
                 self._settings.state_topic, data, str(self._partition), partition=self._partition, headers=headers
             )
             producer.commit_transaction(_TIMEOUT)
-        except KafkaException as error:
-            self._failed(error.args[0])
-            return False
-        self.trouble = ""
-        return True
-
-    def _failed(self, error: KafkaError) -> None:
-        """Abort the transaction. If that fails, or the record may be written, the partition is lost."""
+        except KafkaException as exception:
+            error = exception.args[0]
+        else:
+            self.trouble = ""
+            return True
         self.trouble = f"the state of partition {self._partition} was not saved: {error.str()}"
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"
         _log.warning("kafka: %s", self.trouble)
         try:
-            self._producer.abort_transaction(_TIMEOUT)
-            self.lost = error.fatal() or error.retriable()
+            producer.abort_transaction(_TIMEOUT)
+            self.lost = error.fatal() or error.retriable()  # then the record may be written
         except KafkaException:
             self.lost = True
+        return False

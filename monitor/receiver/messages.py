@@ -203,12 +203,12 @@ def _dicts(holder: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _texts(labels: Mapping[Any, Any]) -> dict[str, str]:
     """Return names and values as text; values of other types are left out."""
-    pairs = ((_decoded(name), _decoded(value)) for name, value in labels.items())
-    return {name: value for name, value in pairs if name is not None and value is not None}
-
-
-def _decoded(text: Any) -> str | None:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text if isinstance(text, str) else None
+    texts: dict[str, str] = {}
+    for pair in labels.items():
+        name, value = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in pair)
+        if isinstance(name, str) and isinstance(value, str):
+            texts[name] = value
+    return texts
 
 
 PROTOCOLS: dict[str, tuple[str, Callable[[bytes], Push], Callable[[bytes], Push]]] = {
