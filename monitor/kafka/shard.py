@@ -76,7 +76,9 @@ class Shard:
         self._turned_at = self._began_at = clock.monotonic()
         self._forgot_at = clock.wall()
         self._skips = 0
-        self._origin = lru_cache(_CACHED_ORIGINS)(lambda labels, run: origin_of(dict(labels), "", self._config.runs, run))
+        self._origin = lru_cache(_CACHED_ORIGINS)(
+            lambda labels, run: origin_of(dict(labels), "", self._config.runs, run)
+        )
         self._unobserved = 0.0  # seconds, at the last turn
         self.open = False  # the state was read
         self.next = 0  # offset of the next record
